@@ -1,0 +1,1 @@
+"""Tables into facts: pure functions without I/O."""

@@ -1,0 +1,1 @@
+"""Typed configuration: schema, composition, legacy keys."""

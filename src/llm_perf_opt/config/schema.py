@@ -1,0 +1,234 @@
+"""The configuration as types. Values come from ``conf/``; names, types, ranges and meaning are fixed here.
+
+A stage's own keys (``pipeline.<stage>.*``) are declared by the stage, beside its code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Optional
+
+from llm_perf_opt.stages.base import StageConfig
+
+
+class RunMode(StrEnum):
+    """How thorough a run is."""
+
+    deep = "deep"
+    """Everything as configured."""
+    light = "light"
+    """A quick look: one repeat of one sample, and the torch profiler without shapes, stacks and memory."""
+
+
+class Weights(StrEnum):
+    """Where the weights come from."""
+
+    auto = "auto"
+    """Real when ``model.path`` is given, else random."""
+    real = "real"
+    random = "random"
+
+
+class Dtype(StrEnum):
+    """Data type of weights and activations."""
+
+    auto = "auto"
+    """bfloat16 on a GPU that has it, float16 on older GPUs, float32 on CPU."""
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class CacheKind(StrEnum):
+    """Key-value cache implementation."""
+
+    dynamic = "dynamic"
+    static = "static"
+
+
+class ImageMode(StrEnum):
+    """DeepSeek-OCR resolution modes."""
+
+    tiny = "tiny"
+    small = "small"
+    base = "base"
+    large = "large"
+    gundam = "gundam"
+    custom = "custom"
+    """Take ``infer.base_size``, ``infer.image_size`` and ``infer.crop_mode`` as they are."""
+
+
+@dataclass
+class ModelConfig:
+    """``model.*``: which model, at which size, with which weights."""
+
+    adapter: str = "deepseek_ocr"
+    """Entry point of the group ``llm_perf_opt.models``, or ``package.module:Class``."""
+    name: str = "model"
+    """Name in reports."""
+    arch: dict[str, Any] = field(default_factory=dict)
+    """Dimensions, in the words of the adapter (transformers config keys)."""
+    path: Optional[str] = None
+    """Checkpoint directory, or a hub name when the machine may download."""
+    config_name: Optional[str] = None
+    """A config file (``config.json``) or a built-in preset name to build random weights from."""
+    revision: Optional[str] = None
+    """Pinned hub revision."""
+    weights: Weights = Weights.auto
+    dtype: Dtype = Dtype.auto
+    attn_implementation: Optional[str] = None
+    """``sdpa``, ``eager``, ``flash_attention_2``; null: the model's default."""
+    experts_implementation: Optional[str] = None
+    """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
+    compile: bool = False
+    """Compile the decode step with ``torch.compile``; its warm-up is kept out of the timings."""
+    cache: CacheKind = CacheKind.dynamic
+    trust_remote_code: bool = False
+    """Run code that comes with a checkpoint. Needs a local path or a pinned revision."""
+    seed: int = 0
+    """Seed of random weights."""
+
+
+@dataclass
+class InferConfig:
+    """``infer.*``: what is asked of the model."""
+
+    max_new_tokens: int = 32
+    """Generated tokens per sample (>= 1)."""
+    ignore_eos: Optional[bool] = None
+    """Go on after end-of-sequence. null: only with random weights, whose stopping means nothing."""
+    no_repeat_ngram_size: int = 0
+    """Ban repeated n-grams of this length; 0: off."""
+    prompt: str = "<image>\n<|grounding|>Convert the document to markdown."
+    batch_size: int = 1
+    chat_template: bool = True
+    """Use the tokenizer's chat template when it has one (text models)."""
+    mode: ImageMode = ImageMode.gundam
+    base_size: int = 1024
+    """Side of the global view in pixels; set by ``mode`` unless it is ``custom``."""
+    image_size: int = 640
+    """Side of a tile in pixels; set by ``mode`` unless it is ``custom``."""
+    crop_mode: bool = True
+    """Cut large pages into tiles; set by ``mode`` unless it is ``custom``."""
+    max_tiles: int = 9
+    """Most tiles a page is cut into (9 in the published code, 6 in its vLLM port)."""
+    warmup_rounds: int = 1
+    """Full runs of the first sample before anything is measured."""
+
+
+@dataclass
+class SamplingConfig:
+    """``dataset.sampling.*``: which samples, in which order."""
+
+    num_epochs: int = 1
+    """How often the data set is gone through."""
+    num_samples_per_epoch: Optional[int] = None
+    """Samples of each epoch; null: all."""
+    randomize: bool = False
+    """Shuffle each epoch (seed + epoch)."""
+    seed: int = 0
+
+
+@dataclass
+class GeneratedConfig:
+    """``dataset.generated.*``: pages made when no ``dataset.root`` is given."""
+
+    pages: int = 3
+    seed: int = 0
+    max_side: int = 1754
+    """Longest page side in pixels."""
+    cache_dir: Optional[str] = None
+    """null: the user's cache directory."""
+
+
+@dataclass
+class DatasetConfig:
+    """``dataset.*``: where samples come from."""
+
+    adapter: str = "omnidocbench"
+    """Entry point of the group ``llm_perf_opt.datasets``, or ``package.module:Class``."""
+    root: Optional[str] = None
+    """Data set directory; null: generated pages (images) or synthetic prompts (text)."""
+    subset_filelist: Optional[str] = None
+    """Text file of image names, one per line: absolute, relative to the root, or bare names."""
+    fallback_patterns: list[str] = field(default_factory=lambda: ["images/*.png", "images/*.jpg", "images/*.jpeg", "*.png", "*.jpg"])
+    """Globs below the root, tried in order when there is no file list; the first that matches is used."""
+    prompts: Optional[list[str]] = None
+    """Inline prompts (text models)."""
+    prompts_file: Optional[str] = None
+    """One prompt per line, or JSON lines with a ``prompt`` key (text models)."""
+    synthetic_tokens: Optional[int] = None
+    """Length of made-up prompts, in tokens (text models)."""
+    synthetic_count: int = 2
+    """How many made-up prompts."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    generated: GeneratedConfig = field(default_factory=GeneratedConfig)
+
+
+@dataclass
+class RunConfig:
+    """``run.*``: how the run goes."""
+
+    mode: RunMode = RunMode.deep
+    device: str = "auto"
+    """``auto`` (CUDA if there, else CPU), ``cpu``, ``cuda``, ``cuda:N``."""
+    repeats: int = 3
+    """Measured passes over the samples."""
+    dataset_subset_filelist: Optional[str] = None
+    """Same as ``dataset.subset_filelist``, and wins over it."""
+    top_n_kernels: int = 30
+    """How many kernels Nsight Compute looks at."""
+    representative_max_new_tokens: Optional[int] = None
+    """Decode length under profilers and captures; null: ``infer.max_new_tokens``."""
+    threads: Optional[int] = None
+    """CPU threads of torch; null: torch's default."""
+    nvtx_modules: bool = False
+    """Also emit one range per module (costs time; for attribution of captures)."""
+
+
+@dataclass
+class ArtifactsConfig:
+    """``artifacts.*``"""
+
+    runs_dir: str = "???"
+    """Directory of this run; made absolute."""
+
+
+@dataclass
+class HardwareConfig:
+    """``hardware.*``: what utilisation is measured against."""
+
+    device: Optional[str] = None
+    """Name in the catalogue, when the detected one is not wanted."""
+    catalogue: Optional[str] = None
+    """YAML file with further devices."""
+    probe: bool = True
+    """Measure this machine's own ceilings (seconds, cached)."""
+
+
+@dataclass
+class WorkloadCommandConfig:
+    """``pipeline.workload.*``: the program that nsys and ncu watch."""
+
+    command: Optional[list[str]] = None
+    """Argument list of your own program; null: the built-in workload."""
+    timeout_s: float = 1800.0
+    """Time limit of one capture."""
+
+
+@dataclass
+class AppConfig:
+    """The whole configuration, checked."""
+
+    run: RunConfig
+    artifacts: ArtifactsConfig
+    model: ModelConfig
+    infer: InferConfig
+    dataset: DatasetConfig
+    hardware: HardwareConfig
+    workload_command: WorkloadCommandConfig
+    pipeline: dict[str, StageConfig]
+    """Stage name → its own dataclass."""
+    resolved_device: str = "cpu"
+    """``run.device`` after ``auto`` is settled: ``cpu`` or ``cuda:N``."""

@@ -1,0 +1,60 @@
+"""Errors a user can cause or meet, each with an exit code and a way to fix it.
+
+Nothing here is a bug report: the CLI prints the message and the hint, never a traceback.
+
+Exit codes of the command line:
+
+==== =====================================================================
+0    everything asked for was done (skipped stages included)
+1    the run finished, but a stage failed; or ``compare --gate`` found a regression
+2    the configuration or the command line is wrong; nothing was written
+3    an input (capture, dataset, checkpoint, run directory) cannot be used
+4    an external tool or the machine did not do what was needed
+130  interrupted (Ctrl-C)
+==== =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LlmPerfError(Exception):
+    """Base of all expected errors: a message, a hint how to fix it, and data for scripts."""
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.data = data
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints for this error."""
+        return {"error": self.code, "message": self.message, "hint": self.hint, **self.data}
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  fix: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(LlmPerfError):
+    """A key, a value or a combination in the configuration that cannot be meant."""
+
+    code = "config"
+    exit_code = 2
+
+
+class InputError(LlmPerfError):
+    """A file or directory given by the user that cannot be read or does not make sense."""
+
+    code = "input"
+    exit_code = 3
+
+
+class ToolError(LlmPerfError):
+    """An external tool, or the machine (disk, permission), failed."""
+
+    code = "tool"
+    exit_code = 4

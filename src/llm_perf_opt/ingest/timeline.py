@@ -1,0 +1,97 @@
+"""The one shape every timeline takes, whether it came from nsys or from the torch profiler.
+
+Columns are NumPy arrays (structure of arrays), times are integer nanoseconds on one clock, and strings
+are stored once in ``Timeline.names`` and referred to by index. An index of ``-1`` means "not known".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+UNKNOWN = -1
+
+
+class OpKind(IntEnum):
+    """What a device operation is."""
+
+    KERNEL = 0
+    COPY = 1
+    MEMSET = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOps:
+    """Everything that ran on a device: one row per kernel, copy or memset, ordered by (start, end, row)."""
+
+    start_ns: Int64
+    end_ns: Int64
+    kind: npt.NDArray[np.int8]
+    """An :class:`OpKind`."""
+    name: Int32
+    """Index into ``Timeline.names``: the full demangled kernel name, or the copy's direction."""
+    device: Int32
+    stream: Int64
+    process: Int64
+    launch: Int32
+    """Row of :class:`HostCalls` that launched it; -1 when the capture does not tell."""
+    range: Int32
+    """Row of :class:`Ranges`: the innermost range open on the launching thread when the launching call
+    began (not when the kernel ran); -1 outside every range."""
+    bytes: Int64
+    """Bytes moved by copies and memsets; -1 for kernels."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """CUDA runtime and driver calls on host threads, ordered by (thread, start)."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int32
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """NVTX ranges or ``record_function`` annotations, ordered by (thread, start, longest first)."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int32
+    parent: Int32
+    """Row of the enclosing range on the same thread; -1 at the top."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A capture in memory."""
+
+    source: str
+    """Which file, and which schema was found in it."""
+    names: list[str]
+    ops: DeviceOps
+    calls: HostCalls
+    ranges: Ranges
+    devices: dict[int, str] = field(default_factory=dict)
+    """Device id → name as the driver reports it (empty when the capture does not tell)."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Further facts of the capture (tool version, schema, process names), for the report."""
+    warnings: tuple[str, ...] = ()
+    """What the capture lacks or what was dropped while reading, in words."""

@@ -1,0 +1,1 @@
+"""Run directories, provenance, ranges and vendor tools."""

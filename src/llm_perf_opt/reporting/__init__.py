@@ -1,0 +1,1 @@
+"""Summary into documents; nothing is computed here."""

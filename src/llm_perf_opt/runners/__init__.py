@@ -1,0 +1,1 @@
+"""Entry points that tie configuration, stages and reports together."""

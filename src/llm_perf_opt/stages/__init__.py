@@ -1,0 +1,1 @@
+"""Pipeline stages: each writes files under its own directory and nothing else."""

@@ -1,0 +1,1 @@
+"""The machine-readable result of a run."""

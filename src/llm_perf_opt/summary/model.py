@@ -1,0 +1,451 @@
+"""``summary.json`` as types: the one machine-readable result of a run.
+
+Values are SI with the unit in the name (``_s``, ``_bytes``, ``_flops``, ``_bytes_per_s``, ``_ratio``).
+``None`` means "not known", and ``Summary.notes`` says why; zero means zero.
+Every field is documented by the string below it, and ``docs/summary.md`` is generated from those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = "1.0"
+
+RunStatus = Literal["ok", "failed", "interrupted"]
+StageStatus = Literal["ok", "skipped", "failed", "degraded"]
+Bound = Literal["compute", "memory", "launch", "sync", "copy", "balanced", "unknown"]
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(slots=True)
+class RunInfo:
+    """Which run this is."""
+
+    id: str
+    """Name of the run directory."""
+    status: RunStatus
+    """``failed`` when any stage failed."""
+    started: str
+    """ISO 8601 with time zone."""
+    seconds: float | None
+    """Wall-clock duration of the whole run."""
+    command: list[str]
+    """The command line, as a list of arguments."""
+
+
+@dataclass(slots=True)
+class Peak:
+    """Peak arithmetic rate of one data type."""
+
+    dense: float
+    """FLOP/s without structured sparsity."""
+    source: str
+    """Where the number comes from: a data sheet, or ``measured on this machine``."""
+
+
+@dataclass(slots=True)
+class Hardware:
+    """The device whose limits the utilisation is measured against."""
+
+    name: str | None
+    """As the driver reports it."""
+    kind: Literal["gpu", "cpu", "unknown"]
+    """What sort of device."""
+    peak_flops_per_s: dict[str, Peak]
+    """Data type → peak. A type that is not listed has no sourced peak."""
+    bandwidth_bytes_per_s: float | None
+    """Main-memory bandwidth."""
+    source: str
+    """``catalogue``, ``probe``, ``user`` or ``none``."""
+    memory_bytes: float | None = None
+    """Size of device memory."""
+    reason: str | None = None
+    """Why limits are missing, when they are."""
+
+
+@dataclass(slots=True)
+class Workload:
+    """What was run."""
+
+    model: str | None = None
+    """Adapter or model name."""
+    weights: Literal["real", "random", "meta"] | None = None
+    """``random``: timings are real, text is meaningless."""
+    architecture: str | None = None
+    """Name of the architecture preset or of the model class."""
+    device: str | None = None
+    """``cuda:0``, ``cpu``."""
+    dtype: str | None = None
+    """Data type of weights and activations."""
+    batch_size: int | None = None
+    """Requests per forward pass."""
+    samples: int | None = None
+    """How many samples were measured."""
+    prompt_tokens: float | None = None
+    """Mean prompt positions per sample, image tokens included."""
+    image_tokens: float | None = None
+    """Mean image positions per sample."""
+    new_tokens: float | None = None
+    """Mean generated tokens per sample."""
+
+
+@dataclass(slots=True)
+class StageInfo:
+    """What became of one stage."""
+
+    status: StageStatus
+    """``skipped`` and ``degraded`` come with a reason; ``failed`` too."""
+    reason: str | None = None
+    """Why it is not ``ok``, and how to fix it."""
+    seconds: float | None = None
+    """How long it took."""
+    artifacts: list[str] = field(default_factory=list)
+    """Files it left, relative to the run directory."""
+
+
+@dataclass(slots=True)
+class Stat:
+    """A repeated measurement, in seconds unless the name says otherwise."""
+
+    median: float
+    """50th percentile."""
+    p5: float
+    """5th percentile."""
+    p95: float
+    """95th percentile."""
+    mean: float
+    """Arithmetic mean."""
+    std: float | None
+    """Sample standard deviation; ``None`` for a single value."""
+    n: int
+    """How many values."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Wall-clock per sample, warmed up and device-synchronised, without a profiler attached."""
+
+    preprocess_s: Stat | None = None
+    """Reading and preparing inputs."""
+    vision_s: Stat | None = None
+    """All vision components of one sample."""
+    prefill_s: Stat | None = None
+    """Language-model forward over the prompt, up to the first token."""
+    ttft_s: Stat | None = None
+    """Time to first token: vision + prefill."""
+    decode_s: Stat | None = None
+    """All tokens after the first."""
+    tpot_s: Stat | None = None
+    """Time per output token after the first."""
+    tokens_per_s: Stat | None = None
+    """New tokens per second of decode, over the batch (1/s)."""
+    components: dict[str, Stat] = field(default_factory=dict)
+    """``sam_s``, ``clip_s``, ``projector_s``, …: per sample."""
+    source: str | None = None
+    """File the numbers come from."""
+
+
+@dataclass(slots=True)
+class Params:
+    """Parameter counts."""
+
+    total: int
+    """All parameters, each counted once."""
+    active_per_token: int | None
+    """Parameters one token meets in decode (routed experts not chosen are left out)."""
+    components: dict[str, int]
+    """Component label → parameters."""
+
+
+@dataclass(slots=True)
+class StaticPhase:
+    """What one phase must compute and move, for one sample (batch included)."""
+
+    flops: float | None
+    """Multiply-add counted as two."""
+    weight_bytes: float | None
+    """Weights that must be read once."""
+    activation_bytes: float | None
+    """Inputs and outputs of every counted operator."""
+    kv_bytes: float | None
+    """Key-value cache read and written."""
+    intensity: float | None
+    """FLOP per byte of weights and KV cache and activations that leave the chip in the model's floor."""
+    tokens: float | None = None
+    """Positions this phase computes (prefill: prompt length; decode: 1 per step)."""
+
+
+@dataclass(slots=True)
+class StaticModule:
+    """One row of the module tree."""
+
+    name: str
+    """Dotted path inside the model; empty for the whole."""
+    type: str
+    """Class name."""
+    depth: int
+    """Depth in the tree."""
+    params: int
+    """Parameters below and in this module."""
+    flops: dict[str, float]
+    """Phase → FLOPs."""
+    component: str | None = None
+    """Component label it belongs to."""
+    weight_bytes: dict[str, float] = field(default_factory=dict)
+    """Phase → weights read."""
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How much of the arithmetic was counted."""
+
+    counted_ratio: float | None
+    """Share of arithmetic operators with a formula, by the elements they produce."""
+    uncounted_ops: list[str]
+    """Operators that were met and have no formula."""
+
+
+@dataclass(slots=True)
+class Static:
+    """The static model at the shapes of this run."""
+
+    params: Params
+    kv_bytes_per_token: float | None
+    """Key and value of all layers for one position and one sequence."""
+    phases: dict[str, StaticPhase]
+    """``vision``, ``prefill``, ``decode`` (decode: one step at the mean context)."""
+    modules: list[StaticModule]
+    """The module tree, in order."""
+    coverage: Coverage
+    conventions: dict[str, str]
+    """How things were counted: ``mac``, ``attention``, ``head_positions``, …"""
+    components: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Component label → phase → FLOPs."""
+    resident_bytes: dict[str, float] = field(default_factory=dict)
+    """What must be in memory: ``weights``, ``kv_cache``, …"""
+    source: str | None = None
+    """File the numbers come from."""
+
+
+@dataclass(slots=True)
+class Prediction:
+    """Roofline floor of a phase, made before the run and graded after it."""
+
+    floor_s: float
+    """No machine with these limits can be faster."""
+    bound: Literal["compute", "memory"]
+    """Which limit sets the floor."""
+    error_ratio: float | None
+    """Measured ÷ floor; ``None`` when nothing was measured."""
+    arithmetic: str = ""
+    """The floor, spelled out."""
+
+
+@dataclass(slots=True)
+class Utilisation:
+    """How much of the hardware a phase used."""
+
+    mfu_ratio: float | None = None
+    """Model FLOPs ÷ (wall-clock × dense peak)."""
+    mbu_ratio: float | None = None
+    """Bytes the model must move ÷ (wall-clock × bandwidth)."""
+    device_busy_ratio: float | None = None
+    """Union of device activity ÷ wall-clock."""
+    arithmetic: str | None = None
+    """The numbers that went in, with the denominator's source."""
+
+
+@dataclass(slots=True)
+class BudgetPart:
+    """One share of a phase's wall-clock."""
+
+    name: str
+    """``compute``, ``copy``, ``launch``, ``sync``, ``host``, …"""
+    seconds: float
+    """Its length."""
+    share_ratio: float
+    """Of the span."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """A phase's wall-clock, split without overlap: the parts sum to the span."""
+
+    span_s: float
+    parts: list[BudgetPart]
+    source: str | None = None
+    """File the numbers come from."""
+
+
+@dataclass(slots=True)
+class Operator:
+    """One operator of the torch profiler, summed over its calls."""
+
+    name: str
+    """``aten::mm``."""
+    calls: int
+    """How often it ran."""
+    self_cpu_s: float
+    """Host time without its children."""
+    total_cpu_s: float
+    """Host time with its children, nested calls of itself counted once."""
+    self_device_s: float | None
+    """Device time of the kernels it launched itself; ``None`` without a device in the trace."""
+    total_device_s: float | None
+    """Device time of the kernels it and its children launched."""
+    phase: str | None = None
+    """Phase, when the table is split by phase."""
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One kernel (by full name and phase), summed over its launches."""
+
+    name: str
+    """Full demangled name."""
+    short_name: str
+    """Readable name."""
+    family: str
+    """``gemm``, ``attention``, …; ``other`` when no rule matched."""
+    phase: str | None
+    """Phase of the launching call; ``None`` when the capture does not tell."""
+    module: str | None
+    """Innermost module range, when captured."""
+    launches: int | None
+    """How often it ran; ``None`` when only profiled by sampling single launches."""
+    total_s: float | None
+    """Device time summed over launches."""
+    share_ratio: float | None
+    """Of all kernel time."""
+    bound: str | None = None
+    """Our class from the counters: compute, l1, l2, dram, latency, underfilled, …"""
+    vendor_verdict: str | None = None
+    """NVIDIA's own rule verdict, in its words."""
+    counters: dict[str, float | None] = field(default_factory=dict)
+    """``duration_s``, ``intensity_flops_per_byte``, ``achieved_flops_per_s``, ``compute_ratio``, ``dram_ratio``, …"""
+    estimated_speedup_ratio: float | None = None
+    """NVIDIA's best estimate of the share of this kernel's time that could be saved."""
+    agreement: str | None = None
+    """Whether our class and NVIDIA's verdict agree."""
+
+
+@dataclass(slots=True)
+class LedgerRow:
+    """One module in one phase, joined from all sources."""
+
+    module: str
+    """Dotted path or component label."""
+    phase: str
+    depth: int = 0
+    """Depth in the tree."""
+    params: int | None = None
+    flops: float | None = None
+    """Static FLOPs of the phase at this run's shapes."""
+    bytes: float | None = None
+    """Bytes it must move (weights, KV cache)."""
+    floor_s: float | None = None
+    """Roofline floor."""
+    measured_s: float | None = None
+    """Best available measurement."""
+    measured_source: str | None = None
+    """``hooks``, ``torch_profiler``, ``nsys``."""
+    device_s: float | None = None
+    """Device time attributed to it."""
+    launches: int | None = None
+    """Kernel launches attributed to it."""
+    mfu_ratio: float | None = None
+    mbu_ratio: float | None = None
+    others_s: dict[str, float] = field(default_factory=dict)
+    """The same time by other sources."""
+    disagreement: str | None = None
+    """Set when sources differ by more than the tolerance."""
+
+
+@dataclass(slots=True)
+class CoverageSummary:
+    """How much of the run the report explains; none can exceed 1."""
+
+    time_attributed_ratio: float | None = None
+    """Device time that belongs to a phase."""
+    kernel_time_classified_ratio: float | None = None
+    """Kernel time whose family is known."""
+    flops_counted_ratio: float | None = None
+    """From the static model."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What limits a phase, and why we say so."""
+
+    bound: Bound
+    arithmetic: str
+    """The comparison that decided it, with numbers."""
+    evidence: list[str]
+    """Facts and their source files."""
+    lever: str | None = None
+    """What would move it."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """A problem with evidence, and at most what solving it would gain."""
+
+    id: str
+    title: str
+    phase: str | None
+    evidence: list[str]
+    gain_upper_s: float | None
+    """Upper bound, per sample."""
+    arithmetic: str
+    advice: str
+    confidence: Confidence
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """Roofline floors of the same model elsewhere."""
+
+    device: str
+    dtype: str
+    batch_size: int
+    context_tokens: int
+    ttft_floor_s: float | None
+    tpot_floor_s: float | None
+    tokens_per_s: float | None
+    """Upper bound over the batch (1/s)."""
+    fits: bool | None
+    """Whether weights and KV cache fit the device's memory."""
+    note: str | None = None
+
+
+@dataclass(slots=True)
+class Summary:
+    """The root of ``summary.json``."""
+
+    run: RunInfo
+    environment: dict[str, Any]
+    hardware: Hardware
+    workload: Workload
+    schema_version: str = SCHEMA_VERSION
+    notes: list[str] = field(default_factory=list)
+    """What the reader must know first, and why anything is missing."""
+    coverage: CoverageSummary = field(default_factory=CoverageSummary)
+    stages: dict[str, StageInfo] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
+    static: Static | None = None
+    predictions: dict[str, Prediction] = field(default_factory=dict)
+    utilisation: dict[str, Utilisation] = field(default_factory=dict)
+    budget: dict[str, Budget] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    ledger: list[LedgerRow] = field(default_factory=list)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    what_if: list[WhatIf] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    """Source kind (``nsys``, ``ncu``, ``trace``, ``static``, ``timings``) → file."""
+    timeline: dict[str, Any] = field(default_factory=dict)
+    """One decode step, ready to draw: ``{phase, span_s, lanes: [{name, events: [{name, start_s, end_s, family}]}]}``."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Further named scalars (``launches_per_token``, …), unit in the name."""

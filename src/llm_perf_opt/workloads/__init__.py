@@ -1,0 +1,1 @@
+"""Models, datasets and the inference engine that is measured."""

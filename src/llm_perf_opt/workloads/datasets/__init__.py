@@ -1,0 +1,1 @@
+"""Datasets: where the samples come from."""
