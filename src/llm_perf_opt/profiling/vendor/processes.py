@@ -1,0 +1,61 @@
+"""Find and end everything a program started, also what left its process group.
+
+Nsight Systems puts its agent, its launcher and the target into sessions of their own. They inherit the
+environment, so a marker variable finds them in ``/proc``; only processes that carry the marker, or belong to
+the group we created, are ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+JOB_VARIABLE = "LLM_PERF_OPT_JOB"
+"""Environment variable with the marker; nested jobs append to it, so an outer job finds inner ones."""
+
+_PROC = Path("/proc")
+
+
+def survivors(group: int, job: str) -> list[int]:
+    """Return the live processes of the group, or that carry the job's marker; never this process itself."""
+    marker = f"{JOB_VARIABLE}={job}".encode()
+    pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return sorted(pid for pid in pids if pid != os.getpid() and _belongs(_PROC / str(pid), group, marker))
+
+
+def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
+    """Kill what is left, in rounds because a dying parent may still fork; return how many were killed.
+
+    ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves.
+    """
+    deadline = time.monotonic() + settle_s
+    left = survivors(group, job)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = survivors(group, job)
+    killed: set[int] = set()
+    for _round in range(100):
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.01)
+        left = survivors(group, job)
+    return len(killed)
+
+
+def _belongs(entry: Path, group: int, marker: bytes) -> bool:
+    """Tell by ``stat`` (state, group) and ``environ``; a process that ends meanwhile does not belong."""
+    try:
+        # The command name may hold spaces and parentheses: fields start after the last one.
+        state, _parent, process_group = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+        if state in (b"Z", b"X"):
+            return False
+        return int(process_group) == group or marker in (entry / "environ").read_bytes()
+    except (OSError, ValueError):
+        return False
