@@ -62,6 +62,12 @@ class Hardware:
     """Size of device memory."""
     reason: str | None = None
     """Why limits are missing, when they are."""
+    bandwidth_source: str | None = None
+    """Where the bandwidth comes from: a data sheet, or ``measured on this machine``."""
+    measured_peak_flops_per_s: dict[str, Peak] = field(default_factory=dict)
+    """What a large matrix product reached on this machine, beside the data sheet's peaks."""
+    measured_bandwidth_bytes_per_s: float | None = None
+    """What a streaming copy reached on this machine."""
 
 
 @dataclass(slots=True)
