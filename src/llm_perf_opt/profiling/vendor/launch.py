@@ -2,7 +2,7 @@
 
 Vendor tools hang, ignore SIGTERM and leave agents behind in sessions of their own. So every program is
 started as a list of arguments (no shell), in its own session, with nothing to read, with its output in files,
-under a time limit and a size limit; and when it ends, for whatever reason, everything it started ends with it.
+under a time limit and a size limit; and when it ends, for whatever reason, all it started ends with it.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def run_process(
 
     ``env`` is added to this process's environment. Output goes to ``<log_dir>/<name>.stdout.log`` and
     ``.stderr.log`` (``log_dir=None``: temporary files). ``on_line`` gets each line of either stream as it
-    comes, ``on_tick`` the elapsed seconds once a second. At a limit the whole group gets ``stop_signal``, then
-    after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C and
+    comes, ``on_tick`` the elapsed seconds once a second. At a limit the whole group gets ``stop_signal``,
+    then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C and
     SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the program
     cannot be started.
     """
