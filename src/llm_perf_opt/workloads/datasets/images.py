@@ -1,0 +1,61 @@
+"""Is this file an image a model can be given? Answered from headers and check sums, decoded only in doubt."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+_JPEG_END = b"\xff\xd9"
+_JPEG_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What the header says."""
+
+    width: int
+    height: int
+    frames: int
+
+
+def check_image(path: Path) -> ImageFacts | str:
+    """Return the facts of a readable image, or the reason why it is not one."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns from 89 megapixels on, but pages of 100 exist. It refuses twice that, and so do we.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            return _inspect(path)
+    except Image.DecompressionBombError:
+        return "more pixels than Pillow opens safely"
+    except UnidentifiedImageError:
+        return "empty file" if path.stat().st_size == 0 else "not an image, or a damaged header"
+    except OSError as error:
+        return error.strerror or str(error)
+    except (SyntaxError, ValueError, EOFError, OverflowError) as error:
+        # What Pillow's readers raise on damaged files besides OSError.
+        return f"damaged: {error}"
+
+
+def _inspect(path: Path) -> ImageFacts | str:
+    with Image.open(path) as image:
+        width, height = image.size
+        kind = image.format
+        frames = int(getattr(image, "n_frames", 1))
+        if width < 1 or height < 1:
+            return f"zero size ({width}x{height})"
+        if kind == "PNG":
+            image.verify()
+        elif kind != "JPEG" or not _ends_like_jpeg(path):
+            image.load()
+    return ImageFacts(width, height, frames)
+
+
+def _ends_like_jpeg(path: Path) -> bool:
+    """Whether the end marker is there: a download that broke off lacks it."""
+    with path.open("rb") as stream:
+        stream.seek(0, 2)
+        stream.seek(max(0, stream.tell() - _JPEG_TAIL_BYTES))
+        return _JPEG_END in stream.read()

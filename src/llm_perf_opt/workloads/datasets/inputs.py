@@ -1,0 +1,35 @@
+"""``inputs.yaml``: the samples a run really used, with hashes, so that it can be repeated and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from llm_perf_opt.workloads.base import Sample
+from llm_perf_opt.workloads.datasets.filelist import printable
+
+
+def inputs_document(samples: Iterable[Sample], problems: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what ``inputs.yaml`` holds: plain values, one entry per sample in the order they run."""
+    listed = list(samples)
+    return {
+        "count": len(listed),
+        "distinct": len({sample.sha256 or sample.id for sample in listed}),
+        "left_out": list(problems),
+        "samples": [_entry(sample) for sample in listed],
+    }
+
+
+def _entry(sample: Sample) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "id": sample.id,
+        "path": printable(sample.path) if sample.path is not None else None,
+        "sha256": sample.sha256,
+        "prompt": sample.prompt,
+        "synthetic_tokens": sample.synthetic_tokens,
+        "has_reference": sample.reference is not None,
+    }
+    for key in ("width", "height", "epoch"):
+        if key in sample.extra:
+            entry[key] = sample.extra[key]
+    return {key: value for key, value in entry.items() if value is not None}
