@@ -152,7 +152,9 @@ class DatasetConfig:
     """Data set directory; null: generated pages (images) or synthetic prompts (text)."""
     subset_filelist: Optional[str] = None
     """Text file of image names, one per line: absolute, relative to the root, or bare names."""
-    fallback_patterns: list[str] = field(default_factory=lambda: ["images/*.png", "images/*.jpg", "images/*.jpeg", "*.png", "*.jpg"])
+    fallback_patterns: list[str] = field(
+        default_factory=lambda: ["images/*.png", "images/*.jpg", "images/*.jpeg", "*.png", "*.jpg"]
+    )
     """Globs below the root, tried in order when there is no file list; the first that matches is used."""
     prompts: Optional[list[str]] = None
     """Inline prompts (text models)."""

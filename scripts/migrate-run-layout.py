@@ -1,0 +1,17 @@
+#!/usr/bin/env python3
+"""Flatten run directories of earlier releases; the same as `llm-perf-opt migrate`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from llm_perf_opt.errors import LlmPerfError
+from llm_perf_opt.migrate import main
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LlmPerfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,211 @@
+"""Compose ``conf/`` with a user's overrides into the checked :class:`AppConfig`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from llm_perf_opt.config.checks import check_config
+from llm_perf_opt.config.devices import resolve_device
+from llm_perf_opt.config.keys import did_you_mean, leaf_keys
+from llm_perf_opt.config.legacy import translate_config, translate_overrides
+from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
+from llm_perf_opt.config.store import CONF_DIR, SECTIONS, register_schema, schema_node
+from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.stages.base import stage_types
+
+LOGGER = logging.getLogger("llm_perf_opt.config")
+
+_FREE_FORM = ("model.arch", "pipeline.torch_profiler.output.extra", "pipeline.direct_inference.output.extra")
+"""Subtrees whose keys belong to an adapter, which checks them itself."""
+
+_PATH_KEYS = (
+    "model.path",
+    "model.config_name",
+    "dataset.root",
+    "dataset.subset_filelist",
+    "dataset.prompts_file",
+    "dataset.generated.cache_dir",
+    "run.dataset_subset_filelist",
+    "hardware.catalogue",
+)
+"""Keys that may hold a path relative to where the user is, not to the run directory."""
+
+
+def compose_config(
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None = None,
+    config_name: str = "config",
+    cwd: Path | None = None,
+) -> AppConfig:
+    """Compose, translate legacy keys, and check everything; nothing is written."""
+    raw = compose_raw(overrides, config_dir=config_dir, config_name=config_name)
+    return typed_config(raw, overrides, cwd=cwd)
+
+
+def compose_raw(
+    overrides: Sequence[str], *, config_dir: Path | None = None, config_name: str = "config"
+) -> DictConfig:
+    """Compose with Hydra; its errors become one readable message."""
+    register_schema()
+    _use_search_path(config_dir)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="llm_perf_opt"):
+            return compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> AppConfig:
+    """Turn a composed configuration into checked dataclasses."""
+    raw = raw.copy()
+    OmegaConf.set_struct(raw, False)
+    for message in translate_config(raw, overrides):
+        LOGGER.info(message)
+    _absolute_paths(raw, cwd or Path.cwd())
+    _check_keys(raw)
+    try:
+        config = _to_objects(raw)
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
+    config.resolved_device = resolve_device(config.run.device)
+    if config.run.dataset_subset_filelist is not None:
+        config.dataset.subset_filelist = config.run.dataset_subset_filelist
+    check_config(config)
+    return config
+
+
+def _to_objects(raw: DictConfig) -> AppConfig:
+    sections: dict[str, Any] = {name: _object(cls, raw[name]) for name, cls in SECTIONS.items()}
+    pipeline = {name: _object(kind.config_type, raw.pipeline[name]) for name, kind in stage_types().items()}
+    workload = _object(WorkloadCommandConfig, raw.pipeline.workload)
+    return AppConfig(**sections, workload_command=workload, pipeline=pipeline)
+
+
+def _object(cls: type, node: DictConfig) -> Any:
+    typed = OmegaConf.structured(cls)
+    # Free-form subtrees may carry keys the dataclass does not list.
+    merged = OmegaConf.merge(typed, OmegaConf.create(OmegaConf.to_container(node, resolve=True)))  # type: ignore[arg-type]
+    return OmegaConf.to_object(merged)
+
+
+def _absolute_paths(raw: DictConfig, cwd: Path) -> None:
+    for key in _PATH_KEYS:
+        value = OmegaConf.select(raw, key, throw_on_missing=False)
+        if not isinstance(value, str):
+            continue
+        path = Path(value).expanduser()
+        # ``model.path`` and ``model.config_name`` may be a hub or preset name: only what exists is a path.
+        if key.startswith("model.") and not (cwd / path).exists():
+            continue
+        OmegaConf.update(raw, key, str(cwd / path))
+
+
+def _check_keys(raw: DictConfig) -> None:
+    """Refuse every key the schema does not have, naming the nearest one."""
+    tree = OmegaConf.to_container(raw, resolve=False)
+    if not isinstance(tree, dict):
+        raise ConfigError("the configuration is not a mapping")
+    known = set(leaf_keys(OmegaConf.to_container(schema_node(), resolve=False)))  # type: ignore[arg-type]
+    tree.pop("hydra", None)
+    for key in leaf_keys(tree):  # type: ignore[arg-type]
+        if key in known or any(key.startswith(f"{free}.") for free in _FREE_FORM):
+            continue
+        raise ConfigError(f"unknown configuration key '{key}'", hint=did_you_mean(key, known), key=key)
+
+
+def _use_search_path(config_dir: Path | None) -> None:
+    """Add a user's ``--config-dir`` in front, the way Hydra's own command line does."""
+    if config_dir is None:
+        return
+    if not config_dir.is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir} is not a directory",
+            hint="give the directory that holds your config groups",
+        )
+    folder = str(config_dir.resolve())
+
+    class _UserConfigs(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            search_path.append("user", f"file://{folder}")
+
+    Plugins.instance().register(_UserConfigs)
+
+
+_SENTENCES = (
+    (re.compile(r"Value '(.*)' of type '.*' could not be converted to (\w+)"), r"'\1' is not a valid \2"),
+    (re.compile(r"Invalid value '(.*)', expected one of \[(.*)\]"), r"'\1' is not one of \2"),
+    (
+        re.compile(
+            r"Value '(.*)' \(.*\) is not a supported primitive type|Cannot assign (\w+) to ListConfig"
+        ),
+        r"the value has the wrong type",
+    ),
+    (re.compile(r"field '(.*)' is not Optional"), r"null is not allowed here"),
+)
+_TYPE_NAMES = {"Integer": "integer", "Float": "number", "Boolean": "true/false value"}
+
+
+def explain(error: Exception) -> ConfigError:
+    """Say in one sentence what Hydra or OmegaConf said in several."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = str(cause).splitlines()[0] if str(cause) else str(error)
+    key = _key_of(error, cause)
+    for pattern, sentence in _SENTENCES:
+        match = pattern.search(text)
+        if match:
+            text = match.expand(sentence)
+            break
+    for name, words in _TYPE_NAMES.items():
+        text = text.replace(f"a valid {name}", f"a valid {words}")
+    missing = re.search(r"Could not override '([^']+)'", str(error)) or re.search(
+        r"Key '([^']+)' (?:is )?not in", text
+    )
+    if missing:
+        wanted = missing.group(1)
+        known = leaf_keys(OmegaConf.to_container(schema_node(), resolve=False))  # type: ignore[arg-type]
+        return ConfigError(
+            f"unknown configuration key '{wanted}'", hint=did_you_mean(wanted, known), key=wanted
+        )
+    if key:
+        return ConfigError(f"{key}: {text}", hint=_current_type_hint(key), key=key)
+    return ConfigError(_with_choices(str(error), text))
+
+
+def _key_of(error: Exception, cause: BaseException) -> str | None:
+    override = re.search(r"Error merging override (\S+?)=", str(error))
+    if override:
+        return override.group(1).lstrip("+~")
+    full_key = getattr(cause, "full_key", None)
+    return str(full_key) if full_key else None
+
+
+def _current_type_hint(key: str) -> str:
+    """Show the default value, which tells the type better than its name."""
+    default = OmegaConf.select(schema_node(), key, throw_on_missing=False)
+    shown = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
+    return f"the default is {key}={'null' if shown is None else shown}"
+
+
+def _with_choices(message: str, text: str) -> str:
+    """Keep Hydra's list of available options: it is the answer to a mistyped preset."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return "\n  ".join(lines[:30]) if "Available options" in message or "Could not find" in message else text

@@ -1,0 +1,150 @@
+"""Every key of earlier releases, in one table. Old keys work for one release; new keys win."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+
+LOGGER = logging.getLogger("llm_perf_opt.config")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _metrics(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyKey:
+    """An old key (a trailing ``.*`` takes the whole subtree) and where its value belongs now."""
+
+    old: str
+    new: str
+    convert: Callable[[Any], Any] = _same
+
+
+_OUTPUT = "pipeline.torch_profiler.output"
+_OCR = f"{_OUTPUT}.extra.deepseek_ocr"
+
+
+def _output_keys(root: str) -> tuple[LegacyKey, ...]:
+    return (
+        LegacyKey(f"{root}.save_predictions", f"{_OUTPUT}.prediction.enable"),
+        LegacyKey(f"{root}.predictions.enable", f"{_OUTPUT}.prediction.enable"),
+        LegacyKey(f"{root}.prediction.enable", f"{_OUTPUT}.prediction.enable"),
+        LegacyKey(f"{root}.prediction.save_dir", f"{_OUTPUT}.prediction.save_dir"),
+        LegacyKey(f"{root}.predictions.strip_special_tokens", f"{_OCR}.prediction.strip_special_tokens"),
+        LegacyKey(f"{root}.prediction.strip_special_tokens", f"{_OCR}.prediction.strip_special_tokens"),
+        LegacyKey(f"{root}.visualization.enable", f"{_OUTPUT}.visualization.enable"),
+        LegacyKey(f"{root}.visualization.save_dir", f"{_OUTPUT}.visualization.save_dir"),
+        LegacyKey(f"{root}.visualization.max_images", f"{_OCR}.visualization.max_images"),
+        LegacyKey(f"{root}.visualization.thumbnail_width", f"{_OCR}.visualization.thumbnail_width"),
+    )
+
+
+LEGACY_KEYS: tuple[LegacyKey, ...] = (
+    LegacyKey("device", "run.device"),
+    LegacyKey("repeats", "run.repeats"),
+    LegacyKey("run.stage1_repeats", "dataset.sampling.num_samples_per_epoch"),
+    LegacyKey("analysis.static.enabled", "pipeline.static_analysis.enable"),
+    LegacyKey("analysis.static.*", "pipeline.static_analysis"),
+    LegacyKey("runners.analysis.static.enabled", "pipeline.static_analysis.enable"),
+    LegacyKey("runners.analysis.static.*", "pipeline.static_analysis"),
+    LegacyKey("torch_profiler.enabled", "pipeline.torch_profiler.enable"),
+    LegacyKey("torch_profiler.*", "pipeline.torch_profiler"),
+    *_output_keys("outputs"),
+    *_output_keys("output"),
+    LegacyKey("pipeline.ncu.nvtx_include", "pipeline.ncu.ncu_cli.nvtx.include"),
+    LegacyKey("pipeline.ncu.set", "pipeline.ncu.ncu_cli.set"),
+    LegacyKey("pipeline.ncu.metrics", "pipeline.ncu.ncu_cli.metrics", _metrics),
+    LegacyKey("pipeline.ncu.sections", "pipeline.ncu.ncu_cli.sections"),
+    LegacyKey("pipeline.ncu.target_processes", "pipeline.ncu.ncu_cli.target_processes"),
+    LegacyKey("pipeline.ncu.csv", "pipeline.ncu.ncu_cli.export.csv"),
+)
+
+LEGACY_ROOTS = frozenset({"device", "repeats", "analysis", "runners", "torch_profiler", "outputs", "output"})
+
+_RUNNER_PRESETS = {
+    "stage1.default": ["pipeline.static_analysis.enable=true", "pipeline.torch_profiler.enable=true"],
+    "stage1.no-static": ["pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=true"],
+    "stage2": ["pipeline.nsys.enable=true", "pipeline.ncu.enable=true"],
+    "default": [],
+}
+
+
+def translate_overrides(overrides: Sequence[str]) -> list[str]:
+    """Rewrite command-line overrides that Hydra would refuse: old root keys and the old runner group."""
+    translated: list[str] = []
+    for item in overrides:
+        key, separator, value = item.partition("=")
+        runner = re.fullmatch(r"\+?runner(@[\w.]+)?", key)
+        if runner and value in _RUNNER_PRESETS:
+            new = _RUNNER_PRESETS[value]
+            LOGGER.info("'%s' is deprecated; use %s", item, " ".join(new) or "nothing: it is the default")
+            translated.extend(new)
+        elif separator and key.split(".", 1)[0] in LEGACY_ROOTS:
+            translated.append(f"+{item}")
+        else:
+            translated.append(item)
+    return translated
+
+
+def explicit_keys(overrides: Sequence[str]) -> set[str]:
+    """Return the keys a user set on the command line: these win over a legacy key's value."""
+    return {item.partition("=")[0].lstrip("+~") for item in overrides}
+
+
+def translate_config(config: DictConfig, overrides: Sequence[str] = ()) -> list[str]:
+    """Move legacy values to their new place, in ``config`` itself; return one line for each old key used."""
+    explicit = explicit_keys(overrides)
+    messages: list[str] = []
+    with open_dict(config):
+        for entry in LEGACY_KEYS:
+            messages.extend(_translate_one(config, entry, explicit))
+        for root in LEGACY_ROOTS:
+            if root in config and not OmegaConf.to_container(config, resolve=False).get(root):  # type: ignore[union-attr]
+                del config[root]
+    return messages
+
+
+def _translate_one(config: DictConfig, entry: LegacyKey, explicit: set[str]) -> list[str]:
+    whole = entry.old.endswith(".*")
+    old = entry.old.removesuffix(".*")
+    value = OmegaConf.select(config, old, throw_on_missing=False)
+    if value is None:
+        return []
+    if not whole:
+        _remove(config, old)
+        return [_place(config, old, entry.new, entry.convert(value), explicit)]
+    if not isinstance(value, DictConfig):
+        return []
+    messages = [
+        _place(config, f"{old}.{key}", f"{entry.new}.{key}", value[key], explicit) for key in list(value)
+    ]
+    _remove(config, old)
+    return messages
+
+
+def _place(config: DictConfig, old: str, new: str, value: Any, explicit: set[str]) -> str:
+    if new in explicit:
+        return f"'{old}' is deprecated and ignored: '{new}' is set too"
+    plain = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+    OmegaConf.update(config, new, plain, merge=True, force_add=True)
+    return f"'{old}' is deprecated: use '{new}'"
+
+
+def _remove(config: DictConfig, path: str) -> None:
+    """Delete a key, and the parents it leaves empty."""
+    parent_path, _, last = path.rpartition(".")
+    parent = OmegaConf.select(config, parent_path) if parent_path else config
+    if isinstance(parent, DictConfig) and last in parent:
+        del parent[last]
+        if parent_path and not len(parent) and parent_path.split(".", 1)[0] in LEGACY_ROOTS:
+            _remove(config, parent_path)

@@ -1,0 +1,45 @@
+"""The schema in Hydra's ConfigStore, under the YAML presets of ``conf/``."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from llm_perf_opt.config import schema
+from llm_perf_opt.stages.base import stage_types
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+SCHEMA_NAME = "base_schema"
+
+SECTIONS: dict[str, type] = {
+    "run": schema.RunConfig,
+    "artifacts": schema.ArtifactsConfig,
+    "model": schema.ModelConfig,
+    "infer": schema.InferConfig,
+    "dataset": schema.DatasetConfig,
+    "hardware": schema.HardwareConfig,
+}
+
+
+def _typed(cls: type) -> DictConfig:
+    """A typed node that takes unknown keys for now: they are reported, all at once, after composition."""
+    node = OmegaConf.structured(cls)
+    OmegaConf.set_struct(node, False)
+    return node
+
+
+def schema_node() -> DictConfig:
+    """Build the root: one typed node per section, and one per registered stage under ``pipeline``."""
+    pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
+    pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
+    return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})
+
+
+@functools.cache
+def register_schema() -> None:
+    """Store the schema once per process."""
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=schema_node(), provider="llm_perf_opt")

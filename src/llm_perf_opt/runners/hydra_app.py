@@ -1,0 +1,184 @@
+"""The Hydra application behind the orchestrator: check first, then let Hydra start the job."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from llm_perf_opt.config.compose import compose_raw, explain, typed_config
+from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.config.quoting import override
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.config.store import CONF_DIR, register_schema
+from llm_perf_opt.errors import LlmPerfError
+from llm_perf_opt.logs import Verbosity
+from llm_perf_opt.profiling.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.runners.pipeline import check_stages, execute
+from llm_perf_opt.stages.base import StageContext, enabled_stages
+
+_RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
+_MOST_CHECKED_JOBS = 256
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A configuration that passed every check, before anything was written."""
+
+    config: AppConfig
+    raw: DictConfig
+    run_dir: Path
+    overrides: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the job function, which Hydra calls with the configuration alone, needs and gives back."""
+
+    overrides: tuple[str, ...] = ()
+    as_json: bool = False
+    verbosity: Verbosity = Verbosity.normal
+    exit_code: int = 0
+
+
+_SESSION = _Session()
+
+
+def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
+    """Compose and check everything, stages included; raises before anything is written."""
+    raw = compose_raw(overrides, config_dir=config_dir, config_name=config_name)
+    HydraConfig.instance().set_config(raw)
+    config = typed_config(raw, overrides, cwd=Path.cwd())
+    run_dir = Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links as given
+    prepared = Prepared(config=config, raw=raw, run_dir=run_dir, overrides=tuple(overrides))
+    # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
+        check_stages(enabled_stages(config), _context(config, Path(scratch), prepared.overrides))
+    return prepared
+
+
+def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> None:
+    """Check every job of a sweep before the first one starts."""
+    parsed = OverridesParser.create().parse_overrides(translate_overrides(overrides))
+    jobs = itertools.chain.from_iterable(BasicSweeper.split_arguments(parsed, None))
+    for job in itertools.islice(jobs, _MOST_CHECKED_JOBS):
+        prepare(list(job), config_dir=config_dir, config_name=config_name)
+
+
+def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
+    """Make the run directory this process's own; two runs in one second get two directories."""
+    if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
+        return [override("hydra.run.dir", str(prepared.run_dir))]
+    return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
+
+
+def launch(
+    hydra_arguments: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    as_json: bool = False,
+    verbosity: Verbosity = Verbosity.normal,
+) -> int:
+    """Hand over to Hydra, which composes again and calls the job in its run directory."""
+    register_schema()
+    _SESSION.overrides = tuple(overrides)
+    _SESSION.as_json, _SESSION.verbosity, _SESSION.exit_code = as_json, verbosity, 0
+    previous = sys.argv
+    sys.argv = ["llm-perf-opt", *hydra_arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(_job)()
+    except SystemExit as leaving:
+        # Hydra ends its own switches (and its own errors) this way.
+        return leaving.code if isinstance(leaving.code, int) else _SESSION.exit_code
+    finally:
+        sys.argv = previous
+    return _SESSION.exit_code
+
+
+def _job(raw: DictConfig) -> None:
+    from llm_perf_opt.progress import make_progress
+    from llm_perf_opt.runners.finish import finish_run
+
+    runtime = HydraConfig.get().runtime
+    try:
+        config = typed_config(raw, _SESSION.overrides, cwd=Path(runtime.cwd))
+        artifacts = Artifacts.for_run(runtime.output_dir)
+        with make_progress(_SESSION.verbosity) as progress:
+            outcome = execute(
+                config,
+                artifacts,
+                progress,
+                command=["llm-perf-opt", "run", *_SESSION.overrides],
+                overrides=_SESSION.overrides,
+                resolved_yaml=OmegaConf.to_yaml(raw, resolve=True),
+            )
+        code = finish_run(outcome, quiet=_SESSION.verbosity is Verbosity.quiet, as_json=_SESSION.as_json)
+    except LlmPerfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    _SESSION.exit_code = max(_SESSION.exit_code, code)
+
+
+def show_plan(prepared: Prepared, *, as_json: bool) -> int:
+    """Print what would run, with exact commands and files; nothing is written."""
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-plan-") as scratch:
+        context = _context(prepared.config, Path(scratch), prepared.overrides)
+        plans = []
+        for stage in enabled_stages(prepared.config):
+            problems = stage.check(context)
+            skipped = any(p.severity == "skip" for p in problems)
+            lines = (
+                []
+                if skipped
+                else [line.replace(scratch, str(prepared.run_dir)) for line in stage.plan(context)]
+            )
+            plans.append(
+                {
+                    "stage": stage.name,
+                    "title": stage.title,
+                    "skipped": skipped,
+                    "steps": lines,
+                    "problems": [
+                        {"severity": p.severity, "message": p.message, "fix": p.fix} for p in problems
+                    ],
+                }
+            )
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "run_dir": str(prepared.run_dir),
+                    "device": prepared.config.resolved_device,
+                    "stages": plans,
+                },
+                indent=2,
+            )
+        )
+        return 0
+    print(f"run directory: {prepared.run_dir} (not created)\ndevice: {prepared.config.resolved_device}")
+    for plan in plans:
+        print(f"\n{plan['stage']}: {plan['title']}{' - would be skipped' if plan['skipped'] else ''}")
+        for problem in plan["problems"]:  # type: ignore[attr-defined]
+            print(f"  ! {problem['message']}\n    fix: {problem['fix']}")
+        for line in plan["steps"]:  # type: ignore[attr-defined]
+            print(f"  {line}")
+    return 0
+
+
+def _context(config: AppConfig, root: Path, overrides: tuple[str, ...]) -> StageContext:
+    from llm_perf_opt.progress import LogProgress
+
+    return StageContext(
+        config=config, artifacts=Artifacts.for_run(root), progress=LogProgress(), overrides=overrides
+    )
