@@ -1,0 +1,43 @@
+"""Architecture dictionaries (``model.arch``) into transformers configurations; a misspelt dimension is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from llm_perf_opt.errors import ConfigError
+
+_COMMON_KEYS = frozenset({"model_type", "dtype", "torch_dtype", "architectures", "transformers_version", "first_k_dense_replace"})
+"""Accepted everywhere: what a saved config.json carries besides dimensions, and one older spelling."""
+
+
+def make_config(kind: Any, arch: Mapping[str, Any], *, key: str = "model.arch") -> Any:
+    """Build the transformers config ``kind`` from ``arch``; raise :class:`ConfigError` for what it does not know."""
+    plain = {str(name): value for name, value in arch.items()}
+    check_keys(kind, plain, key)
+    try:
+        return kind(**plain)
+    except (TypeError, ValueError) as error:
+        message = " ".join(str(error).split())
+        raise ConfigError(f"{key} is not a valid {kind.__name__}: {message}", hint="see the presets under conf/model", key=key) from error
+
+
+def check_keys(kind: Any, arch: Mapping[str, Any], key: str) -> None:
+    """Refuse unknown keys, at every level, with the nearest known one."""
+    nested: Mapping[str, Any] = getattr(kind, "sub_configs_defaults", None) or getattr(kind, "sub_configs", {})
+    known = {field.name for field in dataclasses.fields(kind)} | set(nested) | set(getattr(kind, "attribute_map", {})) | _COMMON_KEYS
+    for name, value in arch.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"unknown key {key}.{name}", hint=f"did you mean {key}.{near[0]}?" if near else f"{kind.__name__} has no such dimension", key=f"{key}.{name}")
+        child = nested.get(name)
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(child):
+            check_keys(child, value, f"{key}.{name}")
+
+
+def require(condition: bool, message: str, *, key: str, hint: str) -> None:
+    """Raise :class:`ConfigError` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(message, hint=hint, key=key)

@@ -1,0 +1,188 @@
+"""What all adapters of transformers models share: padding, positions, caches, the prefill and decode calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from llm_perf_opt.config.schema import CacheKind, Weights
+from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.workloads.base import Batch
+
+if TYPE_CHECKING:
+    import torch
+
+    from llm_perf_opt.config.schema import InferConfig, ModelConfig
+
+
+@dataclass(slots=True)
+class DecodePlan:
+    """Everything a decode step needs besides the token, made before the loop so that a step only takes slices."""
+
+    positions: torch.Tensor
+    """``[batch, new_tokens]``: position of each fed-back token."""
+    mask: torch.Tensor | None
+    """``[batch, prompt + new_tokens]`` of ones where a key counts; ``None`` when nothing is padded."""
+    fixed_size: bool
+    """Static caches need a mask of constant size, marked step by step."""
+
+
+class TransformersAdapter:
+    """Base of the built-in adapters. Subclasses say which model, and how a request becomes token ids."""
+
+    def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
+        self.config = model
+        self.infer = infer
+        self._compiled: Any = None
+        if model.weights is Weights.real and model.path is None:
+            raise ConfigError("model.weights=real needs model.path", hint="give the checkpoint directory, or use model.weights=random", key="model.weights")
+        if model.compile and model.cache is not CacheKind.static:
+            raise ConfigError("model.compile=true needs model.cache=static", hint="a growing cache would be compiled again for every token", key="model.compile")
+
+    def weights(self) -> Literal["real", "random"]:
+        """Say which weights ``build`` makes."""
+        wanted = self.config.weights
+        return "real" if wanted is Weights.real or (wanted is Weights.auto and self.config.path is not None) else "random"
+
+    def text_config(self) -> Any:
+        """Return the language model's transformers configuration."""
+        raise NotImplementedError
+
+    def padding_token_id(self) -> int:
+        """Return the id that fills short prompts; masked, so any valid id does."""
+        raise NotImplementedError
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Most positions the model was made for."""
+        found = getattr(self.text_config(), "max_position_embeddings", None)
+        return None if found is None else int(found)
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a sequence."""
+        found = self.text_config().eos_token_id
+        if found is None:
+            return ()
+        return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
+
+    def left_pad(self, sequences: Sequence[Sequence[int]], device: str) -> dict[str, Any]:
+        """Stack prompts of different lengths, padded on the left as decoding needs."""
+        import torch
+
+        length = max(len(sequence) for sequence in sequences)
+        pad = self.padding_token_id()
+        ids = torch.tensor([[pad] * (length - len(sequence)) + list(sequence) for sequence in sequences])
+        padded = any(len(sequence) < length for sequence in sequences)
+        mask = torch.tensor([[0] * (length - len(sequence)) + [1] * len(sequence) for sequence in sequences])
+        positions = (mask.cumsum(-1) - 1).clamp_(min=0)
+        return {
+            "input_ids": ids.to(device),
+            "mask": mask.to(device) if padded else None,
+            "positions": positions.to(device),
+        }
+
+    def make_cache(self, model: torch.nn.Module, batch: Batch, max_new_tokens: int) -> Any:
+        """Make an empty cache for the prompt and ``max_new_tokens``, and lay out the decode steps."""
+        import torch
+        from transformers import DynamicCache, StaticCache
+
+        ids = batch.inputs["input_ids"]
+        count, length = ids.shape
+        mask = batch.inputs["mask"]
+        static = self.config.cache is CacheKind.static
+        steps = torch.arange(1, max_new_tokens + 1, device=ids.device)
+        whole: torch.Tensor | None = None
+        if static or mask is not None:
+            prompt = mask if mask is not None else ids.new_ones(ids.shape)
+            # A static cache shows keys that are not written yet: their mask stays 0 until the step that writes them.
+            whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
+        batch.inputs["plan"] = DecodePlan(batch.inputs["positions"][:, -1:] + steps, whole, static)
+        config = self.text_config()
+        if static:
+            return StaticCache(config=config, max_cache_len=length + max_new_tokens)
+        return DynamicCache(config=config)
+
+    def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
+        """Return further keyword arguments of the prefill call (image features)."""
+        return {}
+
+    def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
+        """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
+        plan: DecodePlan = batch.inputs["plan"]
+        length = batch.inputs["input_ids"].shape[1]
+        logits: torch.Tensor = model(
+            input_ids=batch.inputs["input_ids"],
+            attention_mask=plan.mask[:, :length] if plan.mask is not None else None,
+            position_ids=batch.inputs["positions"],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **self.prefill_inputs(batch, vision),
+        ).logits
+        return logits[:, -1]
+
+    def decode_step(self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any) -> torch.Tensor:
+        """Run one more token per sequence; ``step`` 0 feeds the first generated token back."""
+        plan: DecodePlan = batch.inputs["plan"]
+        mask = plan.mask
+        if mask is not None:
+            seen = batch.inputs["input_ids"].shape[1] + step + 1
+            if plan.fixed_size:
+                mask[:, seen - 1] = 1
+            else:
+                mask = mask[:, :seen]
+        forward = self._compiled or model
+        logits: torch.Tensor = forward(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=plan.positions[:, step : step + 1],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+        return logits[:, -1]
+
+    def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product."""
+        # transformers has no public name for this; without it a MoE model would decode slower here than in generate().
+        switch = getattr(model, "_optimize_model_for_decode", None)
+        if switch is None or self.config.experts_implementation is not None:
+            return contextlib.nullcontext()
+        mode: contextlib.AbstractContextManager[None] = switch()
+        return mode
+
+    def compile_decode(self, model: torch.nn.Module) -> None:
+        """Compile the decode step (``model.compile``). The prefill stays eager: its shape changes with every prompt."""
+        import torch
+
+        self._compiled = torch.compile(model.forward, dynamic=False)
+
+    def meta_cache(self, batch_size: int, context_tokens: int, dtype: torch.dtype) -> Any:
+        """Return a cache on the meta device that already holds ``context_tokens`` positions."""
+        import torch
+        from transformers import DynamicCache
+
+        config = self.text_config()
+        cache = DynamicCache(config=config)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        if context_tokens > 0:
+            for layer in range(config.num_hidden_layers):
+                states = torch.empty(batch_size, heads, context_tokens, width, dtype=dtype, device="meta")
+                cache.update(states, states, layer)
+        return cache
+
+    def options(self) -> Mapping[str, Any]:
+        """Return attention and experts choices; a compiled MoE step needs batched products unless it is bfloat16."""
+        from llm_perf_opt.workloads.loading import implementation_kwargs
+
+        chosen = implementation_kwargs(self.config)
+        if self.config.compile and self.is_mixture():
+            chosen.setdefault("experts_implementation", "batched_mm")
+        return chosen
+
+    def is_mixture(self) -> bool:
+        """Whether the language model has routed experts."""
+        config = self.text_config()
+        return any(getattr(config, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts"))

@@ -1,0 +1,71 @@
+"""Find model and data set adapters: by entry point, or by ``package.module:Class``."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, cast
+
+from llm_perf_opt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
+    from llm_perf_opt.workloads.base import Dataset, ModelAdapter
+
+MODEL_GROUP = "llm_perf_opt.models"
+DATASET_GROUP = "llm_perf_opt.datasets"
+
+_MODEL_METHODS = (
+    "components", "build", "weights", "prepare", "vision", "prefill", "decode_step",
+    "eos_token_ids", "text", "shapes", "default_shapes", "static_calls",
+)  # fmt: skip
+_DATASET_METHODS = ("samples", "problems")
+
+
+def load_adapter(model: ModelConfig, infer: InferConfig) -> ModelAdapter:
+    """Return the adapter ``model.adapter`` names, with the configuration checked."""
+    kind = find_class(model.adapter, MODEL_GROUP, "model.adapter", _MODEL_METHODS)
+    return cast("ModelAdapter", kind(model, infer))
+
+
+def load_dataset(dataset: DatasetConfig) -> Dataset:
+    """Return the data set ``dataset.adapter`` names."""
+    kind = find_class(dataset.adapter, DATASET_GROUP, "dataset.adapter", _DATASET_METHODS)
+    return cast("Dataset", kind(dataset))
+
+
+def find_class(name: str, group: str, key: str, methods: tuple[str, ...]) -> Any:
+    """Resolve a name to a class that has ``methods``; the error names the nearest known name."""
+    kind = _import_dotted(name, key) if ":" in name else _load_entry_point(name, group, key)
+    missing = [method for method in methods if not callable(getattr(kind, method, None))]
+    if missing:
+        raise ConfigError(f"{key}={name} is not an adapter: it lacks {', '.join(missing)}", hint="see docs/extending.md for what a class must have", key=key)
+    return kind
+
+
+def _load_entry_point(name: str, group: str, key: str) -> Any:
+    known: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=group)}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"{key}={name} is not registered", hint=f"{hint}known: {', '.join(sorted(known))}; or write package.module:Class", key=key)
+    try:
+        return known[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{key}={name} cannot be loaded from {known[name].value}: {error}", hint="is the package that provides it complete?", key=key) from error
+
+
+def _import_dotted(name: str, key: str) -> Any:
+    module_name, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{key}={name}: cannot import {module_name!r}: {error}", hint="install the package, or put its directory on PYTHONPATH", key=key) from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            raise ConfigError(f"{key}={name}: {module_name} has no {part!r}", hint=f"did you mean {near[0]}?" if near else "write package.module:Class", key=key) from error
+    return found
