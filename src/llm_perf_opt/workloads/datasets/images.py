@@ -6,15 +6,17 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 _JPEG_END = b"\xff\xd9"
 _JPEG_TAIL_BYTES = 4096
+_SIDEWAYS = {5, 6, 7, 8}
+"""EXIF orientations that exchange width and height."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFacts:
-    """What the header says."""
+    """What the header says, the page held upright (EXIF orientation applied)."""
 
     width: int
     height: int
@@ -44,9 +46,13 @@ def _inspect(path: Path) -> ImageFacts | str:
         width, height = image.size
         kind = image.format
         frames = int(getattr(image, "n_frames", 1))
+        # Asking for EXIF makes Pillow decode a PNG, so it is asked only where the header announces some.
+        tagged = "exif" in image.info
+        if tagged and image.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS:
+            width, height = height, width
         if width < 1 or height < 1:
             return f"zero size ({width}x{height})"
-        if kind == "PNG":
+        if kind == "PNG" and not tagged:
             image.verify()
         elif kind != "JPEG" or not _ends_like_jpeg(path):
             image.load()

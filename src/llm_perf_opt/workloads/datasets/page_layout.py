@@ -51,7 +51,7 @@ def make_page(index: int, seed: int, max_side: int) -> Page:
     elif layout == "two_columns":
         _two_column_page(sheet)
     else:
-        _text_page(sheet, paragraphs=8 if layout == "portrait" else 3)
+        _text_page(sheet)
     name = f"generated_{seed}_{index:03d}_{layout}.png"
     return Page(name, sheet.image, _annotation(name, index, layout, sheet))
 
@@ -119,15 +119,22 @@ class _Sheet:
         self.blocks.append({**block, "anno_id": len(self.blocks), "attribute": {}, **content})
 
 
-def _text_page(sheet: _Sheet, paragraphs: int) -> None:
+def _text_page(sheet: _Sheet) -> None:
     y = sheet.text_block("title", sheet.words(5), sheet.column[1], sheet.body_size * 1.8)
-    for number in range(paragraphs):
-        if number and number % 3 == 0:
+    _fill(sheet, y, section_every=3)
+    _page_number(sheet)
+
+
+def _fill(sheet: _Sheet, y: float, section_every: int | None = None) -> None:
+    """Write paragraphs down to the end of the column."""
+    number = 0
+    while y < sheet.column[3] - 3 * sheet.body_size:
+        if section_every and number and number % section_every == 0:
             y = sheet.text_block("title", sheet.words(3), y, sheet.body_size * 1.3)
         y = sheet.text_block(
             "text_block", sheet.words(sheet.chance.randint(35, 75)) + ".", y, sheet.body_size
         )
-    _page_number(sheet)
+        number += 1
 
 
 def _two_column_page(sheet: _Sheet) -> None:
@@ -136,11 +143,7 @@ def _two_column_page(sheet: _Sheet) -> None:
     middle, gap = (left + right) / 2, sheet.body_size
     for x1, x2 in ((left, middle - gap), (middle + gap, right)):
         sheet.column = (x1, top, x2, bottom)
-        y = top
-        for _ in range(4):
-            y = sheet.text_block(
-                "text_block", sheet.words(sheet.chance.randint(40, 60)) + ".", y, sheet.body_size
-            )
+        _fill(sheet, top)
     _page_number(sheet)
 
 
@@ -149,7 +152,7 @@ def _table_page(sheet: _Sheet) -> None:
     y = sheet.text_block("text_block", sheet.words(45) + ".", y, sheet.body_size)
     y = sheet.text_block("table_caption", "Table 1: " + sheet.words(5), y, sheet.body_size * 0.9)
     y = _table(sheet, y, rows=6, columns=4)
-    sheet.text_block("text_block", sheet.words(60) + ".", y, sheet.body_size)
+    _fill(sheet, y)
     _page_number(sheet)
 
 

@@ -1,0 +1,152 @@
+"""What a stage calls for every result, and once at the end: predictions as they come, then the gallery."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.workloads.outputs.config import (
+    DEFAULT_PREDICTION_DIR,
+    DEFAULT_VISUALIZATION_DIR,
+    OutputConfig,
+    model_output_options,
+    resolve_output_dir,
+)
+from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
+from llm_perf_opt.workloads.outputs.predictions import FILE_NAME, PredictionLog
+from llm_perf_opt.workloads.outputs.records import Outcome, make_record, workload_fingerprint
+
+if TYPE_CHECKING:
+    from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+
+
+def check_output(output: OutputConfig, stage: str, adapter: str) -> None:
+    """Refuse output settings that cannot be meant, naming the key; touches no file."""
+    where = f"pipeline.{stage}.output"
+    model_output_options(output.extra, adapter, f"{where}.extra")
+    for name, part in (("prediction", output.prediction), ("visualization", output.visualization)):
+        try:
+            resolve_output_dir(part.save_dir, ".", Path("/"))
+        except ConfigError as error:
+            key = f"{where}.{name}.save_dir"
+            raise ConfigError(f"{key}: {error.message}", hint=error.hint, key=key) from error
+
+
+class OutputWriter:
+    """Predictions and gallery of one stage. Use it as a context manager; ``finish`` writes the gallery.
+
+    The first result of a request counts: repeats and warm-ups of the same request add nothing.
+    """
+
+    def __init__(self, output: OutputConfig, stage: str, stage_dir: Path, workload: WorkloadConfig) -> None:
+        self._options = model_output_options(
+            output.extra, workload.model.adapter, f"pipeline.{stage}.output.extra"
+        )
+        self._workload = workload
+        self._fingerprint = workload_fingerprint(workload)
+        self._entries: list[Entry] = []
+        self._distances: list[float] = []
+        self._seen: set[str] = set()
+        self._stage_dir = stage_dir
+        self._viz_dir: Path | None = None
+        self._log: PredictionLog | None = None
+        if output.visualization.enable:
+            self._viz_dir = resolve_output_dir(
+                output.visualization.save_dir, DEFAULT_VISUALIZATION_DIR, stage_dir
+            )
+        if output.prediction.enable:
+            folder = resolve_output_dir(output.prediction.save_dir, DEFAULT_PREDICTION_DIR, stage_dir)
+            self._log = PredictionLog(folder / FILE_NAME, self._fingerprint)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def predictions_path(self) -> Path | None:
+        """``predictions.jsonl``, when it is asked for."""
+        return self._log.path if self._log is not None else None
+
+    def pending(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Return the samples an interrupted run has not finished; the finished ones join the gallery."""
+        left: list[Sample] = []
+        for sample in samples:
+            record = self._log.record(sample.id, sample.sha256) if self._log is not None else None
+            if record is None:
+                left.append(sample)
+            else:
+                self._remember(sample, record)
+        return left
+
+    def add(self, outcome: Outcome) -> None:
+        """Take one result: on disk when this returns."""
+        sample = outcome.sample
+        if sample.id in self._seen:
+            return
+        if outcome.prompt is None and sample.prompt is None and sample.synthetic_tokens is None:
+            outcome = replace(outcome, prompt=self._workload.infer.prompt)
+        record = make_record(
+            outcome, self._fingerprint, strip_tokens=self._options.prediction.strip_special_tokens
+        )
+        if self._log is not None and self._log.record(sample.id, sample.sha256) is None:
+            self._log.append(record)
+        self._remember(sample, record)
+
+    def finish(self, facts: Mapping[str, str] | None = None, warnings: Sequence[str] = ()) -> list[Path]:
+        """Write the gallery; return every file of the outputs."""
+        files = [self._log.path] if self._log is not None else []
+        if self._viz_dir is not None:
+            header = GalleryHeader(
+                title="Predictions",
+                facts={
+                    "Model": self._workload.model.name,
+                    "Device": self._workload.device,
+                    **(facts or {}),
+                    **self._score(),
+                },
+                warnings=warnings,
+                total=len(self._seen),
+                predictions_file=self._shown_path(),
+            )
+            files += write_gallery(
+                self._viz_dir, header, self._entries, self._options.visualization.thumbnail_width
+            )
+        self.close()
+        return files
+
+    def close(self) -> None:
+        """Close the predictions file."""
+        if self._log is not None:
+            self._log.close()
+
+    def _remember(self, sample: Sample, record: Mapping[str, Any]) -> None:
+        self._seen.add(sample.id)
+        if record.get("edit_distance_ratio") is not None:
+            self._distances.append(record["edit_distance_ratio"])
+        limit = self._options.visualization.max_images
+        # Only what the gallery shows is kept: a run over thousands of pages must not hold all their texts.
+        if self._viz_dir is not None and (limit is None or len(self._entries) < limit):
+            self._entries.append(Entry(record, sample.path, sample.reference))
+
+    def _score(self) -> dict[str, str]:
+        if not self._distances:
+            return {}
+        median = f"{statistics.median(self._distances):.3f}"
+        return {
+            "Edit distance": f"median {median} over {len(self._distances)} (0 equal, 1 nothing in common)"
+        }
+
+    def _shown_path(self) -> str | None:
+        if self._log is None:
+            return None
+        inside = self._log.path.is_relative_to(self._stage_dir.absolute())
+        return str(self._log.path.relative_to(self._stage_dir.absolute())) if inside else str(self._log.path)
