@@ -1,7 +1,7 @@
 """Named ranges that every generation of Nsight sees, on CPU and CUDA builds of torch.
 
 ``torch.cuda.nvtx`` needs a CUDA build, and the ``nvtx`` package (0.2.12 and later) is silently ignored by
-Nsight Systems up to 2024.2. So the C library is called directly: ``libnvtx3interop`` (package ``nvidia-nvtx``)
+Nsight Systems up to 2024.2. So the C library is called directly: ``libnvtx3interop`` (from ``nvidia-nvtx``)
 or the older ``libnvToolsExt``. Names are *registered* strings where possible: ``nsys --nvtx-capture`` matches
 only those unless ``NSYS_NVTX_PROFILER_REGISTER_ONLY=0`` is set.
 
@@ -28,7 +28,7 @@ MODULE_PREFIX = "module:"
 
 _LIBRARIES = ("libnvtx3interop.so.1", "libnvToolsExt.so.1")
 _NO_TOOL = -2
-"""What push returns when nothing listens; -1 (Nsight Systems) and depths >= 0 (Nsight Compute) mean a tool."""
+"""What push returns when nothing listens; -1 (Nsight Systems) or a depth >= 0 (Nsight Compute): a tool does."""
 
 
 class _EventAttributes(ctypes.Structure):

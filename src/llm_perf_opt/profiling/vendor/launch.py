@@ -115,9 +115,9 @@ def run_process(
     ``env`` is added to this process's environment. Output goes to ``<log_dir>/<name>.stdout.log`` and
     ``.stderr.log`` (``log_dir=None``: temporary files). ``on_line`` gets each line of either stream as it
     comes, ``on_tick`` the elapsed seconds once a second. At a limit the whole group gets ``stop_signal``,
-    then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C and
-    SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the program
-    cannot be started.
+    then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C
+    and SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the
+    program cannot be started.
     """
     with contextlib.ExitStack() as stack:
         if log_dir is None:
