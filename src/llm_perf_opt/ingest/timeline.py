@@ -73,7 +73,8 @@ class Ranges:
     thread: Int64
     name: Int32
     parent: Int32
-    """Row of the enclosing range on the same thread; -1 at the top."""
+    """Row of the enclosing range on the same thread (or of the process-wide NVTX start/end range around it);
+    -1 at the top."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -95,3 +96,35 @@ class Timeline:
     """Further facts of the capture (tool version, schema, process names), for the report."""
     warnings: tuple[str, ...] = ()
     """What the capture lacks or what was dropped while reading, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTotal:
+    """One row of a summary table: what, how often, how long."""
+
+    name: str
+    """Full demangled kernel name, call, copy direction or range, as the tool printed it."""
+    count: int
+    total_ns: int
+    min_ns: int | None = None
+    max_ns: int | None = None
+    median_ns: float | None = None
+    """Not known when rows of one name had to be added up."""
+    std_ns: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTotals:
+    """What a summary CSV holds: totals without a time axis, so no phases, gaps or device-busy time."""
+
+    source: str
+    """Which file, and which report was found in it."""
+    kernels: tuple[NamedTotal, ...] = ()
+    copies: tuple[NamedTotal, ...] = ()
+    """Copies and memsets by direction."""
+    calls: tuple[NamedTotal, ...] = ()
+    """CUDA calls on the host."""
+    ranges: tuple[NamedTotal, ...] = ()
+    """NVTX ranges, host time."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,128 @@
+"""Sets of time intervals in integer nanoseconds: union, intersection, difference and measure, all exact.
+
+An :class:`IntervalSet` is a sorted list of disjoint, non-touching, non-empty half-open intervals, so that two
+sets are equal exactly when their arrays are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntervalSet:
+    """Disjoint half-open intervals ``[start, end)``, in order."""
+
+    start: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IntervalSet):
+            return NotImplemented
+        return np.array_equal(self.start, other.start) and np.array_equal(self.end, other.end)
+
+    @property
+    def length_ns(self) -> int:
+        """Total length."""
+        return int((self.end - self.start).sum())
+
+    def length_before(self, at: Int64) -> Int64:
+        """Length of the set left of each time in ``at``."""
+        if not len(self):
+            return np.zeros(len(at), np.int64)
+        lengths = self.end - self.start
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        index = np.searchsorted(self.start, at, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.clip(at - self.start[last], 0, lengths[last])
+        return np.where(index > 0, before[last] + inside, 0)
+
+    def length_within(self, window: IntervalSet) -> int:
+        """Length of the intersection with ``window``."""
+        return int((self.length_before(window.end) - self.length_before(window.start)).sum())
+
+
+EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(start: Int64, end: Int64) -> IntervalSet:
+    """Merge any intervals, in any order, overlapping or not; empty and negative ones count for nothing."""
+    start, end = np.asarray(start, np.int64), np.asarray(end, np.int64)
+    real = end > start
+    if not real.all():
+        start, end = start[real], end[real]
+    if not len(start):
+        return EMPTY
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    first = np.concatenate((np.ones(1, bool), start[1:] > reach[:-1]))
+    opens = np.flatnonzero(first)
+    closes = np.append(opens[1:] - 1, len(start) - 1)
+    return IntervalSet(start[opens], reach[closes])
+
+
+def unite(*sets: IntervalSet) -> IntervalSet:
+    """Return the union of several sets."""
+    full = [one for one in sets if len(one)]
+    if len(full) == 1:
+        return full[0]
+    if not full:
+        return EMPTY
+    return union(np.concatenate([one.start for one in full]), np.concatenate([one.end for one in full]))
+
+
+def complement(of: IntervalSet, within: IntervalSet) -> IntervalSet:
+    """Return what is in ``within`` and not in ``of``."""
+    return intersect(within, _outside(of, within))
+
+
+def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:
+    """The gaps of a set, with everything left and right of it as far as ``within`` reaches."""
+    if not len(within):
+        return EMPTY
+    low, high = int(within.start[0]), int(within.end[-1])
+    if not len(of):
+        return IntervalSet(np.array([low]), np.array([high]))
+    start = np.append(min(low, int(of.start[0])), of.end)
+    end = np.append(of.start, max(high, int(of.end[-1])))
+    real = end > start
+    return IntervalSet(start[real], end[real])
+
+
+def intersect(left: IntervalSet, right: IntervalSet) -> IntervalSet:
+    """Return what is in both sets."""
+    if not len(left) or not len(right):
+        return EMPTY
+    points = np.unique(np.concatenate((left.start, left.end, right.start, right.end)))
+    begin, finish = points[:-1], points[1:]
+    both = _covers(left, begin) & _covers(right, begin)
+    return union(begin[both], finish[both])
+
+
+def _covers(one: IntervalSet, at: Int64) -> npt.NDArray[np.bool_]:
+    index = np.searchsorted(one.start, at, side="right") - 1
+    return (index >= 0) & (one.end[np.maximum(index, 0)] > at)
+
+
+def shares(window: IntervalSet, layers: list[IntervalSet]) -> list[int]:
+    """Split a window without overlap: each layer gets what no earlier layer covers; the rest comes last.
+
+    The result sums to the window's length by construction: the shares are the steps of a growing union.
+    """
+    result, covered, before = [], EMPTY, 0
+    for layer in layers:
+        covered = unite(covered, layer)
+        reach = covered.length_within(window)
+        result.append(reach - before)
+        before = reach
+    return [*result, window.length_ns - before]

@@ -1,0 +1,146 @@
+"""Which call launched an operation, and inside which range: linear, vectorised, for any interval layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+UNKNOWN = -1
+
+THREAD_BITS = 24
+"""nsys: a global thread id is (process << 24 | thread)."""
+
+
+def process_of(thread: Int64) -> Int64:
+    """Return the global process id of nsys global thread ids."""
+    return thread >> THREAD_BITS << THREAD_BITS
+
+
+def order_by_time(start: Int64, end: Int64) -> Int64:
+    """Return the stable order by (start, end); cheap when the rows are nearly sorted, as captures are."""
+    order = np.argsort(start, kind="stable")
+    first, last = start[order], end[order]
+    ties_out_of_order = (first[1:] == first[:-1]) & (last[1:] < last[:-1])
+    return np.lexsort((end, start)) if ties_out_of_order.any() else order
+
+
+def order_by_thread(thread: Int64, start: Int64, end: Int64) -> Int64:
+    """Return the stable order by (thread, start, longest first)."""
+    order = np.argsort(start, kind="stable")
+    first, last = start[order], end[order]
+    if ((first[1:] == first[:-1]) & (last[1:] > last[:-1])).any():
+        order = np.lexsort((-end, start))
+    threads = np.unique(thread)
+    if len(threads) <= 1:
+        return order
+    code = np.searchsorted(threads, thread[order])
+    small = code.astype(np.int16) if len(threads) < 32768 else code
+    return order[np.argsort(small, kind="stable")]
+
+
+def enclosing(end: Int64) -> Int64:
+    """For intervals sorted by (start, longest first): the nearest earlier one around each; -1 for none.
+
+    That is the nearest earlier one that ends no earlier. All intervals jump to their candidate's candidate
+    at once, so that a chain of siblings is crossed in logarithmic rounds.
+    """
+    parent = np.arange(-1, len(end) - 1, dtype=np.int64)
+    active = np.arange(len(end))
+    while len(active):
+        candidate = parent[active]
+        short = candidate >= 0
+        short[short] = end[candidate[short]] < end[active[short]]
+        active = active[short]
+        parent[active] = parent[parent[active]]
+    return parent
+
+
+def innermost(start: Int64, end: Int64, parent: Int64, at: Int64) -> Int64:
+    """Return the row of the latest-started interval open at each time in ``at``; -1 outside all.
+
+    Both ends belong to the interval. The candidate is the last one started; while it has ended, the answer
+    can only be one that contains it.
+    """
+    row = np.searchsorted(start, at, side="right") - 1
+    open_rows = np.flatnonzero(row >= 0)
+    while len(open_rows):
+        ended = end[row[open_rows]] < at[open_rows]
+        open_rows = open_rows[ended]
+        row[open_rows] = parent[row[open_rows]]
+        open_rows = open_rows[row[open_rows] >= 0]
+    return row
+
+
+def launching_rows(
+    call_process: Int64, call_correlation: Int64, call_start: Int64, process: Int64, correlation: Int64
+) -> Int32:
+    """Return the row of the call with the same process and correlation id; -1 where there is none.
+
+    Correlation ids are counted per process. Should several calls share one, the earliest is the launch.
+    A correlation id below zero means "not known" on either side.
+    """
+    found = np.full(len(process), UNKNOWN, np.int32)
+    for one in np.unique(process):
+        calls = np.flatnonzero((call_process == one) & (call_correlation >= 0))
+        rows = np.flatnonzero((process == one) & (correlation >= 0))
+        if len(calls) and len(rows):
+            found[rows] = _match(call_correlation[calls], call_start[calls], calls, correlation[rows])
+    return found
+
+
+def _match(keys: Int64, start: Int64, values: Int64, wanted: Int64) -> Int64:
+    low, high = int(keys.min()), int(keys.max())
+    if high - low > 8 * len(keys) + (1 << 20):
+        return _match_sparse(keys, start, values, wanted)
+    table = np.full(high - low + 1, UNKNOWN, np.int32)
+    table[keys - low] = values
+    if (table[keys - low] != values).any():
+        late_first = np.lexsort((-values, -start))  # the last assignment wins
+        table[keys[late_first] - low] = values[late_first]
+    inside = (wanted >= low) & (wanted <= high)
+    return np.where(inside, table[np.where(inside, wanted - low, 0)], UNKNOWN)
+
+
+def _match_sparse(keys: Int64, start: Int64, values: Int64, wanted: Int64) -> Int64:
+    order = np.lexsort((values, start, keys))
+    keys, values = keys[order], values[order]
+    position = np.minimum(np.searchsorted(keys, wanted, side="left"), len(keys) - 1)
+    return np.where(keys[position] == wanted, values[position], UNKNOWN)
+
+
+def link_ranges(
+    start: Int64,
+    end: Int64,
+    thread: Int64,
+    process_wide: npt.NDArray[np.bool_],
+    call_thread: Int64,
+    call_start: Int64,
+) -> tuple[Int32, Int32]:
+    """Return (parent of every range, innermost range of every call).
+
+    Ranges and calls must be ordered by (thread, start, longest first). Push/pop ranges hold for their thread;
+    ``process_wide`` ones (NVTX start/end) for every thread of their process.
+    """
+    parent = np.full(len(start), UNKNOWN, np.int32)
+    inside = np.full(len(call_thread), UNKNOWN, np.int32)
+    wide = np.flatnonzero(process_wide)
+    wide_process = process_of(thread[wide])
+    for one in np.union1d(thread, call_thread):
+        first, last = np.searchsorted(thread, (one, one + 1))
+        rows = np.arange(first, last)
+        if len(wide):
+            others = wide[(wide_process == process_of(one)) & (thread[wide] != one)]
+            rows = np.concatenate((rows, others))
+            rows = rows[np.lexsort((-end[rows], start[rows]))]
+        if not len(rows):
+            continue
+        row_start, row_end = start[rows], end[rows]
+        above = enclosing(row_end)
+        own = thread[rows] == one
+        parent[rows[own]] = np.where(above >= 0, rows[above], UNKNOWN)[own]
+        begin, stop = np.searchsorted(call_thread, (one, one + 1))
+        found = innermost(row_start, row_end, above, call_start[begin:stop])
+        inside[begin:stop] = np.where(found >= 0, rows[found], UNKNOWN)
+    return parent, inside
