@@ -200,6 +200,12 @@ class StaticModule:
     """Component label it belongs to."""
     weight_bytes: dict[str, float] = field(default_factory=dict)
     """Phase → weights read."""
+    activation_bytes: dict[str, float] = field(default_factory=dict)
+    """Phase → inputs and outputs of counted operators."""
+    counted_ratio: float | None = None
+    """Share of this module's arithmetic that was counted, as in ``coverage``."""
+    uncounted_ops: list[str] = field(default_factory=list)
+    """Operators without a formula met in this module itself, children left out."""
 
 
 @dataclass(slots=True)
@@ -207,9 +213,12 @@ class Coverage:
     """How much of the arithmetic was counted."""
 
     counted_ratio: float | None
-    """Share of arithmetic operators with a formula, by the elements they produce."""
+    """Counted FLOPs ÷ (counted + one FLOP per element of arithmetic without a formula); ``None`` when an
+    operator of unknown cost was met."""
     uncounted_ops: list[str]
-    """Operators that were met and have no formula."""
+    """Arithmetic operators that were met and have no formula, the largest first."""
+    unknown_ops: list[str] = field(default_factory=list)
+    """Those of them whose cost is not even known to be small."""
 
 
 @dataclass(slots=True)
