@@ -1,0 +1,255 @@
+"""A small SVG writer: escaped text, fixed number format, theme through CSS variables, labels that fit.
+
+A page that embeds a chart may set ``--chart-surface``, ``--chart-text``, ``--chart-muted``, ``--chart-grid``
+and ``--chart-1`` … ``--chart-8``; a chart on its own follows the reader's light or dark preference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+FONT_SIZE = 12.0
+LINE_HEIGHT = 16.0
+DEFAULT_WIDTH = 760.0
+PALETTE_SIZE = 8
+
+# Okabe and Ito's colour-blind-safe set, ordered so that neighbours differ in lightness too.
+_LIGHT = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a7a7a", "#f0e442")
+_DARK = ("#4aa3df", "#e9ab2e", "#2fbf93", "#d994ba", "#8accf0", "#ee7f3b", "#a3a3a3", "#efe466")
+_THEME = {
+    "surface": ("#ffffff", "#15181d"),
+    "text": ("#1d2329", "#e6e9ee"),
+    "muted": ("#5a6470", "#a2acb8"),
+    "grid": ("#dfe3e8", "#343b45"),
+}
+# Text on a filled bar: white on the two darkest light-theme colours, near-black elsewhere.
+_INK_LIGHT = ("#ffffff", "#14171a", "#ffffff", "#14171a", "#14171a", "#ffffff", "#ffffff", "#14171a")
+
+# Code points that XML 1.0 does not allow, and lone surrogates: kernel names and model output may hold them.
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+
+_WIDE = frozenset("mwMWQO@%&GDHNUCRABKVXYZPESTFL—…")
+_NARROW = frozenset("iljtfrI.,:;'|!()[] ·")
+
+
+def clean(text: str) -> str:
+    """Replace what XML cannot hold; line breaks and tabs become spaces."""
+    return _NOT_XML.sub("\ufffd", text).replace("\n", " ").replace("\r", " ").replace("\t", " ")
+
+
+def number(value: float) -> str:
+    """Format a coordinate: at most two decimals, no exponent, no negative zero."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def attributes(values: dict[str, str | float | None]) -> str:
+    """Format attributes in the order given; ``None`` leaves one out, ``_`` in a name becomes ``-``."""
+    parts = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        text = value if isinstance(value, str) else number(value)
+        parts.append(f' {name.rstrip("_").replace("_", "-")}="{escape(clean(text), quote=True)}"')
+    return "".join(parts)
+
+
+def element(tag: str, content: str | None = None, /, **values: str | float | None) -> str:
+    """Return one element; ``content`` is markup that is already escaped."""
+    opening = f"<{tag}{attributes(values)}"
+    return f"{opening}/>" if content is None else f"{opening}>{content}</{tag}>"
+
+
+def text(
+    x: float,
+    y: float,
+    content: str,
+    *,
+    anchor: str = "start",
+    role: str = "text",
+    **values: str | float | None,
+) -> str:
+    """Return a line of text, baseline at ``y``; ``role``: ``text``, ``muted``, ``head`` or an ink class."""
+    fitted = None if anchor == "start" else anchor
+    return element(
+        "text", escape(clean(content)), x=x, y=y, text_anchor=fitted, class_=f"lpo-{role}", **values
+    )
+
+
+def hover(content: str) -> str:
+    """Return a ``<title>`` child: what browsers show when the pointer rests on the element."""
+    return element("title", escape(clean(content)))
+
+
+def text_width(content: str, size: float = FONT_SIZE) -> float:
+    """Estimate the width of text in pixels, a little too wide rather than too narrow."""
+    total = 0.0
+    for character in content:
+        if character in _NARROW:
+            total += 0.36
+        elif character in _WIDE:
+            total += 0.78
+        elif ord(character) > 0x2E7F:
+            total += 1.05
+        else:
+            total += 0.6
+    return total * size
+
+
+def fit(content: str, width: float, size: float = FONT_SIZE) -> str:
+    """Shorten text with an ellipsis in the middle (names differ at both ends) until it fits ``width``."""
+    content = clean(content)
+    if text_width(content, size) <= width:
+        return content
+    for kept in range(len(content) - 1, 0, -1):
+        head = (kept * 3 + 2) // 5
+        tail = kept - head
+        short = content[:head] + "…" + (content[-tail:] if tail else "")
+        if text_width(short, size) <= width:
+            return short
+    return "…"
+
+
+def colour_class(index: int) -> str:
+    """Return the CSS class of the ``index``-th colour; after eight they return, hatched by opacity."""
+    faded = " lpo-faded" if (index // PALETTE_SIZE) % 2 else ""
+    return f"lpo-fill-{index % PALETTE_SIZE + 1}{faded}"
+
+
+def colour_indices(names: Iterable[str], fixed: Mapping[str, int] | None) -> dict[str, int]:
+    """Give every name a palette index in order of appearance, keeping those the caller fixed."""
+    ordered = dict.fromkeys(names)
+    wanted = fixed or {}
+    taken = {wanted[name] for name in ordered if name in wanted}
+    free = (index for index in range(len(ordered) + len(taken) + 1) if index not in taken)
+    return {name: wanted[name] if name in wanted else next(free) for name in ordered}
+
+
+def data_attributes(values: Mapping[str, str]) -> dict[str, str | float | None]:
+    """Return ``data-…`` attributes; characters a name cannot hold become dashes."""
+    return {"data-" + re.sub(r"[^a-z0-9-]", "-", name.lower()): value for name, value in values.items()}
+
+
+def ink_role(index: int) -> str:
+    """Return the text role that is readable on the ``index``-th colour."""
+    return f"ink-{index % PALETTE_SIZE + 1}"
+
+
+def _variables(column: int, palette: Sequence[str], inks: Sequence[str]) -> str:
+    theme = "".join(f"--l-{name}:var(--chart-{name},{pair[column]});" for name, pair in _THEME.items())
+    fills = "".join(f"--l-{i}:var(--chart-{i},{colour});" for i, colour in enumerate(palette, start=1))
+    ink = "".join(f"--i-{i}:var(--chart-ink-{i},{colour});" for i, colour in enumerate(inks, start=1))
+    return theme + fills + ink
+
+
+def _style() -> str:
+    dark_inks = ("#14171a",) * PALETTE_SIZE
+    fills = "".join(
+        f".lpo .lpo-fill-{i}{{fill:var(--l-{i})}}.lpo .lpo-line-{i}{{stroke:var(--l-{i});fill:none}}"
+        f".lpo .lpo-ink-{i}{{fill:var(--i-{i})}}"
+        for i in range(1, PALETTE_SIZE + 1)
+    )
+    return (
+        f".lpo{{{_variables(0, _LIGHT, _INK_LIGHT)}font-family:system-ui,-apple-system,'Segoe UI',Roboto,"
+        f"'Helvetica Neue',Arial,sans-serif;font-size:{number(FONT_SIZE)}px}}"
+        f"@media (prefers-color-scheme:dark){{.lpo{{{_variables(1, _DARK, dark_inks)}}}}}"
+        ".lpo-surface{fill:var(--l-surface)}.lpo text{fill:var(--l-text)}.lpo .lpo-muted{fill:var(--l-muted)}"
+        ".lpo .lpo-head{font-size:14px;font-weight:600}"
+        ".lpo-grid{stroke:var(--l-grid);stroke-width:1;fill:none}"
+        ".lpo-axis{stroke:var(--l-muted);stroke-width:1;fill:none}"
+        ".lpo-roof{stroke:var(--l-text);stroke-width:1.6;fill:none}.lpo-dash{stroke-dasharray:5 4}"
+        ".lpo-edge{stroke:var(--l-surface);stroke-width:1}.lpo-faded{fill-opacity:.5}"
+        ".lpo-halo{paint-order:stroke;stroke:var(--l-surface);stroke-width:3px;stroke-linejoin:round}"
+        ".lpo [tabindex]:focus{outline:2px solid var(--l-text);outline-offset:2px}"
+        # After the colours, whose lines have no fill: a hollow mark must still catch the pointer.
+        f"{fills}.lpo .lpo-hollow{{fill:var(--l-surface);stroke-width:2}}"
+    )
+
+
+STYLE = _style()
+"""Every rule of every chart; names start with ``lpo`` so that a page's own rules are left alone."""
+
+
+def document(
+    title: str,
+    description: str,
+    width: float,
+    height: float,
+    body: Iterable[str],
+    *,
+    kind: str,
+    focusable: bool = False,
+) -> str:
+    """Wrap markup in a whole SVG that a screen reader can announce.
+
+    ``focusable``: marks inside can be reached by keyboard, so the root is a group and not one image.
+    """
+    content = "".join(body)
+    key = hashlib.sha256(f"{kind}\0{title}\0{content}".encode("utf-8", "backslashreplace")).hexdigest()[:10]
+    head = (
+        element("title", escape(clean(title)), id=f"t{key}")
+        + element("desc", escape(clean(description)), id=f"d{key}")
+        + f"<style>{STYLE}</style>"
+        + element("rect", class_="lpo-surface", width=width, height=height)
+    )
+    return element(
+        "svg",
+        head + content,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        width=width,
+        height=height,
+        style="max-width:100%;height:auto",
+        role="group" if focusable else "img",
+        aria_labelledby=f"t{key} d{key}",
+        class_=f"lpo lpo-{kind}",
+    )
+
+
+def no_data(title: str, reason: str, *, kind: str, width: float = DEFAULT_WIDTH) -> str:
+    """Return a chart that says why it is empty."""
+    body = [
+        text(16, 24, fit(title, width - 32, 14), role="head"),
+        text(16, 52, fit(reason, width - 32), role="muted"),
+    ]
+    return document(title, reason, width, 76, body, kind=kind)
+
+
+def legend(
+    entries: Sequence[tuple[str, int]], x: float, y: float, width: float, *, limit: int = 24
+) -> tuple[str, float]:
+    """Lay out (name, colour index) entries in rows; return the markup and the height it takes."""
+    parts: list[str] = []
+    left, top = x, y
+    shown = list(entries[:limit])
+    for name, index in shown:
+        label = fit(name, min(width - 20, 240))
+        needed = 18 + text_width(label) + 14
+        if left > x and left + needed > x + width:
+            left, top = x, top + LINE_HEIGHT + 3
+        parts.append(element("rect", x=left, y=top, width=11, height=11, rx=2, class_=colour_class(index)))
+        parts.append(text(left + 16, top + 10, label))
+        left += needed
+    if len(entries) > limit:
+        if left + 90 > x + width:
+            left, top = x, top + LINE_HEIGHT + 3
+        parts.append(text(left, top + 10, f"and {len(entries) - limit} more", role="muted"))
+    return "".join(parts), top + LINE_HEIGHT - y
+
+
+_DRAWABLE = 1e100
+"""Larger magnitudes (and smaller positive ones than its inverse) are broken data and overflow an axis."""
+
+
+def usable(value: float | None) -> bool:
+    """Say whether a value can be drawn on a linear scale."""
+    return value is not None and math.isfinite(value) and abs(value) <= _DRAWABLE
+
+
+def positive(value: float | None) -> bool:
+    """Say whether a value can be drawn on a logarithmic scale."""
+    return value is not None and 1 / _DRAWABLE <= value <= _DRAWABLE
