@@ -25,9 +25,17 @@ def explain_os_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_SPACE:
-            raise ToolError(f"no space left to write {path}", hint="free some space or choose another artifacts.runs_dir", path=str(path)) from error
+            raise ToolError(
+                f"no space left to write {path}",
+                hint="free some space or choose another artifacts.runs_dir",
+                path=str(path),
+            ) from error
         if error.errno in _NO_PERMISSION:
-            raise ToolError(f"no permission to write {path}", hint="choose a writable directory: artifacts.runs_dir=/some/dir", path=str(path)) from error
+            raise ToolError(
+                f"no permission to write {path}",
+                hint="choose a writable directory: artifacts.runs_dir=/some/dir",
+                path=str(path),
+            ) from error
         raise
 
 
@@ -38,7 +46,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # The suffix is kept last so that writers which look at it (gzip, Parquet) see the real one.
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:80]}.", suffix=f".partial{path.suffix}", dir=path.parent)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.stem[:80]}.", suffix=f".partial{path.suffix}", dir=path.parent
+        )
         os.close(handle)
         temporary = Path(name)
         try:

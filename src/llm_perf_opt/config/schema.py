@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Optional
+from typing import Any
 
 from llm_perf_opt.stages.base import StageConfig
 
@@ -69,17 +69,17 @@ class ModelConfig:
     """Name in reports."""
     arch: dict[str, Any] = field(default_factory=dict)
     """Dimensions, in the words of the adapter (transformers config keys)."""
-    path: Optional[str] = None
+    path: str | None = None
     """Checkpoint directory, or a hub name when the machine may download."""
-    config_name: Optional[str] = None
+    config_name: str | None = None
     """A config file (``config.json``) or a built-in preset name to build random weights from."""
-    revision: Optional[str] = None
+    revision: str | None = None
     """Pinned hub revision."""
     weights: Weights = Weights.auto
     dtype: Dtype = Dtype.auto
-    attn_implementation: Optional[str] = None
+    attn_implementation: str | None = None
     """``sdpa``, ``eager``, ``flash_attention_2``; null: the model's default."""
-    experts_implementation: Optional[str] = None
+    experts_implementation: str | None = None
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
     compile: bool = False
     """Compile the decode step with ``torch.compile``; its warm-up is kept out of the timings."""
@@ -96,7 +96,7 @@ class InferConfig:
 
     max_new_tokens: int = 32
     """Generated tokens per sample (>= 1)."""
-    ignore_eos: Optional[bool] = None
+    ignore_eos: bool | None = None
     """Go on after end-of-sequence. null: only with random weights, whose stopping means nothing."""
     no_repeat_ngram_size: int = 0
     """Ban repeated n-grams of this length; 0: off."""
@@ -123,7 +123,7 @@ class SamplingConfig:
 
     num_epochs: int = 1
     """How often the data set is gone through."""
-    num_samples_per_epoch: Optional[int] = None
+    num_samples_per_epoch: int | None = None
     """Samples of each epoch; null: all."""
     randomize: bool = False
     """Shuffle each epoch (seed + epoch)."""
@@ -138,7 +138,7 @@ class GeneratedConfig:
     seed: int = 0
     max_side: int = 1754
     """Longest page side in pixels."""
-    cache_dir: Optional[str] = None
+    cache_dir: str | None = None
     """null: the user's cache directory."""
 
 
@@ -148,19 +148,19 @@ class DatasetConfig:
 
     adapter: str = "omnidocbench"
     """Entry point of the group ``llm_perf_opt.datasets``, or ``package.module:Class``."""
-    root: Optional[str] = None
+    root: str | None = None
     """Data set directory; null: generated pages (images) or synthetic prompts (text)."""
-    subset_filelist: Optional[str] = None
+    subset_filelist: str | None = None
     """Text file of image names, one per line: absolute, relative to the root, or bare names."""
     fallback_patterns: list[str] = field(
         default_factory=lambda: ["images/*.png", "images/*.jpg", "images/*.jpeg", "*.png", "*.jpg"]
     )
     """Globs below the root, tried in order when there is no file list; the first that matches is used."""
-    prompts: Optional[list[str]] = None
+    prompts: list[str] | None = None
     """Inline prompts (text models)."""
-    prompts_file: Optional[str] = None
+    prompts_file: str | None = None
     """One prompt per line, or JSON lines with a ``prompt`` key (text models)."""
-    synthetic_tokens: Optional[int] = None
+    synthetic_tokens: int | None = None
     """Length of made-up prompts, in tokens (text models)."""
     synthetic_count: int = 2
     """How many made-up prompts."""
@@ -177,13 +177,13 @@ class RunConfig:
     """``auto`` (CUDA if there, else CPU), ``cpu``, ``cuda``, ``cuda:N``."""
     repeats: int = 3
     """Measured passes over the samples."""
-    dataset_subset_filelist: Optional[str] = None
+    dataset_subset_filelist: str | None = None
     """Same as ``dataset.subset_filelist``, and wins over it."""
     top_n_kernels: int = 30
     """How many kernels Nsight Compute looks at."""
-    representative_max_new_tokens: Optional[int] = None
+    representative_max_new_tokens: int | None = None
     """Decode length under profilers and captures; null: ``infer.max_new_tokens``."""
-    threads: Optional[int] = None
+    threads: int | None = None
     """CPU threads of torch; null: torch's default."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
@@ -201,9 +201,9 @@ class ArtifactsConfig:
 class HardwareConfig:
     """``hardware.*``: what utilisation is measured against."""
 
-    device: Optional[str] = None
+    device: str | None = None
     """Name in the catalogue, when the detected one is not wanted."""
-    catalogue: Optional[str] = None
+    catalogue: str | None = None
     """YAML file with further devices."""
     probe: bool = True
     """Measure this machine's own ceilings (seconds, cached)."""
@@ -213,7 +213,7 @@ class HardwareConfig:
 class WorkloadCommandConfig:
     """``pipeline.workload.*``: the program that nsys and ncu watch."""
 
-    command: Optional[list[str]] = None
+    command: list[str] | None = None
     """Argument list of your own program; null: the built-in workload."""
     timeout_s: float = 1800.0
     """Time limit of one capture."""

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from llm_perf_opt.config.compose import compose_raw, explain, typed_config
+from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
 from llm_perf_opt.config.quoting import override
 from llm_perf_opt.config.schema import AppConfig

@@ -106,7 +106,7 @@ def _run_stage(
     except LlmPerfError as error:
         LOGGER.error("%s failed: %s", stage.title, error)
         result = StageResult(status="failed", reason=error.message, fix=error.hint)
-    except Exception as error:  # noqa: BLE001 - the isolation boundary: one stage's bug must not cost the others' results
+    except Exception as error:
         LOGGER.exception("%s failed", stage.title)
         result = StageResult(
             status="failed",

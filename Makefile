@@ -1,0 +1,42 @@
+# Two commands do everything: `make profile` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+RUN_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help profile test lint install bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# The stamp is newer than everything the installation depends on, so a second `make` does not reinstall.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python >= 3.11 is needed (set PYTHON=…)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip" setuptools wheel
+	@# torch first and alone: asked for as a dependency it would bring another build and gigabytes with it.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,ncu]"
+	@touch $@
+
+install: $(INSTALLED)  ## create the virtual environment with pinned dependencies
+
+profile: $(INSTALLED)  ## profile the default workload on whatever device is there; RUN_ARGS="key=value …" to change it
+	@$(BIN)/llm-perf-opt run $(RUN_ARGS)
+
+lint: $(INSTALLED)  ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## lint and the whole test suite
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+bench: $(INSTALLED)  ## benchmarks against peers (minutes; installs peers in their own environments)
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

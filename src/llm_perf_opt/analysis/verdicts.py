@@ -1,0 +1,232 @@
+"""One word per phase for what limits it, with the comparison that decided, or ``unknown`` with what is missing.
+
+The order of questions: is the device waiting (then for whom), is it moving data, and if it is computing, which
+of its two limits is near. No question is answered from a number that was not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_perf_opt import units
+from llm_perf_opt.summary.model import Bound, Budget, Kernel, Summary, Verdict
+
+PHASES = ("vision", "prefill", "decode")
+WHOLE = "run"
+"""Key of the whole capture, where it does not tell phases apart."""
+
+BUSY_ENOUGH = 0.5
+"""Below this share of device activity, waiting is the problem whatever the kernels do."""
+COPY_MATTERS = 0.3
+NEAR_A_LIMIT = 0.4
+"""MFU or MBU from which a limit of the hardware is a fair explanation."""
+COUNTER_NEAR = 0.6
+"""Share of a unit's peak from which ncu itself calls it the limiter."""
+BALANCED_WITHIN = 0.1
+ARITHMETIC_MOSTLY = 0.6
+
+_MATRIX_OPERATORS = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "linear",
+    "conv",
+    "attention",
+    "_grouped_mm",
+    "matmul",
+    "einsum",
+)
+
+_LEVERS = {
+    "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
+    "sync": "remove device-to-host reads inside the loop (.item(), .cpu(), boolean indexing, nonzero)",
+    "copy": "keep data on the device, pin host memory, overlap copies with computing",
+    "memory": "move fewer bytes: lower-precision weights and cache, larger batch, fused operators",
+    "compute": "lower precision, or less work: fewer tokens, fewer pixels",
+    "balanced": "both limits are near: only less work or other hardware helps much",
+    "unknown": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    bound: Bound
+    arithmetic: str
+    evidence: list[str]
+
+
+def judge(summary: Summary) -> dict[str, Verdict]:
+    """Return a verdict for every phase something is known about."""
+    verdicts: dict[str, Verdict] = {}
+    for phase in (*PHASES, WHOLE):
+        answer = _judge_phase(summary, phase)
+        if answer is not None:
+            verdicts[phase] = Verdict(answer.bound, answer.arithmetic, answer.evidence, _LEVERS[answer.bound])
+    return verdicts
+
+
+def _judge_phase(summary: Summary, phase: str) -> _Answer | None:
+    budget = summary.budget.get(phase)
+    known = (
+        budget is not None
+        or phase in summary.utilisation
+        or getattr(summary.timings, f"{phase}_s", None) is not None
+    )
+    if not known:
+        return None
+    for question in (
+        _waiting_by_budget,
+        _waiting_by_busy_share,
+        _near_a_counter_limit,
+        _near_a_model_limit,
+        _host_by_operators,
+    ):
+        answer = question(summary, phase)
+        if answer is not None:
+            return answer
+    return _Answer("unknown", _what_is_missing(summary, phase), [])
+
+
+def _parts(budget: Budget) -> dict[str, float]:
+    return {part.name: part.share_ratio for part in budget.parts}
+
+
+def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
+    """Split the idle time of a timeline by what the host was doing."""
+    budget = summary.budget.get(phase)
+    if budget is None or budget.span_s <= 0:
+        return None
+    parts = _parts(budget)
+    busy = parts.get("compute", 0.0)
+    waits: dict[Bound, float] = {
+        "launch": parts.get("launch", 0.0) + parts.get("host", 0.0),
+        "sync": parts.get("sync", 0.0),
+        "copy": parts.get("copy", 0.0),
+    }
+    worst = max(waits, key=lambda name: waits[name])
+    if busy >= BUSY_ENOUGH or (worst == "copy" and waits["copy"] < COPY_MATTERS):
+        return None
+    shares = ", ".join(f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts)
+    arithmetic = f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (< {units.percent(BUSY_ENOUGH)}); {shares}; largest wait: {worst}"
+    return _Answer(worst, arithmetic, [f"timeline: {budget.source or 'capture'}"])
+
+
+def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
+    """Without a timeline: device time against wall-clock. For one phase of many it can only be an upper bound."""
+    if phase in summary.budget:
+        return None
+    own = summary.utilisation.get(phase)
+    if own is not None and own.device_busy_ratio is not None:
+        busy, words = own.device_busy_ratio, "the device is busy for"
+    else:
+        bound = _busy_at_most(summary, phase)
+        if bound is None:
+            return None
+        busy, words = (
+            bound,
+            "even if all kernel time of the run fell into this phase, the device would be busy for at most",
+        )
+    if busy >= BUSY_ENOUGH:
+        return None
+    arithmetic = f"{words} {units.percent(busy)} of its wall-clock (< {units.percent(BUSY_ENOUGH)}): the rest is spent launching and on the host"
+    return _Answer("launch", arithmetic, _sources(summary, "nsys", "trace", "timings"))
+
+
+def _busy_at_most(summary: Summary, phase: str) -> float | None:
+    stat = getattr(summary.timings, f"{phase}_s", None)
+    total = summary.metrics.get("device_busy_s")
+    samples = summary.workload.samples
+    if stat is None or total is None or not samples:
+        return None
+    wall = float(stat.median) * samples
+    return min(1.0, total / wall) if wall > 0 else None
+
+
+def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
+    """Use ncu's counters, weighted by the time of the kernels they cover."""
+    rows = [
+        k
+        for k in summary.kernels
+        if (k.phase == phase or phase == WHOLE) and k.total_s and k.counters.get("dram_ratio") is not None
+    ]
+    covered = sum(k.total_s or 0.0 for k in rows)
+    everything = sum(k.total_s or 0.0 for k in summary.kernels if k.phase == phase or phase == WHOLE)
+    if not rows or covered < BUSY_ENOUGH * everything:
+        return None
+    compute = _weighted(rows, "compute_ratio", covered)
+    memory = _weighted(rows, "dram_ratio", covered)
+    if compute is None or memory is None or max(compute, memory) < COUNTER_NEAR:
+        return None
+    arithmetic = f"counters of {units.percent(covered / everything)} of the kernel time: compute units {units.percent(compute)}, DRAM {units.percent(memory)} of peak"
+    return _Answer(_larger(compute, memory), arithmetic, _sources(summary, "ncu"))
+
+
+def _weighted(rows: list[Kernel], counter: str, covered: float) -> float | None:
+    values = [(k.counters.get(counter), k.total_s or 0.0) for k in rows]
+    if any(value is None for value, _ in values) or covered <= 0:
+        return None
+    return sum((value or 0.0) * weight for value, weight in values) / covered
+
+
+def _near_a_model_limit(summary: Summary, phase: str) -> _Answer | None:
+    use = summary.utilisation.get(phase)
+    if use is None or use.mfu_ratio is None or use.mbu_ratio is None:
+        return None
+    if max(use.mfu_ratio, use.mbu_ratio) < NEAR_A_LIMIT:
+        return None
+    arithmetic = f"MFU {units.percent(use.mfu_ratio)}, MBU {units.percent(use.mbu_ratio)}; {use.arithmetic or ''}".rstrip(
+        "; "
+    )
+    return _Answer(_larger(use.mfu_ratio, use.mbu_ratio), arithmetic, _sources(summary, "static", "timings"))
+
+
+def _larger(compute: float, memory: float) -> Bound:
+    if abs(compute - memory) <= BALANCED_WITHIN * max(compute, memory):
+        return "balanced"
+    return "compute" if compute > memory else "memory"
+
+
+def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
+    """On a CPU there is no device to wait: compare time inside matrix operators with all operator time."""
+    if summary.hardware.kind != "cpu":
+        return None
+    rows = [op for op in summary.operators if op.phase == phase]
+    total = sum(op.self_cpu_s for op in rows)
+    if total <= 0:
+        return None
+    matrix = sum(
+        op.self_cpu_s for op in rows if any(word in op.name.rsplit("::", 1)[-1] for word in _MATRIX_OPERATORS)
+    )
+    share = matrix / total
+    prediction = summary.predictions.get(phase)
+    text = f"{units.percent(share)} of operator time is inside matrix products, convolutions and attention"
+    if share < 1 - ARITHMETIC_MOSTLY:
+        return _Answer(
+            "launch", f"only {text}; the rest is small operators and dispatch", _sources(summary, "trace")
+        )
+    if share >= ARITHMETIC_MOSTLY and prediction is not None:
+        return _Answer(
+            prediction.bound,
+            f"{text}, and their roofline floor is set by {prediction.bound}: {prediction.arithmetic}",
+            _sources(summary, "trace", "static"),
+        )
+    return None
+
+
+def _what_is_missing(summary: Summary, phase: str) -> str:
+    use = summary.utilisation.get(phase)
+    wants = []
+    if phase not in summary.budget:
+        wants.append("a timeline (nsys or torch trace with a GPU)")
+    if use is None or use.mfu_ratio is None:
+        wants.append("FLOPs and a hardware peak")
+    elif use.mbu_ratio is not None:
+        wants.append(
+            f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} are both below {units.percent(NEAR_A_LIMIT)})"
+        )
+    return "not decided; would need " + " or ".join(wants) if wants else "not decided: no limit is near"
+
+
+def _sources(summary: Summary, *kinds: str) -> list[str]:
+    return [f"{kind}: {summary.sources[kind]}" for kind in kinds if kind in summary.sources]

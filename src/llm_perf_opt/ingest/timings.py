@@ -1,0 +1,153 @@
+"""Wall-clock documents: what our engine measured, or a few numbers from somebody else's run.
+
+The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
+times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
+``prefill_s`` holds the vision tower too unless ``vision_s`` is given beside it (most runners nest it).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.analysis.stats import describe, mean_of
+from llm_perf_opt.config.keys import did_you_mean
+from llm_perf_opt.errors import InputError
+from llm_perf_opt.summary.codec import from_plain
+from llm_perf_opt.summary.model import Timings, Workload
+
+SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
+SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
+SHORT_TEXTS = ("device", "dtype", "model")
+SHORT_FLAGS = ("prefill_includes_vision",)
+SHORT_KEYS = (*SHORT_TIMES, *SHORT_COUNTS, *SHORT_TEXTS, *SHORT_FLAGS, "components")
+
+
+@dataclass(slots=True)
+class WallClock:
+    """Timings with what is needed to relate them to work done."""
+
+    timings: Timings
+    workload: Workload
+    decode_steps: float | None
+    """Model steps inside ``timings.decode_s``."""
+    prefill_includes_vision: bool
+    """Whether the measured prefill ran the vision tower."""
+    device_name: str | None = None
+    """Device, when the file names one."""
+
+
+def load_timings(path: Path) -> WallClock:
+    """Read either form; a file that is neither is an :class:`InputError` that names the key at fault."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="give the path of a JSON file"
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: expected an object with keys such as prefill_s and decode_s")
+    try:
+        if isinstance(document.get("samples"), list):
+            return _from_engine(document, str(path))
+        return _from_short_form(document, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: not the shape of a timings file ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _from_engine(document: dict[str, Any], source: str) -> WallClock:
+    workload = from_plain(Workload, document["workload"], "workload")
+    samples = document["samples"]
+    repeats = [repeat for sample in samples for repeat in sample["repeats"]]
+    steps = [float(s["new_tokens"] - 1) for s in samples for _ in s["repeats"]]
+    batch = [float(s.get("batch_size") or 1) for s in samples for _ in s["repeats"]]
+    names = sorted({name for repeat in repeats for name in repeat.get("components") or {}})
+    first = [_sum(r.get("vision_s") or 0.0, r.get("prefill_s")) for r in repeats]
+    per_token = [token for repeat in repeats for token in repeat.get("token_s") or []]
+    timings = Timings(
+        preprocess_s=describe([r.get("preprocess_s") for r in repeats]),
+        vision_s=describe([r.get("vision_s") for r in repeats]),
+        prefill_s=describe([r.get("prefill_s") for r in repeats]),
+        ttft_s=describe(first),
+        decode_s=describe([r.get("decode_s") for r in repeats]),
+        tpot_s=describe(per_token)
+        or describe([_ratio(r.get("decode_s"), n) for r, n in zip(repeats, steps, strict=True)]),
+        tokens_per_s=describe(
+            [_ratio(n * b, r.get("decode_s")) for r, n, b in zip(repeats, steps, batch, strict=True)]
+        ),
+        components={
+            name: describe([(r.get("components") or {}).get(name) for r in repeats]) for name in names
+        },  # type: ignore[misc]
+        source=source,
+    )
+    workload.samples = workload.samples or len(samples)
+    workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
+    return WallClock(timings, workload, decode_steps=mean_of(steps), prefill_includes_vision=False)
+
+
+def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
+    _check_short_form(document, path)
+    times = {name: describe([document.get(name)]) for name in SHORT_TIMES}
+    tokens, decode_s = document.get("new_tokens"), document.get("decode_s")
+    steps = document.get("decode_steps", tokens)
+    nested = bool(document.get("prefill_includes_vision", document.get("vision_s") is None))
+    if times["ttft_s"] is None and document.get("prefill_s") is not None:
+        times["ttft_s"] = describe(
+            [document["prefill_s"] + (0.0 if nested else document.get("vision_s") or 0.0)]
+        )
+    if times["tpot_s"] is None:
+        times["tpot_s"] = describe([_ratio(decode_s, steps)])
+    batch = document.get("batch_size")
+    timings = Timings(
+        **times,
+        tokens_per_s=describe([_ratio((steps or 0) * (batch or 1), decode_s)] if steps else []),
+        components={name: describe([value]) for name, value in (document.get("components") or {}).items()},  # type: ignore[misc]
+        source=str(path),
+    )
+    workload = Workload(
+        model=document.get("model"),
+        dtype=document.get("dtype"),
+        batch_size=batch,
+        samples=document.get("samples"),
+        prompt_tokens=document.get("prompt_tokens"),
+        image_tokens=document.get("image_tokens"),
+        new_tokens=tokens,
+    )
+    return WallClock(
+        timings,
+        workload,
+        decode_steps=steps,
+        prefill_includes_vision=nested,
+        device_name=document.get("device"),
+    )
+
+
+def _check_short_form(document: dict[str, Any], path: Path) -> None:
+    for key, value in document.items():
+        if key not in SHORT_KEYS:
+            raise InputError(f"{path}: unknown key '{key}'", hint=did_you_mean(key, SHORT_KEYS), key=key)
+        if key in (*SHORT_TIMES, *SHORT_COUNTS):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
+                raise InputError(
+                    f"{path}: {key} must be a positive number, not {value!r}",
+                    hint="leave a key out when it is not known",
+                    key=key,
+                )
+    for key in ("samples", "batch_size"):
+        if document.get(key) is not None and not float(document[key]).is_integer():
+            raise InputError(f"{path}: {key} must be a whole number, not {document[key]!r}", key=key)
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b

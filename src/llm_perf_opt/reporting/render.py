@@ -1,0 +1,22 @@
+"""Write every report of a summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llm_perf_opt.files import atomic_write_text
+from llm_perf_opt.reporting.kernels_md import kernels_markdown
+from llm_perf_opt.reporting.operators_md import operators_markdown
+from llm_perf_opt.reporting.report_md import report_markdown
+from llm_perf_opt.reporting.stakeholder_md import stakeholder_markdown
+from llm_perf_opt.summary.model import Summary
+
+
+def render_all(summary: Summary, out_dir: Path) -> Path:
+    """Render all documents into ``out_dir``; return the one to open first."""
+    atomic_write_text(out_dir / "report.md", report_markdown(summary))
+    atomic_write_text(out_dir / "stakeholder_summary.md", stakeholder_markdown(summary))
+    atomic_write_text(out_dir / "kernels.md", kernels_markdown(summary))
+    if summary.operators:
+        atomic_write_text(out_dir / "torch_profiler" / "operators.md", operators_markdown(summary))
+    return out_dir / "report.md"

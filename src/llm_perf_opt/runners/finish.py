@@ -1,0 +1,69 @@
+"""After the stages: one summary, the reports made from it, and the last words on the console."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from llm_perf_opt.errors import InputError
+from llm_perf_opt.files import atomic_write_json
+from llm_perf_opt.reporting.console import console_summary
+from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.runners.assemble import assemble_run
+from llm_perf_opt.runners.pipeline import Outcome
+from llm_perf_opt.summary.codec import from_plain, to_plain
+from llm_perf_opt.summary.model import Summary
+
+SUMMARY_NAME = "summary.json"
+
+
+def load_summary(run_dir: Path) -> Summary:
+    """Read ``summary.json`` of a run directory (or the file itself)."""
+    path = run_dir / SUMMARY_NAME if run_dir.is_dir() else run_dir
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="give the directory of a finished run"
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    return from_plain(Summary, document, where=path.name)
+
+
+def save_and_render(summary: Summary, out_dir: Path) -> Path:
+    """Write ``summary.json`` and every report; return the one to open first."""
+    atomic_write_json(out_dir / SUMMARY_NAME, to_plain(summary))
+    return render_all(summary, out_dir)
+
+
+def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
+    """Summarise and report a run, also one that failed or was interrupted."""
+    summary = assemble_run(outcome.run_dir)
+    report = save_and_render(summary, outcome.run_dir)
+    _print(summary, report, quiet=quiet, as_json=as_json)
+    return outcome.exit_code
+
+
+def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
+    """Render the reports of a finished run again, from its files alone."""
+    run_dir = run_dir.expanduser().resolve()
+    if not run_dir.is_dir():
+        raise InputError(f"{run_dir} is not a directory", hint="give the directory of a finished run")
+    summary = (
+        assemble_run(run_dir)
+        if reanalyse or not (run_dir / SUMMARY_NAME).is_file()
+        else load_summary(run_dir)
+    )
+    report = save_and_render(summary, run_dir)
+    _print(summary, report, quiet=False, as_json=as_json)
+    return 0
+
+
+def _print(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(to_plain(summary), ensure_ascii=False))
+    elif quiet:
+        print(report)
+    else:
+        print(console_summary(summary, report))
