@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from llm_perf_opt import units
 from llm_perf_opt.config.devices import cuda_device_count, torch_has_cuda, torch_version, usable_cuda_devices
 from llm_perf_opt.profiling.provenance import cpu_name, load_average, memory_bytes
 
+_TOOL_TIMEOUT_S = 20.0
 _LOW_DISK_BYTES = 5 * 2**30
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -58,10 +60,16 @@ def _torch() -> dict[str, Any]:
 
 
 def _tool(name: str) -> dict[str, Any]:
-    from llm_perf_opt.profiling.vendor.checks import find_tool
+    from llm_perf_opt.profiling.vendor.checks import find_tool, install_hint
+    from llm_perf_opt.profiling.vendor.launch import run_probe
 
-    found = find_tool(name)
-    return {"path": found.path, "version": found.version, "fix": found.fix}
+    path = find_tool(name)
+    if path is None:
+        return {"path": None, "version": None, "fix": install_hint(name)}
+    answer = run_probe([str(path), "--version"], timeout_s=_TOOL_TIMEOUT_S)
+    version = re.search(r"\d{4}\.\d+(?:\.\d+)*", answer.text)
+    fix = None if version else f"{path} does not answer --version: reinstall it ({install_hint(name)})"
+    return {"path": str(path), "version": version.group() if version else None, "fix": fix}
 
 
 def counter_permission() -> dict[str, Any]:
@@ -164,8 +172,7 @@ def render(report: dict[str, Any]) -> str:
     lines.append("\nstages")
     for name, stage in report["stages"].items():
         lines.append(f"  {name:<17} {'on ' if stage['enabled'] else 'off'}  {stage['outlook']}")
-        for problem in stage["problems"]:
-            lines.append(f"      {problem['message']}" + _fix(problem["fix"], indent=6))
+        lines.extend(f"      {p['message']}" + _fix(p["fix"], indent=6) for p in stage["problems"])
     return "\n".join(lines)
 
 

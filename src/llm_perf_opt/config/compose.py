@@ -101,7 +101,7 @@ def _to_objects(raw: DictConfig) -> AppConfig:
 def _object(cls: type, node: DictConfig) -> Any:
     typed = OmegaConf.structured(cls)
     # Free-form subtrees may carry keys the dataclass does not list.
-    merged = OmegaConf.merge(typed, OmegaConf.create(OmegaConf.to_container(node, resolve=True)))  # type: ignore[arg-type]
+    merged = OmegaConf.merge(typed, OmegaConf.create(OmegaConf.to_container(node, resolve=True)))
     return OmegaConf.to_object(merged)
 
 

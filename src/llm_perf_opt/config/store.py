@@ -27,7 +27,7 @@ SECTIONS: dict[str, type] = {
 
 def _typed(cls: type) -> DictConfig:
     """A typed node that takes unknown keys for now: they are reported, all at once, after composition."""
-    node = OmegaConf.structured(cls)
+    node: DictConfig = OmegaConf.structured(cls)
     OmegaConf.set_struct(node, False)
     return node
 

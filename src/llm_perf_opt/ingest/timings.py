@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.stats import describe, mean_of
 from llm_perf_opt.config.keys import did_you_mean
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.summary.codec import from_plain
-from llm_perf_opt.summary.model import Timings, Workload
+from llm_perf_opt.summary.model import Stat, Timings, Workload
 
 SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
 SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
@@ -81,9 +81,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         tokens_per_s=describe(
             [_ratio(n * b, r.get("decode_s")) for r, n, b in zip(repeats, steps, batch, strict=True)]
         ),
-        components={
-            name: describe([(r.get("components") or {}).get(name) for r in repeats]) for name in names
-        },  # type: ignore[misc]
+        components=_described({name: [(r.get("components") or {}).get(name) for r in repeats] for name in names}),
         source=source,
     )
     workload.samples = workload.samples or len(samples)
@@ -107,7 +105,7 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
     timings = Timings(
         **times,
         tokens_per_s=describe([_ratio((steps or 0) * (batch or 1), decode_s)] if steps else []),
-        components={name: describe([value]) for name, value in (document.get("components") or {}).items()},  # type: ignore[misc]
+        components=_described({name: [value] for name, value in (document.get("components") or {}).items()}),
         source=str(path),
     )
     workload = Workload(
@@ -143,6 +141,10 @@ def _check_short_form(document: dict[str, Any], path: Path) -> None:
     for key in ("samples", "batch_size"):
         if document.get(key) is not None and not float(document[key]).is_integer():
             raise InputError(f"{path}: {key} must be a whole number, not {document[key]!r}", key=key)
+
+
+def _described(values: dict[str, list[float | None]]) -> dict[str, Stat]:
+    return {name: stat for name, items in values.items() if (stat := describe(items)) is not None}
 
 
 def _sum(a: float | None, b: float | None) -> float | None:
