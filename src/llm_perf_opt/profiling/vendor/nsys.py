@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from llm_perf_opt.errors import ConfigError
@@ -12,6 +12,22 @@ REGISTER_ONLY = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
 """Set to 0, nsys also matches plain strings (``torch.cuda.nvtx``) against ``--nvtx-capture``."""
 
 CAPTURE_RANGES = ("none", "nvtx", "cudaProfilerApi", "hotkey")
+
+_OWN_OPTIONS = {
+    **dict.fromkeys(("t", "trace"), "pipeline.nsys.trace"),
+    **dict.fromkeys(("s", "sample"), "pipeline.nsys.sample"),
+    **dict.fromkeys(("c", "capture-range"), "pipeline.nsys.capture_range"),
+    **dict.fromkeys(("p", "nvtx-capture"), "pipeline.nsys.nvtx_capture"),
+    **dict.fromkeys(("f", "force-overwrite"), "pipeline.nsys.force_overwrite"),
+    **dict.fromkeys(("o", "output"), "artifacts.runs_dir"),
+    **dict.fromkeys(("e", "env-var"), "the environment of the run"),
+    "cpuctxsw": "pipeline.nsys.cpuctxsw",
+    "capture-range-end": "pipeline.nsys.capture_range_end",
+    "nvtx-domain-include": "pipeline.nsys.nvtx_domain_include",
+    "nvtx-domain-exclude": "pipeline.nsys.nvtx_domain_exclude",
+    "session-new": "the stage itself",
+}
+"""Option → where its value comes from; nsys refuses an option given twice."""
 
 _CAPTURE_END = re.compile(r"none|stop|stop-shutdown|repeat(:[1-9]\d*)?(:sync)?|repeat-shutdown:[1-9]\d*")
 _REGEX_SIGNS = re.compile(r"^regex:|^\^|\$$|\.[*+?]|\||\\[dws]|\[[^\]]*\][*+]")
@@ -148,6 +164,27 @@ def check_label(label: str) -> None:
         raise refuse("has a glob as domain: it is one exact name, or * alone", f"write {name}@*")
     if label != label.strip():
         raise refuse("begins or ends with a space", f"write '{label.strip()}'")
+
+
+def check_extra_args(extra_args: Sequence[str], known_flags: Collection[str] = ()) -> None:
+    """Refuse an extra option that has a key of its own (nsys takes each once), or that nsys does not have."""
+    for word in extra_args:
+        if not word.startswith("-"):
+            continue
+        name = word.lstrip("-").split("=", 1)[0]
+        owner = _OWN_OPTIONS.get(name if word.startswith("--") else word[1:2])
+        if owner:
+            raise ConfigError(
+                f"pipeline.nsys.extra_args has {word}, which comes from {owner}",
+                hint=f"remove it and use {owner}",
+                key="pipeline.nsys.extra_args",
+            )
+        if word.startswith("--") and known_flags and name not in known_flags:
+            raise ConfigError(
+                f"pipeline.nsys.extra_args has --{name}, which this nsys does not know",
+                hint="see nsys profile --help, or point pipeline.nsys.executable at another version",
+                key="pipeline.nsys.extra_args",
+            )
 
 
 def split_label(label: str) -> tuple[str, str | None]:

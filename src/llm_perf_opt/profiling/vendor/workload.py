@@ -1,9 +1,10 @@
 """The program that Nsight watches: the built-in workload in a child process, or the user's own command.
 
 The built-in workload runs the same engine on the same values as the stages in this process. Values come from
-the checked configuration, not from the user's command line, so presets, configuration directories and relative
-paths mean the same in the child, wherever it runs. Only what a capture needs is different: other stages are
-off (a second profiler would fight over CUPTI), it runs in ``tmp/workload/``, and the decode length may differ.
+the checked configuration, not from the user's command line, so presets, configuration directories and
+relative paths mean the same in the child, wherever it runs. Only what a capture needs is different: other
+stages are off (a second profiler would fight over CUPTI), it runs in ``tmp/workload/``, and the decode length
+may differ.
 """
 
 from __future__ import annotations

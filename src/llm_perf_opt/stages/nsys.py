@@ -1,0 +1,277 @@
+"""Stage ``nsys``: a timeline of the workload, captured with Nsight Systems, exported and summarised.
+
+It writes ``nsys/run.nsys-rep`` (``run.<label>.nsys-rep`` for several labels), the SQLite export of each, what
+``nsys stats`` says as CSV, ``nsys/summary.csv`` (kernels, whatever the version calls that report),
+``nsys/cmd.txt`` to run it again, and the logs. Reading the timeline is not done here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from llm_perf_opt.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.profiling.vendor import checks
+from llm_perf_opt.profiling.vendor.nsys import (
+    build_export_cmd,
+    check_capture,
+    check_extra_args,
+    output_names,
+)
+from llm_perf_opt.profiling.vendor.nsys_files import (
+    SUMMARY,
+    earlier_outputs,
+    remove_earlier_outputs,
+    sqlite_of,
+)
+from llm_perf_opt.profiling.vendor.nsys_probe import NsysCapabilities, probe_nsys
+from llm_perf_opt.profiling.vendor.nsys_run import CaptureRequest
+from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
+from llm_perf_opt.profiling.vendor.workload import original_directory, replay_lines, workload
+from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
+
+_MIN_FREE_BYTES = 256 << 20
+
+
+@dataclass
+class NsysConfig(StageConfig):
+    """``pipeline.nsys.*``: the Nsight Systems capture."""
+
+    description: str = ""
+    """What the preset is for."""
+    gating_nvtx: bool = True
+    """false: capture the whole run and pass no NVTX flag, whatever capture_range says."""
+    trace: Any = "cuda,nvtx,osrt,cudnn,cublas"
+    """APIs to trace: a comma-separated string or a list."""
+    sample: str = "none"
+    """CPU sampling: none, process-tree or system-wide. Passed even as none (left out, nsys samples)."""
+    cpuctxsw: str = "none"
+    """Context-switch trace: none, process-tree or system-wide. nsys 2022.4 hangs with it."""
+    capture_range: str = "none"
+    """When to capture: none (whole run), nvtx (a range), cudaProfilerApi, hotkey."""
+    nvtx_capture: Any = None
+    """Exact range name (``decode``, ``decode@domain``), or a list: one capture each. Needed with nvtx."""
+    capture_range_end: str | None = None
+    """none, stop, stop-shutdown, repeat[:N], repeat-shutdown:N. null: not passed; nsys ends the program then."""
+    nvtx_domain_include: list[str] = field(default_factory=list)
+    """Only these NVTX domains (``default``: the unnamed one)."""
+    nvtx_domain_exclude: list[str] = field(default_factory=list)
+    """All but these NVTX domains."""
+    extra_args: list[str] = field(default_factory=list)
+    """Further options of ``nsys profile``, as they are."""
+    executable: str | None = None
+    """Which nsys; null: LLM_PERF_OPT_NSYS, PATH, then the usual places."""
+    timeout_s: float | None = None
+    """Time limit of one capture; null: pipeline.workload.timeout_s."""
+    max_bytes: int | None = 20 << 30
+    """Size limit of one capture on disk; null: none."""
+    force_overwrite: bool = True
+    """Replace an earlier capture in the same run directory; false: refuse to start."""
+    keep_qdstrm: bool = True
+    """Keep the raw stream when the importer failed, to import it elsewhere."""
+
+
+class NsysStage(Stage):
+    """Capture with Nsight Systems."""
+
+    name: ClassVar[str] = "nsys"
+    order: ClassVar[int] = 30
+    title: ClassVar[str] = "Nsight Systems capture"
+    config_type: ClassVar[type[StageConfig]] = NsysConfig
+
+    def check(self, context: StageContext) -> list[Problem]:
+        """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
+        config = context.stage_config(self.name, NsysConfig)
+        problems = [_as_problem(error) for error in _config_errors(config)]
+        executable = checks.find_tool("nsys", config.executable)
+        if executable is None:
+            wanted = config.executable or "nsys"
+            return [*problems, Problem("skip", f"{wanted} is not installed", checks.install_hint("nsys"))]
+        try:
+            capabilities = probe_nsys(executable)
+            check_extra_args(config.extra_args, capabilities.flags)
+        except ConfigError as error:
+            return [*problems, _as_problem(error)]
+        except ToolError as error:
+            return [*problems, Problem("skip", error.message, error.hint or checks.install_hint("nsys"))]
+        return [*problems, *_machine_problems(context, config, capabilities)]
+
+    def plan(self, context: StageContext) -> list[str]:
+        """Show the exact commands and files."""
+        config = context.stage_config(self.name, NsysConfig)
+        executable = str(checks.find_tool("nsys", config.executable) or "nsys")
+        folder = context.artifacts.root / self.name
+        lines: list[str] = []
+        for request in _requests(context, config, executable, folder):
+            report = request.base.with_name(f"{request.base.name}.nsys-rep")
+            lines.append(f"run   {replay_lines(request.command())}")
+            lines.append(
+                f"run   {replay_lines(build_export_cmd(report, sqlite_of(report), executable=executable))}"
+            )
+            lines.append(f"write {report}")
+            lines.append(f"write {sqlite_of(report)}")
+        return [*lines, f"write {folder / SUMMARY}", f"write {folder / 'cmd.txt'}"]
+
+    def run(self, context: StageContext) -> StageResult:
+        """Capture each label, export, summarise; judge by what is there."""
+        config = context.stage_config(self.name, NsysConfig)
+        for error in _config_errors(config):
+            raise error
+        executable = checks.find_tool("nsys", config.executable)
+        if executable is None:
+            raise ToolError(
+                f"{config.executable or 'nsys'} is not installed", hint=checks.install_hint("nsys")
+            )
+        folder = context.artifacts.out_dir(self.name)
+        if earlier_outputs(folder) and not config.force_overwrite:
+            raise _earlier_capture(folder)
+        remove_earlier_outputs(folder)
+        captures = CaptureSet(
+            capabilities=probe_nsys(executable),
+            folder=folder,
+            scratch=context.artifacts.tmp_dir(self.name),
+            progress=context.progress,
+            device=context.config.resolved_device,
+            keep_streams=config.keep_qdstrm,
+        )
+        for request in _requests(context, config, str(executable), folder):
+            captures.add(request)
+        return captures.result()
+
+
+def _requests(
+    context: StageContext, config: NsysConfig, executable: str, folder: Path
+) -> list[CaptureRequest]:
+    """One request per label; without gating, one for the whole run."""
+    gated = config.gating_nvtx and config.capture_range == "nvtx"
+    labels = _labels(config) if gated else []
+    capture_range = config.capture_range if gated or config.capture_range != "nvtx" else "none"
+    whole = CaptureRequest(
+        executable=executable,
+        base=folder / "run",
+        workload=workload(context),
+        capture_range=capture_range,
+        capture_range_end=config.capture_range_end or None if capture_range != "none" else None,
+        trace=_trace(config),
+        sample=config.sample,
+        cpuctxsw=config.cpuctxsw,
+        domain_include=tuple(config.nvtx_domain_include),
+        domain_exclude=tuple(config.nvtx_domain_exclude),
+        extra_args=tuple(config.extra_args),
+        timeout_s=config.timeout_s or context.config.workload_command.timeout_s,
+        max_bytes=config.max_bytes,
+    )
+    if not labels:
+        return [whole]
+    names = output_names(labels)
+    return [
+        replace(whole, label=label, base=folder / names[label], session=f"{whole.session}-{number}")
+        for number, label in enumerate(labels)
+    ]
+
+
+def _labels(config: NsysConfig) -> list[str]:
+    value = config.nvtx_capture
+    if value is None or value == "":
+        return []
+    labels = [value] if isinstance(value, str) else list(value)
+    return list(dict.fromkeys(str(label) for label in labels))
+
+
+def _trace(config: NsysConfig) -> str:
+    parts = config.trace.split(",") if isinstance(config.trace, str) else [str(part) for part in config.trace]
+    return ",".join(part.strip() for part in parts if part.strip()) or "none"
+
+
+def _config_errors(config: NsysConfig) -> list[ConfigError]:
+    errors: list[ConfigError] = []
+    try:
+        check_capture(
+            config.capture_range, _labels(config), config.capture_range_end, gating=config.gating_nvtx
+        )
+    except ConfigError as error:
+        errors.append(error)
+    if config.nvtx_domain_include and config.nvtx_domain_exclude:
+        errors.append(
+            ConfigError(
+                "pipeline.nsys.nvtx_domain_include and nvtx_domain_exclude exclude each other",
+                hint="give only one of them",
+                key="pipeline.nsys.nvtx_domain_include",
+            )
+        )
+    for key in ("timeout_s", "max_bytes"):
+        value = getattr(config, key)
+        if value is not None and value <= 0:
+            full = f"pipeline.nsys.{key}"
+            errors.append(
+                ConfigError(f"{full}={value} is not positive", hint="use null for the default", key=full)
+            )
+    return errors
+
+
+def _machine_problems(
+    context: StageContext, config: NsysConfig, capabilities: NsysCapabilities
+) -> list[Problem]:
+    problems = []
+    folder = context.artifacts.root / "nsys"
+    if not config.force_overwrite and earlier_outputs(folder):
+        problems.append(_as_problem(_earlier_capture(folder)))
+    command = context.config.workload_command.command
+    if (
+        command
+        and shutil.which(command[0], path=None) is None
+        and not (original_directory() / command[0]).exists()
+    ):
+        problems.append(
+            Problem(
+                "error",
+                f"pipeline.workload.command starts with '{command[0]}', which is not a program",
+                "give the program's path, or a name on PATH",
+                "pipeline.workload.command",
+            )
+        )
+    samples = (config.sample, config.cpuctxsw) != ("none", "none")
+    if samples and capabilities.version[:2] == (2022, 4):
+        problems.append(
+            Problem(
+                "degraded",
+                "nsys 2022.4 often hangs with CPU sampling or context-switch trace",
+                "set pipeline.nsys.sample=none pipeline.nsys.cpuctxsw=none, or use a newer nsys",
+                "pipeline.nsys.sample",
+            )
+        )
+    paranoid = checks.perf_event_paranoid()
+    if samples and paranoid is not None and paranoid > 2:
+        problems.append(
+            Problem(
+                "degraded",
+                f"the kernel forbids CPU sampling (perf_event_paranoid is {paranoid})",
+                "as root: sysctl kernel.perf_event_paranoid=2, or pipeline.nsys.sample=none",
+                "pipeline.nsys.sample",
+            )
+        )
+    free = checks.free_bytes(folder)
+    if free < _MIN_FREE_BYTES:
+        problems.append(
+            Problem(
+                "degraded",
+                f"only {free >> 20} MiB are free for the capture in {context.artifacts.root}",
+                "free some space or choose another artifacts.runs_dir",
+                "artifacts.runs_dir",
+            )
+        )
+    return problems
+
+
+def _earlier_capture(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} holds an earlier capture and pipeline.nsys.force_overwrite is false",
+        hint="set pipeline.nsys.force_overwrite=true, or choose another artifacts.runs_dir",
+        key="pipeline.nsys.force_overwrite",
+    )
+
+
+def _as_problem(error: LlmPerfError) -> Problem:
+    return Problem("error", error.message, error.hint or "", error.data.get("key"))
