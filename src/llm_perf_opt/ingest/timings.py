@@ -8,10 +8,11 @@ times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.analysis.measurement import measurement_metrics, repeat_spread
 from llm_perf_opt.analysis.stats import describe, mean_of
 from llm_perf_opt.config.keys import did_you_mean
 from llm_perf_opt.errors import InputError
@@ -37,6 +38,10 @@ class WallClock:
     """Whether the measured prefill ran the vision tower."""
     device_name: str | None = None
     """Device, when the file names one."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Scalars about the measurement itself (padding, growth over tokens, first repeat)."""
+    repeat_spread: dict[str, Stat] = field(default_factory=dict)
+    """Phase → time of each repeat ÷ median of its sample."""
 
 
 def load_timings(path: Path) -> WallClock:
@@ -81,12 +86,21 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         tokens_per_s=describe(
             [_ratio(n * b, r.get("decode_s")) for r, n, b in zip(repeats, steps, batch, strict=True)]
         ),
-        components=_described({name: [(r.get("components") or {}).get(name) for r in repeats] for name in names}),
+        components=_described(
+            {name: [(r.get("components") or {}).get(name) for r in repeats] for name in names}
+        ),
         source=source,
     )
     workload.samples = workload.samples or len(samples)
     workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
-    return WallClock(timings, workload, decode_steps=mean_of(steps), prefill_includes_vision=False)
+    return WallClock(
+        timings,
+        workload,
+        decode_steps=mean_of(steps),
+        prefill_includes_vision=False,
+        metrics=measurement_metrics(samples),
+        repeat_spread=repeat_spread(samples),
+    )
 
 
 def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:

@@ -458,6 +458,8 @@ class Summary:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     what_if: list[WhatIf] = field(default_factory=list)
+    repeat_spread: dict[str, Stat] = field(default_factory=dict)
+    """Phase → time of each repeat ÷ median of the same sample's repeats (no unit): how noisy the machine was."""
     sources: dict[str, str] = field(default_factory=dict)
     """Source kind (``nsys``, ``ncu``, ``trace``, ``static``, ``timings``) → file."""
     timeline: dict[str, Any] = field(default_factory=dict)

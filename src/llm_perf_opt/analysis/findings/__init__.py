@@ -1,0 +1,46 @@
+"""Findings: small rules, each in its own file, that speak only when they have evidence.
+
+A rule takes the summary (timings, budget, kernels, operators, static model, verdicts) and returns findings, or
+an empty list when the data does not show the problem or is not there. Gains are upper bounds per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llm_perf_opt.analysis.findings import (
+    copies_and_casts,
+    full_precision,
+    host_syncs,
+    kv_cache,
+    launch_bound,
+    noise,
+    padding,
+    pollution,
+    underfilled_grids,
+    unfused_elementwise,
+    vision_share,
+)
+from llm_perf_opt.summary.model import Finding, Summary
+
+Rule = Callable[[Summary], list[Finding]]
+
+RULES: tuple[Rule, ...] = (
+    launch_bound.find,
+    host_syncs.find,
+    full_precision.find,
+    unfused_elementwise.find,
+    copies_and_casts.find,
+    kv_cache.find,
+    vision_share.find,
+    underfilled_grids.find,
+    padding.find,
+    pollution.find,
+    noise.find,
+)
+
+
+def find_all(summary: Summary) -> list[Finding]:
+    """Run every rule; the largest bounded gain first, unbounded ones last, ties by id and phase."""
+    found = [finding for rule in RULES for finding in rule(summary)]
+    return sorted(found, key=lambda f: (-(f.gain_upper_s or 0.0), f.id, f.phase or ""))

@@ -1,0 +1,58 @@
+"""What several rules need: time of a phase, time of kernels, where a number came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llm_perf_opt.summary.model import Kernel, Stat, Summary
+
+PHASES = ("vision", "prefill", "decode")
+WHOLE = "run"
+
+
+def phase_seconds(summary: Summary, phase: str) -> float | None:
+    """Return the measured wall-clock of a phase per sample; the whole run is the sum of its phases."""
+    if phase == WHOLE:
+        first = summary.timings.ttft_s or summary.timings.prefill_s
+        decode = summary.timings.decode_s
+        return first.median + decode.median if first is not None and decode is not None else None
+    stat: Stat | None = getattr(summary.timings, f"{phase}_s", None)
+    return stat.median if stat is not None else None
+
+
+def span_seconds(summary: Summary, phase: str) -> float | None:
+    """Return the wall-clock per sample, or the captured span where nothing was measured without a profiler."""
+    measured = phase_seconds(summary, phase)
+    if measured is not None:
+        return measured
+    budget = summary.budget.get(phase)
+    return budget.span_s if budget is not None else None
+
+
+def part_share(summary: Summary, phase: str, name: str) -> float | None:
+    """Return the share of one budget part; ``None`` without a timeline of this phase."""
+    budget = summary.budget.get(phase)
+    if budget is None:
+        return None
+    return sum(part.share_ratio for part in budget.parts if part.name == name)
+
+
+def kernel_seconds(summary: Summary, wanted: Callable[[Kernel], bool], phase: str | None = None) -> float:
+    """Sum the device time of matching kernels."""
+    return sum(k.total_s or 0.0 for k in summary.kernels if wanted(k) and (phase is None or k.phase == phase))
+
+
+def share_of_sample(summary: Summary, share_of_kernel_time: float, phase: str | None = None) -> float | None:
+    """Turn a share of kernel time into seconds of one sample: share × busy share × wall-clock."""
+    key = phase or WHOLE
+    seconds = span_seconds(summary, key)
+    use = summary.utilisation.get(key)
+    busy = use.device_busy_ratio if use is not None else None
+    if busy is None:
+        busy = part_share(summary, key, "compute")
+    return None if seconds is None or busy is None else seconds * busy * share_of_kernel_time
+
+
+def sources(summary: Summary, *kinds: str) -> list[str]:
+    """Name the files a finding rests on."""
+    return [f"{kind}: {summary.sources[kind]}" for kind in kinds if kind in summary.sources]

@@ -1,0 +1,86 @@
+"""The host stops inside a phase to wait for the device."""
+
+from __future__ import annotations
+
+from llm_perf_opt import units
+from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, sources, span_seconds
+from llm_perf_opt.summary.model import Finding, Summary
+
+_ENOUGH = 0.05
+"""Share of a phase from which waiting in a synchronising call is worth a word."""
+_SYNC_OPERATORS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
+_PER_STEP = 2.0
+"""One read per step is how generation stops at end-of-sequence; more than two is a habit."""
+
+
+def find(summary: Summary) -> list[Finding]:
+    """Report idle time in synchronising calls, and operators that force them inside decode."""
+    return [
+        finding for phase in (*PHASES, WHOLE) if (finding := _by_timeline(summary, phase))
+    ] or _by_operators(summary)
+
+
+def _by_timeline(summary: Summary, phase: str) -> Finding | None:
+    share, seconds = part_share(summary, phase, "sync"), span_seconds(summary, phase)
+    if (
+        share is None
+        or seconds is None
+        or share < _ENOUGH
+        or (phase == WHOLE and any(p in summary.budget for p in PHASES))
+    ):
+        return None
+    evidence = [
+        f"the device idles in {units.percent(share)} of {phase} while the host waits in a synchronising call",
+        *sources(summary, "nsys", "trace"),
+    ]
+    evidence.extend(_operator_evidence(summary, phase))
+    return _finding(
+        phase,
+        evidence,
+        seconds * share,
+        f"{units.seconds(seconds)} × {units.percent(share)} = {units.seconds(seconds * share)}",
+        "high",
+    )
+
+
+def _by_operators(summary: Summary) -> list[Finding]:
+    """Without a timeline, counts per step are evidence of the habit, not of its cost."""
+    evidence = _operator_evidence(summary, "decode")
+    if not evidence or summary.hardware.kind == "cpu":
+        return []
+    return [
+        _finding(
+            "decode",
+            [*evidence, *sources(summary, "trace")],
+            None,
+            "counts only; a timeline would tell the cost",
+            "medium",
+        )
+    ]
+
+
+def _operator_evidence(summary: Summary, phase: str) -> list[str]:
+    steps = summary.metrics.get("profiled_decode_steps")
+    if phase != "decode" or not steps:
+        return []
+    rows = [
+        op
+        for op in summary.operators
+        if op.phase == phase and op.name in _SYNC_OPERATORS and op.calls / steps > _PER_STEP
+    ]
+    return [f"{op.name} runs {units.number(op.calls / steps)} times per token" for op in rows]
+
+
+def _finding(
+    phase: str, evidence: list[str], gain: float | None, arithmetic: str, confidence: str
+) -> Finding:
+    return Finding(
+        id="host-sync",
+        title=f"{'The run' if phase == WHOLE else phase.capitalize()} stops to read results back to the host",
+        phase=phase,
+        evidence=evidence,
+        gain_upper_s=gain,
+        arithmetic=arithmetic,
+        advice="Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing is the usual place) and keep the decision on the device.",
+        confidence="high" if confidence == "high" else "medium",
+    )

@@ -1,0 +1,60 @@
+"""The device waits for the host to launch work."""
+
+from __future__ import annotations
+
+from llm_perf_opt import units
+from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, span_seconds
+from llm_perf_opt.summary.model import Finding, Summary
+
+
+def find(summary: Summary) -> list[Finding]:
+    """Report every phase judged launch-bound; the whole run only when no phase of it was."""
+    phases = [p for p in PHASES if _is_launch(summary, p)] or [p for p in (WHOLE,) if _is_launch(summary, p)]
+    return [_finding(summary, phase) for phase in phases]
+
+
+def _is_launch(summary: Summary, phase: str) -> bool:
+    verdict = summary.verdicts.get(phase)
+    return verdict is not None and verdict.bound == "launch"
+
+
+def _finding(summary: Summary, phase: str) -> Finding:
+    seconds = span_seconds(summary, phase)
+    verdict = summary.verdicts[phase]
+    waiting = _waiting_share(summary, phase)
+    gain = seconds * waiting if seconds is not None and waiting is not None else None
+    arithmetic = verdict.arithmetic
+    if gain is not None and waiting is not None:
+        arithmetic = f"{units.seconds(seconds)} × {units.percent(waiting)} spent launching or on the host = at most {units.seconds(gain)}"
+    evidence = [verdict.arithmetic, *verdict.evidence]
+    launches = summary.metrics.get("launches_per_token")
+    if launches is not None and phase == "decode":
+        evidence.append(f"{units.number(launches)} kernel launches per generated token")
+    advice = "Capture the decode step as a CUDA graph or compile it (model.compile=true with model.cache=static); fuse small kernels; raise infer.batch_size."
+    if summary.hardware.kind == "cpu":
+        advice = "Compile the decode step (model.compile=true with model.cache=static) so that small operators are fused; raise infer.batch_size."
+    name = "The run" if phase == WHOLE else phase.capitalize()
+    return Finding(
+        id="launch-bound",
+        title=f"{name} waits for the host to launch work",
+        phase=phase,
+        evidence=evidence,
+        gain_upper_s=gain,
+        arithmetic=arithmetic,
+        advice=advice,
+        confidence="high"
+        if phase in summary.budget
+        or (phase in summary.utilisation
+        and summary.utilisation[phase].device_busy_ratio is not None)
+        else "medium",
+    )
+
+
+def _waiting_share(summary: Summary, phase: str) -> float | None:
+    """Take launch and host time of the timeline, else what the device's own activity leaves over."""
+    if phase in summary.budget:
+        return (part_share(summary, phase, "launch") or 0.0) + (part_share(summary, phase, "host") or 0.0)
+    use = summary.utilisation.get(phase)
+    if use is not None and use.device_busy_ratio is not None:
+        return 1.0 - use.device_busy_ratio
+    return None

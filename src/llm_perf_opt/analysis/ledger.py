@@ -1,0 +1,149 @@
+"""The module ledger: one row per module and phase, joined from every source that knows about it.
+
+Measured times are taken from the source nearest to the truth: hooks of the un-profiled passes (wall-clock), then
+device time attributed by the timeline. The others stand beside it, and a disagreement is shown, not averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_perf_opt import units
+from llm_perf_opt.analysis.roofline import Limits, floor_time, limits_for
+from llm_perf_opt.summary.model import Hardware, LedgerRow, Static, StaticModule, Timings
+
+TOLERANCE = 0.25
+"""Relative difference between sources from which it is worth showing."""
+DEEPEST = 3
+"""Deeper modules are in the static report; the ledger stays readable."""
+
+_VISION_COMPONENTS = "vision"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTime:
+    """Device time and launches a timeline attributes to a module range, per sample."""
+
+    device_s: float
+    launches: int
+
+
+def build_ledger(
+    static: Static | None,
+    timings: Timings,
+    hardware: Hardware,
+    dtype: str | None,
+    device_times: Mapping[tuple[str, str], ModuleTime] | None = None,
+) -> list[LedgerRow]:
+    """Join static work, floors, hooks and timeline; rows come in the order of the module tree."""
+    device_times = device_times or {}
+    limits = limits_for(hardware, dtype)
+    rows = _component_rows(static, timings, limits, device_times)
+    if static is not None:
+        rows.extend(
+            _row(module, phase, flops, limits, device_times)
+            for module in static.modules
+            if module.name and module.depth <= DEEPEST
+            for phase, flops in module.flops.items()
+            if flops
+        )
+    return rows
+
+
+def _component_rows(
+    static: Static | None,
+    timings: Timings,
+    limits: Limits,
+    device_times: Mapping[tuple[str, str], ModuleTime],
+) -> list[LedgerRow]:
+    """Return one row per component and phase: the level at which hooks measure."""
+    work = static.components if static is not None else {}
+    labels = list(dict.fromkeys([*work, *(name.removesuffix("_s") for name in timings.components)]))
+    rows = []
+    for label in labels:
+        stat = timings.components.get(f"{label}_s")
+        phases = [phase for phase, flops in work.get(label, {}).items() if flops] or (
+            [_VISION_COMPONENTS] if stat is not None else []
+        )
+        for phase in phases:
+            row = LedgerRow(
+                module=label,
+                phase=phase,
+                depth=0,
+                params=static.params.components.get(label) if static is not None else None,
+                flops=work.get(label, {}).get(phase),
+                bytes=_component_bytes(static, label, phase),
+            )
+            # Hooks add up all calls of a component; only a component of one phase is measured by them.
+            if stat is not None and len(phases) == 1:
+                row.measured_s, row.measured_source = stat.median, "hooks"
+            _add_device_time(row, device_times.get((label, phase)))
+            rows.append(_finished(row, limits))
+    return rows
+
+
+def _component_bytes(static: Static | None, label: str, phase: str) -> float | None:
+    if static is None:
+        return None
+    inside = [m for m in static.modules if m.component == label and phase in m.weight_bytes]
+    if not inside:
+        return None
+    # Weights of a module include its children: take the highest modules of the component only.
+    tops = [
+        m
+        for m in inside
+        if not any(m.name.startswith(f"{other.name}.") for other in inside if other is not m)
+    ]
+    return sum(m.weight_bytes[phase] for m in tops)
+
+
+def _row(
+    module: StaticModule,
+    phase: str,
+    flops: float,
+    limits: Limits,
+    device_times: Mapping[tuple[str, str], ModuleTime],
+) -> LedgerRow:
+    row = LedgerRow(
+        module=module.name,
+        phase=phase,
+        depth=module.depth,
+        params=module.params,
+        flops=flops,
+        bytes=module.weight_bytes.get(phase),
+    )
+    _add_device_time(row, device_times.get((module.name, phase)))
+    return _finished(row, limits)
+
+
+def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
+    if device is None:
+        return
+    row.device_s, row.launches = device.device_s, device.launches
+    if row.measured_s is None:
+        row.measured_s, row.measured_source = device.device_s, "timeline"
+        return
+    row.others_s["timeline"] = device.device_s
+    # Wall-clock holds waiting that device time does not: only more device time than wall-clock contradicts.
+    if device.device_s > row.measured_s * (1 + TOLERANCE):
+        row.disagreement = f"timeline {units.seconds(device.device_s)} against {row.measured_source} {units.seconds(row.measured_s)}"
+
+
+def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:
+    """Add floor and utilisation where work, time and limits are all known."""
+    if (
+        row.flops is not None
+        and row.bytes is not None
+        and limits.peak is not None
+        and limits.bandwidth is not None
+    ):
+        row.floor_s = floor_time(row.flops, row.bytes, limits.peak, limits.bandwidth).seconds
+    if row.measured_s:
+        if row.flops is not None and limits.peak is not None:
+            row.mfu_ratio = row.flops / (row.measured_s * limits.peak.value)
+        if row.bytes is not None and limits.bandwidth is not None:
+            row.mbu_ratio = row.bytes / (row.measured_s * limits.bandwidth.value)
+        if row.floor_s is not None and row.measured_s < row.floor_s / (1 + TOLERANCE):
+            row.disagreement = f"measured {units.seconds(row.measured_s)} is below the floor {units.seconds(row.floor_s)}: work and time do not belong together"
+    return row
