@@ -56,10 +56,10 @@ def build_random(kind: Any, config: Any, dtype: torch.dtype, device: str, seed: 
     with torch.no_grad():
         _fill(model, device, seed)
         for module in model.modules():
-            module._is_hf_initialized = False  # type: ignore[assignment]
+            module._is_hf_initialized = False
         # transformers sets norms, special parameters and the non-persistent buffers (RoPE); filled ones are marked.
-        model.initialize_weights()  # type: ignore[operator]
-        model.tie_weights()  # type: ignore[operator]
+        model.initialize_weights()
+        model.tie_weights()
     return model.eval()
 
 
@@ -83,7 +83,7 @@ def _fill(model: torch.nn.Module, device: str, seed: int) -> None:
             torch.mul(source[offset : offset + part.numel()], scale, out=part)
         if scale:
             offset = (offset + flat.numel() + 1) % _BLOCK
-            parameter._is_hf_initialized = parameter.ndim > 1  # type: ignore[attr-defined]
+            parameter._is_hf_initialized = parameter.ndim > 1
 
 
 def _parameters_with_scale(model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, float]]:

@@ -9,16 +9,19 @@ from typing import Any
 
 from llm_perf_opt.errors import ConfigError
 
-_COMMON_KEYS = frozenset({"model_type", "dtype", "torch_dtype", "architectures", "transformers_version", "first_k_dense_replace"})
-"""Accepted everywhere: what a saved config.json carries besides dimensions, and one older spelling."""
+_COMMON_KEYS = frozenset({"model_type", "dtype", "architectures", "first_k_dense_replace", "rope_theta", "rope_scaling"})
+"""Accepted everywhere: what is no dimension, and older spellings that transformers still reads."""
 
 
-def make_config(kind: Any, arch: Mapping[str, Any], *, key: str = "model.arch") -> Any:
-    """Build the transformers config ``kind`` from ``arch``; raise :class:`ConfigError` for what it does not know."""
+def make_config(kind: Any, arch: Mapping[str, Any], document: Mapping[str, Any] | None = None, *, key: str = "model.arch") -> Any:
+    """Build the transformers config ``kind`` from ``arch``; raise :class:`ConfigError` for what it does not know.
+
+    ``document`` is a configuration file's content that ``arch`` changes; files may carry keys nobody reads any more.
+    """
     plain = {str(name): value for name, value in arch.items()}
-    check_keys(kind, plain, key)
+    check_keys(kind, {name: value for name, value in plain.items() if document is None or name not in document}, key)
     try:
-        return kind(**plain)
+        return kind.from_dict({**(document or {}), **plain})
     except (TypeError, ValueError) as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"{key} is not a valid {kind.__name__}: {message}", hint="see the presets under conf/model", key=key) from error

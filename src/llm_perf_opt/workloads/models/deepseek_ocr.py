@@ -33,6 +33,7 @@ class DeepseekOcrAdapter(OcrAdapter):
     """DeepSeek-OCR v1: any size with random weights, or the original checkpoint directory."""
 
     name = "deepseek_ocr"
+    architecture = "DeepSeek-OCR"
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)

@@ -1,0 +1,81 @@
+"""Data types and devices: what ``auto`` means here, and whether this machine can do what was asked."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.config.schema import Dtype
+from llm_perf_opt.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+_PROBE_TIMEOUT_S = 120.0
+# The operations a transformer spends its time in; a machine without the instructions dies in the first of them.
+_PROBE = """
+import torch
+kind = getattr(torch, {dtype!r})
+a = torch.ones(256, 256, dtype=kind)
+torch.nn.functional.linear(a, a)
+torch.nn.functional.conv2d(torch.ones(1, 3, 64, 64, dtype=kind), torch.ones(32, 3, 16, 16, dtype=kind), stride=16)
+q = torch.ones(1, 2, 64, 64, dtype=kind)
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+print(float((a @ a)[0, 0]))
+"""
+
+
+def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
+    """Settle ``model.dtype`` for a device; refuse what would crash the process."""
+    import torch
+
+    if wanted is Dtype.auto:
+        return _automatic(device)
+    chosen: torch.dtype = getattr(torch, wanted.value)
+    if chosen is torch.float32 or device == "meta":
+        return chosen
+    if device == "cpu":
+        problem = cpu_problem(wanted.value)
+        if problem is not None:
+            raise ConfigError(
+                f"model.dtype={wanted.value} does not work on this CPU: {problem}",
+                hint="use model.dtype=float32, or limit oneDNN before starting: ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 (or AVX2)",
+                key="model.dtype",
+            )
+    elif chosen is torch.bfloat16 and not torch.cuda.is_bf16_supported():
+        raise ConfigError(f"model.dtype=bfloat16 is not supported by {torch.cuda.get_device_name(device)}", hint="use model.dtype=float16 or float32", key="model.dtype")
+    return chosen
+
+
+def _automatic(device: str) -> torch.dtype:
+    """bfloat16 where the GPU computes it, float16 on older GPUs, float32 on CPU."""
+    import torch
+
+    if device == "meta":
+        return torch.bfloat16
+    if not device.startswith("cuda"):
+        return torch.float32
+    major, _ = torch.cuda.get_device_capability(device)
+    return torch.bfloat16 if major >= 8 else torch.float16
+
+
+@functools.cache
+def cpu_problem(dtype: str) -> str | None:
+    """Try ``dtype`` on the CPU in a child process; return what went wrong, or ``None``.
+
+    Some virtual machines announce matrix instructions and then trap them: the process dies of SIGILL, which
+    no exception handler sees. So somebody else has to try first.
+    """
+    from llm_perf_opt.profiling.vendor.launch import run_probe
+
+    result = run_probe([sys.executable, "-c", _PROBE.format(dtype=dtype)], timeout_s=_PROBE_TIMEOUT_S)
+    if result.returncode == 0:
+        return None
+    if result.returncode is None:
+        return f"a trial run did not end within {_PROBE_TIMEOUT_S:.0f} s"
+    if result.returncode < 0 or result.returncode > 128:
+        number = -result.returncode if result.returncode < 0 else result.returncode - 128
+        return f"a trial run died of signal {number}{' (illegal instruction)' if number == 4 else ''}"
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"a trial run ended with exit code {result.returncode}"

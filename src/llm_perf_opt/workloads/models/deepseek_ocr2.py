@@ -1,0 +1,139 @@
+"""DeepSeek-OCR-2: SAM, then a small language model as visual encoder, then the same text model as v1."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.errors import ConfigError, InputError
+from llm_perf_opt.workloads import loading
+from llm_perf_opt.workloads.models.arch import make_config, require
+from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
+from llm_perf_opt.workloads.preprocess import PATCH_STRIDE, Grid, ViewSpec, check_spec
+from llm_perf_opt.workloads.tokenizer import PUBLISHED_IMAGE_TOKEN_ID, TextTokenizer, load_tokenizer, ocr_special_ids, small_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from llm_perf_opt.config.schema import InferConfig, ModelConfig
+
+LOGGER = logging.getLogger("llm_perf_opt")
+_GLOBAL, _TILE = 1024, 768
+_VIEW_SIZES = (_TILE, _GLOBAL)
+"""The encoder has learnt queries for these two sizes only (144 and 256)."""
+
+
+class DeepseekOcr2Adapter(OcrAdapter):
+    """DeepSeek-OCR-2 on transformers' own classes."""
+
+    name = "deepseek_ocr2"
+    architecture = "DeepSeek-OCR-2"
+
+    def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
+        super().__init__(model, infer)
+        if model.config_name is not None:
+            raise ConfigError("model.config_name is for text models", hint="give dimensions in model.arch, or a checkpoint in model.path", key="model.config_name")
+        if model.trust_remote_code:
+            LOGGER.info("model.trust_remote_code is not needed: DeepSeek-OCR-2 runs on transformers' own classes")
+
+    def view_spec(self, infer: InferConfig) -> ViewSpec:
+        """Return the sizes of ``infer.mode``: ``gundam`` (tiles), ``base`` (one view), or ``custom``."""
+        mode = str(infer.mode.value)
+        spec = ViewSpec(mode, _GLOBAL, _TILE, True, infer.max_tiles, rounding="floor")
+        if mode == "gundam":
+            return spec
+        if mode == "base":
+            return replace(spec, crop=False)
+        if mode == "custom":
+            base = infer.base_size if infer.crop_mode else infer.image_size
+            spec = replace(spec, base_size=base, tile_size=infer.image_size, crop=infer.crop_mode)
+            check_spec(spec)
+            if spec.base_size in _VIEW_SIZES and (not spec.crop or spec.tile_size in _VIEW_SIZES):
+                return spec
+        raise ConfigError(
+            f"infer.mode={mode} is not a mode of DeepSeek-OCR-2",
+            hint=f"use gundam ({_GLOBAL} and tiles of {_TILE}), base ({_GLOBAL}), or custom with sizes {_VIEW_SIZES}",
+            key="infer.mode",
+        )
+
+    def components(self) -> Mapping[str, str]:
+        """Map component labels to module paths."""
+        return {
+            "sam": "model.vision_tower.sam_encoder",
+            "vision_encoder": "model.vision_tower.vision_encoder",
+            "projector": "model.multi_modal_projector",
+            "language_model": "model.language_model",
+            "lm_head": "lm_head",
+        }
+
+    @functools.cached_property
+    def _config(self) -> Any:
+        if self.weights() == "random":
+            return ocr2_config(self.config.arch)
+        from transformers import DeepseekOcr2Config
+
+        if self.config.arch:
+            LOGGER.info("model.arch is not used: the dimensions come from the checkpoint %s", self.config.path)
+        directory = loading.checkpoint_dir(str(self.config.path))
+        kind = loading.read_json(directory / "config.json").get("model_type")
+        if kind != DeepseekOcr2Config.model_type:
+            raise InputError(f"{directory} holds a '{kind}' model, not DeepSeek-OCR-2 in transformers' format", hint="use the checkpoint deepseek-community/DeepSeek-OCR-2, or the adapter of this one", path=str(directory))
+        return DeepseekOcr2Config.from_pretrained(str(directory))
+
+    def model_config(self) -> Any:
+        """Return the whole transformers configuration."""
+        return self._config
+
+    def tokenizer(self) -> TextTokenizer:
+        """Return the checkpoint's tokenizer, or a small one for random weights."""
+        return self._tokenizer
+
+    @functools.cached_property
+    def _tokenizer(self) -> TextTokenizer:
+        if self.weights() == "real":
+            return load_tokenizer(loading.checkpoint_dir(str(self.config.path)))
+        text = self._config.text_config
+        placed = ocr_special_ids(text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0])
+        return small_tokenizer(text.vocab_size, placed)
+
+    def image_tokens(self, grid: Grid | None) -> int:
+        """Return how many positions a page takes: one per query of every view, and a separator; no row ends."""
+        tiles = grid[0] * grid[1] if grid else 0
+        return (self.views.base_size // PATCH_STRIDE) ** 2 + tiles * (self.views.tile_size // PATCH_STRIDE) ** 2 + 1
+
+    def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
+        """Make the model: real weights, random weights, or (``device='meta'``) none."""
+        from transformers import DeepseekOcr2ForConditionalGeneration as Kind
+
+        if device == "meta":
+            return loading.build_meta(Kind, self._config, dtype, self.options())
+        if self.weights() == "random":
+            return loading.build_random(Kind, self._config, dtype, device, self.config.seed, self.options())
+        directory = loading.checkpoint_dir(str(self.config.path))
+        loading.tensor_shapes(directory)
+        return loading.load_pretrained(Kind, str(directory), self._config, dtype, device, self.options())
+
+
+def ocr2_config(arch: Mapping[str, Any]) -> Any:
+    """Build the configuration of ``model.arch``; the library's defaults are not the model's, so all must be given."""
+    from transformers import DeepseekOcr2Config
+
+    plain = dict(arch)
+    text = dict(plain.get("text_config") or {})
+    layers = text.get("num_hidden_layers")
+    require(layers is not None, "model.arch.text_config.num_hidden_layers is missing", key="model.arch.text_config", hint="start from model=deepseek_ocr2 or model=deepseek_ocr2_tiny")
+    dense = int(text.pop("first_k_dense_replace", 1))
+    text.setdefault("mlp_layer_types", ["dense" if layer < dense else "sparse" for layer in range(int(layers or 0))])
+    plain["text_config"] = text
+    plain.setdefault("image_token_id", PUBLISHED_IMAGE_TOKEN_ID if int(text.get("vocab_size", 0)) > PUBLISHED_IMAGE_TOKEN_ID else 3)
+    config = make_config(DeepseekOcr2Config, plain)
+    sam, encoder = config.vision_config.sam_config, config.vision_config.encoder_config
+    require(
+        sam.downsample_channels[-1] == encoder.hidden_size,
+        f"SAM gives {sam.downsample_channels[-1]} channels, the encoder takes {encoder.hidden_size}",
+        key="model.arch.vision_config", hint="make sam_config.downsample_channels[-1] equal encoder_config.hidden_size",
+    )  # fmt: skip
+    return config
