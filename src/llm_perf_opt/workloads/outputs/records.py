@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.workloads.datasets.filelist import printable
@@ -14,6 +15,7 @@ from llm_perf_opt.workloads.outputs.scoring import edit_distance_ratio
 
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+    from llm_perf_opt.workloads.results import SampleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,31 @@ class Outcome:
     new_tokens: int | None = None
     timings: Mapping[str, float | None] = field(default_factory=dict)
     """Seconds, with the unit in the name (``ttft_s``)."""
+    batch_size: int | None = None
+    """Requests that ran together and share these timings."""
+
+
+def outcome_of(result: SampleResult, stripped_text: str | None = None) -> Outcome:
+    """Return an answer of the engine in the words of the outputs."""
+    times = result.timings
+    first = None if times.prefill_s is None else (times.vision_s or 0.0) + times.prefill_s
+    return Outcome(
+        sample=result.sample,
+        raw_text=result.text,
+        stripped_text=stripped_text,
+        prompt_tokens=result.prompt_tokens,
+        image_tokens=result.image_tokens,
+        new_tokens=len(result.token_ids),
+        timings={
+            "preprocess_s": times.preprocess_s,
+            "vision_s": times.vision_s,
+            "prefill_s": times.prefill_s,
+            "ttft_s": first,
+            "decode_s": times.decode_s,
+            "tpot_s": fmean(times.token_s) if times.token_s else None,
+        },
+        batch_size=result.batch_size,
+    )
 
 
 def workload_fingerprint(workload: WorkloadConfig) -> str:
@@ -63,6 +90,7 @@ def make_record(outcome: Outcome, workload: str, *, strip_tokens: bool) -> dict[
         "clean_text": clean,
         "tokens": {"prompt": outcome.prompt_tokens, "image": outcome.image_tokens, "new": outcome.new_tokens},
         "timings": dict(outcome.timings),
+        "batch_size": outcome.batch_size,
         "edit_distance_ratio": edit_distance_ratio(clean, sample.reference)
         if sample.reference is not None
         else None,

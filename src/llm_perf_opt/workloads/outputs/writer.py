@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +19,11 @@ from llm_perf_opt.workloads.outputs.config import (
 )
 from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
 from llm_perf_opt.workloads.outputs.predictions import FILE_NAME, PredictionLog
-from llm_perf_opt.workloads.outputs.records import Outcome, make_record, workload_fingerprint
+from llm_perf_opt.workloads.outputs.records import Outcome, make_record, outcome_of, workload_fingerprint
 
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+    from llm_perf_opt.workloads.results import SampleResult
 
 
 def check_output(output: OutputConfig, stage: str, adapter: str) -> None:
@@ -52,6 +53,8 @@ class OutputWriter:
         self._entries: list[Entry] = []
         self._distances: list[float] = []
         self._seen: set[str] = set()
+        self._model: dict[str, str | None] = {"weights": None, "dtype": None}
+        self._decode: Callable[[Sequence[int]], str] | None = None
         self._stage_dir = stage_dir
         self._viz_dir: Path | None = None
         self._log: PredictionLog | None = None
@@ -71,6 +74,16 @@ class OutputWriter:
     ) -> None:
         self.close()
 
+    def describe(
+        self, *, weights: str | None, dtype: str | None, decode: Callable[[Sequence[int]], str] | None = None
+    ) -> None:
+        """Say what runs, for every record; ``decode`` (tokens to text without special ones) is the tokenizer's own.
+
+        Without it, special tokens are recognised by their form.
+        """
+        self._model = {"weights": weights, "dtype": dtype}
+        self._decode = decode
+
     @property
     def predictions_path(self) -> Path | None:
         """``predictions.jsonl``, when it is asked for."""
@@ -87,6 +100,10 @@ class OutputWriter:
                 self._remember(sample, record)
         return left
 
+    def __call__(self, result: SampleResult) -> None:
+        """Take one answer of the engine: what ``run_workload(on_result=…)`` calls."""
+        self.add(outcome_of(result, self._decode(result.token_ids) if self._decode is not None else None))
+
     def add(self, outcome: Outcome) -> None:
         """Take one result: on disk when this returns."""
         sample = outcome.sample
@@ -97,29 +114,24 @@ class OutputWriter:
         record = make_record(
             outcome, self._fingerprint, strip_tokens=self._options.prediction.strip_special_tokens
         )
+        record.update(self._model, device=self._workload.device)
         if self._log is not None and self._log.record(sample.id, sample.sha256) is None:
             self._log.append(record)
         self._remember(sample, record)
 
-    def finish(self, facts: Mapping[str, str] | None = None, warnings: Sequence[str] = ()) -> list[Path]:
+    def finish(self, warnings: Sequence[str] = ()) -> list[Path]:
         """Write the gallery; return every file of the outputs."""
         files = [self._log.path] if self._log is not None else []
         if self._viz_dir is not None:
             header = GalleryHeader(
                 title="Predictions",
-                facts={
-                    "Model": self._workload.model.name,
-                    "Device": self._workload.device,
-                    **(facts or {}),
-                    **self._score(),
-                },
-                warnings=warnings,
+                facts=self._facts(),
+                warnings=[*self._random_weights(), *warnings],
                 total=len(self._seen),
                 predictions_file=self._shown_path(),
             )
-            files += write_gallery(
-                self._viz_dir, header, self._entries, self._options.visualization.thumbnail_width
-            )
+            width = self._options.visualization.thumbnail_width
+            files += write_gallery(self._viz_dir, header, self._entries, width)
         self.close()
         return files
 
@@ -137,13 +149,23 @@ class OutputWriter:
         if self._viz_dir is not None and (limit is None or len(self._entries) < limit):
             self._entries.append(Entry(record, sample.path, sample.reference))
 
-    def _score(self) -> dict[str, str]:
-        if not self._distances:
-            return {}
-        median = f"{statistics.median(self._distances):.3f}"
-        return {
-            "Edit distance": f"median {median} over {len(self._distances)} (0 equal, 1 nothing in common)"
-        }
+    def _facts(self) -> dict[str, str]:
+        facts = {"Model": self._workload.model.name, "Device": self._workload.device}
+        for label, key in (("Weights", "weights"), ("Data type", "dtype")):
+            values = {entry.record.get(key) for entry in self._entries} - {None}
+            if values:
+                facts[label] = ", ".join(sorted(map(str, values)))
+        if self._distances:
+            median = f"{statistics.median(self._distances):.3f}"
+            facts["Edit distance"] = (
+                f"median {median} over {len(self._distances)} (0 equal, 1 nothing in common)"
+            )
+        return facts
+
+    def _random_weights(self) -> list[str]:
+        # Asked of the records, not of the run: a resumed gallery shows what an earlier run wrote.
+        found = any(entry.record.get("weights") == "random" for entry in self._entries)
+        return ["Random weights: the timings are real, the text is meaningless."] if found else []
 
     def _shown_path(self) -> str | None:
         if self._log is None:

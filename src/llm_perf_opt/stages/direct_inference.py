@@ -1,0 +1,141 @@
+"""Inference without a profiler: predictions to read, and timings nothing has disturbed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
+from llm_perf_opt.workloads.outputs.config import (
+    DEFAULT_PREDICTION_DIR,
+    DEFAULT_VISUALIZATION_DIR,
+    OutputConfig,
+    PredictionOutput,
+    resolve_output_dir,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+    from llm_perf_opt.workloads.outputs.writer import OutputWriter
+    from llm_perf_opt.workloads.results import WorkloadResult
+
+NAME = "direct_inference"
+TIMINGS_NAME = "timings.json"
+_NAMED = 3
+
+
+@dataclass
+class DirectInferenceConfig(StageConfig):
+    """``pipeline.direct_inference.*``."""
+
+    repeats: int = 1
+    """Passes over the samples. The first gives the predictions; more of them only steady the timings."""
+    output: OutputConfig = field(
+        default_factory=lambda: OutputConfig(prediction=PredictionOutput(enable=True))
+    )
+
+
+class DirectInferenceStage(Stage):
+    """Run the workload as it is, and keep what the model wrote."""
+
+    name: ClassVar[str] = NAME
+    order: ClassVar[int] = 25
+    title: ClassVar[str] = "direct inference"
+    config_type: ClassVar[type[StageConfig]] = DirectInferenceConfig
+
+    def check(self, context: StageContext) -> list[Problem]:
+        """Check the stage's own keys and that the data set is there."""
+        from llm_perf_opt.workloads.outputs.writer import check_output
+        from llm_perf_opt.workloads.setup import check_inputs
+
+        config = context.stage_config(NAME, DirectInferenceConfig)
+        if config.repeats < 1:
+            key = f"pipeline.{NAME}.repeats"
+            return [Problem("error", f"{key}={config.repeats} is out of range", "use at least 1", key)]
+        check_output(config.output, NAME, context.config.model.adapter)
+        check_inputs(context.config)
+        return []
+
+    def plan(self, context: StageContext) -> list[str]:
+        """Say what would be run and which files it would leave."""
+        config = context.stage_config(NAME, DirectInferenceConfig)
+        folder = context.artifacts.root / NAME
+        lines = [
+            f"run {context.config.model.name} on {context.config.resolved_device}, "
+            f"{config.repeats} pass(es), no profiler",
+            f"write {folder / TIMINGS_NAME}",
+        ]
+        prediction, shown = config.output.prediction, config.output.visualization
+        if prediction.enable:
+            where = resolve_output_dir(prediction.save_dir, DEFAULT_PREDICTION_DIR, folder)
+            lines.append(f"write {where / 'predictions.jsonl'}")
+        if shown.enable:
+            where = resolve_output_dir(shown.save_dir, DEFAULT_VISUALIZATION_DIR, folder)
+            lines += [f"write {where / 'predictions.md'}", f"write {where / 'predictions.html'}"]
+        return lines
+
+    def run(self, context: StageContext) -> StageResult:
+        """Run the samples that have no prediction yet; write predictions, timings and gallery."""
+        from llm_perf_opt.workloads.outputs.writer import OutputWriter
+        from llm_perf_opt.workloads.registry import load_dataset
+        from llm_perf_opt.workloads.setup import workload_config
+
+        config = context.stage_config(NAME, DirectInferenceConfig)
+        workload = workload_config(context.config, repeats=config.repeats)
+        dataset = load_dataset(workload.dataset)
+        samples = list(dataset.samples())
+        folder = context.artifacts.out_dir(NAME)
+        with OutputWriter(config.output, NAME, folder, workload) as writer:
+            pending = writer.pending(samples)
+            if len(pending) < len(samples):
+                context.progress.say(
+                    f"{len(samples) - len(pending)} of {len(samples)} predictions are there already"
+                )
+            result = _infer(context, workload, pending, writer) if pending else None
+            problems = [*dataset.problems(), *(result.problems if result else [])]
+            files = writer.finish([_left_out(problems)] if problems else [])
+        if result is not None:
+            from llm_perf_opt.workloads.results import write_timings
+
+            files.append(write_timings(folder / TIMINGS_NAME, result))
+        elif (folder / TIMINGS_NAME).exists():
+            files.append(folder / TIMINGS_NAME)
+        return _stage_result(files, problems)
+
+
+def _infer(
+    context: StageContext,
+    workload: WorkloadConfig,
+    samples: Sequence[Sample],
+    writer: OutputWriter,
+) -> WorkloadResult:
+    from llm_perf_opt.workloads.driver import run_workload
+    from llm_perf_opt.workloads.engine import Engine
+
+    with context.progress.task(f"building {workload.model.name}") as task:
+        engine = Engine(workload)
+        task.advance()
+    info = engine.info()
+    decode = functools.partial(engine.adapter.text, skip_special_tokens=True)
+    writer.describe(weights=info.weights, dtype=info.dtype, decode=decode)
+    try:
+        return run_workload(workload, samples, on_result=writer, progress=context.progress, engine=engine)
+    except KeyboardInterrupt:
+        # What is there so far is worth looking at; the predictions themselves are on disk already.
+        writer.finish(["Interrupted: these are the predictions made before."])
+        raise
+
+
+def _left_out(problems: Sequence[str]) -> str:
+    more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
+    return f"{len(problems)} remarks about the data set: {'; '.join(problems[:_NAMED])}{more}"
+
+
+def _stage_result(files: list[Path], problems: Sequence[str]) -> StageResult:
+    if not problems:
+        return StageResult("ok", artifacts=files)
+    return StageResult("degraded", _left_out(problems), "see run.log for all of them", files)

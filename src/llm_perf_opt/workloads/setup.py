@@ -1,0 +1,44 @@
+"""From the whole configuration to the one workload that every stage runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.workloads.base import WorkloadConfig
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+_CHECKED_EARLY = ("omnidocbench", "prompts")
+"""Data sets whose files can be looked for at once; somebody else's may be costly to open."""
+
+
+def workload_config(
+    config: AppConfig, *, repeats: int | None = None, max_new_tokens: int | None = None
+) -> WorkloadConfig:
+    """Return the workload of a run; ``run.mode=light`` means one repeat of one sample."""
+    dataset, passes = config.dataset, config.run.repeats if repeats is None else repeats
+    if config.run.mode.value == "light":
+        sampling = replace(dataset.sampling, num_epochs=1, num_samples_per_epoch=1)
+        dataset, passes = replace(dataset, sampling=sampling), 1
+    return WorkloadConfig(
+        model=config.model,
+        infer=config.infer,
+        dataset=dataset,
+        device=config.resolved_device,
+        repeats=passes,
+        max_new_tokens=config.infer.max_new_tokens if max_new_tokens is None else max_new_tokens,
+        threads=config.run.threads,
+        nvtx_modules=config.run.nvtx_modules,
+    )
+
+
+def check_inputs(config: AppConfig) -> None:
+    """Look for the data set's files before any work starts; raise the error the run would meet. Writes nothing."""
+    dataset = config.dataset
+    given = (dataset.root, dataset.subset_filelist, dataset.prompts, dataset.prompts_file)
+    if dataset.adapter in _CHECKED_EARLY and any(value is not None for value in given):
+        from llm_perf_opt.workloads.registry import load_dataset
+
+        load_dataset(dataset)
