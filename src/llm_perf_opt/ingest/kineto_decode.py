@@ -1,0 +1,185 @@
+"""One piece of a Kineto ``traceEvents`` array, from JSON text to typed events.
+
+Time stamps are microseconds with three decimals. Below 2**43 µs (102 days) a float64 keeps their nanosecond,
+and torch 2.4 and later write times relative to ``baseTimeNanoseconds``, which is less than that away. Older
+torch writes microseconds since 1970 (about 1.7e15), where a float64 only keeps a quarter of a microsecond:
+those are read as decimal text and made relative to an origin of whole microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+EXACT_BELOW_US = float(2**43)
+"""A float64 below this holds microseconds with three decimals without losing the last one."""
+ABSENT = -1.0
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments of an event that are used. Numbers are floats (exact up to 2**53) for a reason: see
+    ``kineto_columns``, which relies on every record having the same size.
+    """
+
+    correlation: float = ABSENT
+    external: float = msgspec.field(default=ABSENT, name="External id")
+    external_lower: float = msgspec.field(default=ABSENT, name="external id")
+    """The same, as torch before 1.12 spells it on device events."""
+    device: float = ABSENT
+    stream: float = ABSENT
+    bytes: float = ABSENT
+    allocated: float = msgspec.field(default=ABSENT, name="Total Allocated")
+    device_type: float = msgspec.field(default=ABSENT, name="Device Type")
+    device_id: float = msgspec.field(default=ABSENT, name="Device Id")
+    label: float | str = msgspec.field(default=ABSENT, name="name")
+    """Of metadata events: the name of a process or thread."""
+
+
+class Event(msgspec.Struct, gc=False):
+    """A trace event."""
+
+    ph: str = ""
+    cat: str = ""
+    name: float | str = ""
+    """The text; ``kineto_columns`` puts the number of the name here."""
+    pid: float | str = ABSENT
+    tid: float | str = ABSENT
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Args = msgspec.field(default_factory=Args)
+
+
+class _ExactEvent(msgspec.Struct, gc=False):
+    """The same fields in the same order, with the time stamp as written."""
+
+    ph: str = ""
+    cat: str = ""
+    name: float | str = ""
+    pid: float | str = ABSENT
+    tid: float | str = ABSENT
+    ts: Decimal = Decimal(0)
+    dur: float = 0.0
+    args: Args = msgspec.field(default_factory=Args)
+
+
+class BadPiece(Exception):
+    """The text is not a JSON array of objects: a wrong boundary, or a damaged file."""
+
+
+class PieceDecoder:
+    """Decode ``[event, …]``; fields of unexpected types (numbers as text, null) are taken where they make sense."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self.exact = exact
+        self.origin_us = 0
+        """What time stamps are relative to, in exact mode."""
+
+    def decode(self, text: bytes | memoryview) -> list[Event]:
+        """Return the events; raise :class:`BadPiece` when the text is not JSON."""
+        try:
+            return self._relative(_EXACT.decode(text)) if self.exact else _FAST.decode(text)
+        except msgspec.ValidationError:
+            return self._decode_lenient(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadPiece(str(error)) from error
+
+    def _relative(self, events: list[_ExactEvent]) -> list[Event]:
+        if not self.origin_us:
+            self.origin_us = int(next((event.ts for event in events if event.ts), Decimal(0)))
+        origin = self.origin_us
+        relative = cast("list[Event]", events)
+        for event in relative:
+            event.ts = float(event.ts - origin)
+        return relative
+
+    def _decode_lenient(self, text: bytes | memoryview) -> list[Event]:
+        try:
+            values = _LOOSE.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadPiece(str(error)) from error
+        events = [_event_from(value) for value in values if isinstance(value, Mapping)]
+        if self.exact:
+            return self._relative(events)
+        for event in events:
+            event.ts = float(event.ts)  # type: ignore[assignment]
+        return cast("list[Event]", events)
+
+
+_FAST = msgspec.json.Decoder(list[Event])
+_EXACT = msgspec.json.Decoder(list[_ExactEvent])
+_LOOSE = msgspec.json.Decoder(list[Any], float_hook=Decimal)
+
+
+def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+    """Convert µs with decimals; the parts are scaled apart because ``value * 1000`` would round twice."""
+    whole = np.floor(values_us)
+    fraction = np.rint((values_us - whole) * 1000.0)
+    nanoseconds: npt.NDArray[np.int64] = whole.astype(np.int64) * 1000 + fraction.astype(np.int64)
+    return nanoseconds
+
+
+# --- forgiving paths -------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+_ARGUMENTS = {
+    field.encode_name: field.name for field in msgspec.structs.fields(Args) if field.name != "label"
+}
+
+
+def _event_from(value: Mapping[str, Any]) -> _ExactEvent:
+    args = value.get("args")
+    return _ExactEvent(
+        ph=_text(value.get("ph")),
+        cat=_text(value.get("cat")),
+        name=_text(value.get("name")),
+        pid=_id(value.get("pid")),
+        tid=_id(value.get("tid")),
+        ts=_number(value.get("ts"), 0),
+        dur=float(_number(value.get("dur"), 0)),
+        args=_args_from(args if isinstance(args, Mapping) else {}),
+    )
+
+
+def _args_from(value: Mapping[str, Any]) -> Args:
+    found = {field: float(_number(value[key], -1)) for key, field in _ARGUMENTS.items() if key in value}
+    return Args(label=_text(value["name"]) if "name" in value else ABSENT, **found)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _id(value: Any) -> float | str:
+    """Process and thread ids: numbers stay numbers, everything else is text."""
+    return float(value) if isinstance(value, int | Decimal) else _text(value)
+
+
+def _number(value: Any, default: int) -> Decimal:
+    text = str(value).strip()
+    return Decimal(text) if _NUMBER.fullmatch(text) else Decimal(default)
+
+
+_STRING_OR_WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
+_ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?', re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def repair(text: bytes) -> bytes:
+    """Mend what exporters are known to get wrong: ``inf`` and ``nan`` as numbers, bytes that are not UTF-8,
+    Windows paths with single backslashes, control characters inside strings.
+    """
+
+    def mend(match: re.Match[bytes]) -> bytes:
+        token = match[0]
+        if not token.startswith(b'"'):
+            return b"null"
+        token = _ESCAPE.sub(lambda escape: escape[0] if escape[1] else b"\\\\", token)
+        return _CONTROL.sub(b" ", token)
+
+    return _STRING_OR_WORD.sub(mend, text.decode("utf-8", errors="replace").encode("utf-8"))
