@@ -53,7 +53,10 @@ def build_random(kind: Any, config: Any, dtype: torch.dtype, device: str, seed: 
 
     model = build_meta(kind, config, dtype, options)
     model.to_empty(device=device)
-    with torch.no_grad():
+    cuda = [torch.device(device)] if device.startswith("cuda") else []
+    # What transformers itself draws must follow the seed too, and the caller's generator must not move.
+    with torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(seed)
         _fill(model, device, seed)
         for module in model.modules():
             module._is_hf_initialized = False
