@@ -49,14 +49,20 @@ class Evidence:
     built_in: bool = True
     timeout_s: float | None = None
     max_bytes: int | None = None
+    free_bytes: int | None = None
+    """Space left where nsys writes, right after it ended: a full disk often shows as some other error."""
 
+
+_FULL_BYTES = 4 << 20
+
+_DISK_FIX = "free some space, set pipeline.nsys.max_bytes lower, or choose another artifacts.runs_dir"
 
 _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
     (
         "disk-full",
         r"No space left on device|Disk quota exceeded",
         "the disk is full",
-        "free some space, set pipeline.nsys.max_bytes lower, or choose another artifacts.runs_dir",
+        _DISK_FIX,
         False,
     ),
     (
@@ -90,7 +96,7 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
     (
         "agent",
         r"Connection to Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
-        r"Failed to get number of the device CPUs.*",
+        r"Failed to get number of the device CPUs.*|Failed to probe the process.*",
         "nsys lost its own helper process",
         "try again on a less busy machine; nsys needs /proc, /sys and a writable TMPDIR",
         True,
@@ -157,15 +163,21 @@ def _limit_reached(evidence: Evidence) -> Fault:
 
 def _nothing_captured(evidence: Evidence) -> Fault:
     process = evidence.process
+    if evidence.free_bytes is not None and evidence.free_bytes < _FULL_BYTES:
+        return Fault("disk-full", "failed", "the disk is full: nsys could not write its report", _DISK_FIX)
     for kind, pattern, message, fix, transient in _MESSAGES:
         found = re.search(pattern, process.text, re.MULTILINE)
         if found:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, transient)
     if evidence.streams:
+        said = re.search(
+            r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
+        )
         return Fault(
             "importer",
             "failed",
-            f"nsys left only {evidence.streams[0].name}: its importer did not run, so there is no report",
+            "nsys left only its raw stream (.qdstrm): the importer made no report of it"
+            + (f" ({said.group().strip()})" if said else ""),
             "install the host part of Nsight Systems beside the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )

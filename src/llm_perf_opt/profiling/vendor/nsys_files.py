@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from llm_perf_opt.files import explain_os_errors
+from llm_perf_opt.files import atomic_path, explain_os_errors
 
 SUMMARY = "summary.csv"
 """The kernel summary, whatever this version of nsys calls its report."""
@@ -47,8 +47,8 @@ def collect_reports(base: Path, stdout: str, scratch: Path, since_ns: int) -> li
         if path.is_relative_to(scratch) and path.suffix == ".nsys-rep" and path.is_file():
             target = base.with_name(f"{base.name}.nsys-rep")
             if not target.exists():
-                with explain_os_errors(target):
-                    shutil.move(path, target)
+                with atomic_path(target) as temporary:
+                    shutil.move(path, temporary)
     pattern = re.compile(re.escape(base.name) + r"(?:\.(\d+))?\.nsys-rep")
     found = []
     for path in base.parent.iterdir() if base.parent.is_dir() else ():

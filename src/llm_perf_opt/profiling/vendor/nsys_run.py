@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.errors import ToolError
-from llm_perf_opt.files import explain_os_errors
+from llm_perf_opt.files import atomic_path, explain_os_errors
+from llm_perf_opt.profiling.vendor.checks import free_bytes
 from llm_perf_opt.profiling.vendor.launch import ProcessResult, SizeLimit, run_probe, run_process
 from llm_perf_opt.profiling.vendor.nsys import (
     build_export_cmd,
@@ -150,8 +151,10 @@ def _capture_once(
         _shutdown_left_agent(request, process, environment)
         reports = collect_reports(request.base, process.stdout, workspace, since_ns)
         streams = [] if reports else unfinished_streams((workspace, request.base.parent))
-        fault = diagnose(_evidence(request, process, reports, streams, marks))
-        kept = _keep_streams(streams, request.base) if keep_streams else ()
+        free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
+        fault = diagnose(_evidence(request, process, reports, streams, marks, free))
+        keep = keep_streams and not (fault and fault.kind == "disk-full")
+        kept = _keep_streams(streams, request.base) if keep else ()
         return Captured(process, reports, fault, kept_streams=kept)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
@@ -223,6 +226,7 @@ def _evidence(
     reports: Sequence[Path],
     streams: Sequence[Path],
     marks: Collection[str],
+    free: int,
 ) -> Evidence:
     return Evidence(
         process=process,
@@ -235,6 +239,7 @@ def _evidence(
         built_in=request.workload.built_in,
         timeout_s=request.timeout_s,
         max_bytes=request.max_bytes,
+        free_bytes=free,
     )
 
 
@@ -263,8 +268,8 @@ def _keep_streams(streams: Sequence[Path], base: Path) -> tuple[Path, ...]:
     for number, path in enumerate(streams, start=1):
         target = base.with_name(f"{base.name}{'' if number == 1 else f'.{number}'}.qdstrm")
         if path != target:
-            with explain_os_errors(target):
-                shutil.move(path, target)
+            with atomic_path(target) as temporary:
+                shutil.move(path, temporary)
         kept.append(target)
     return tuple(kept)
 
