@@ -18,6 +18,11 @@ def process_of(thread: Int64) -> Int64:
     return thread >> THREAD_BITS << THREAD_BITS
 
 
+def distinct_of_sorted(values: Int64) -> Int64:
+    """Return the distinct values of a sorted array, without sorting it again."""
+    return values[np.concatenate((np.ones(min(1, len(values)), bool), values[1:] != values[:-1]))]
+
+
 def order_by_time(start: Int64, end: Int64) -> Int64:
     """Return the stable order by (start, end); cheap when the rows are nearly sorted, as captures are."""
     order = np.argsort(start, kind="stable")
@@ -32,9 +37,9 @@ def order_by_thread(thread: Int64, start: Int64, end: Int64) -> Int64:
     first, last = start[order], end[order]
     if ((first[1:] == first[:-1]) & (last[1:] > last[:-1])).any():
         order = np.lexsort((-end, start))
-    threads = np.unique(thread)
-    if len(threads) <= 1:
+    if not len(thread) or int(thread.min()) == int(thread.max()):
         return order
+    threads = np.unique(thread)
     code = np.searchsorted(threads, thread[order])
     small = code.astype(np.int16) if len(threads) < 32768 else code
     return order[np.argsort(small, kind="stable")]
@@ -82,12 +87,21 @@ def launching_rows(
     A correlation id below zero means "not known" on either side.
     """
     found = np.full(len(process), UNKNOWN, np.int32)
+    if _all_one(process) and _all_one(call_process) and int(correlation.min()) >= 0:
+        calls = np.flatnonzero(call_correlation >= 0)
+        if len(calls) and process[0] == call_process[0]:
+            found[:] = _match(call_correlation[calls], call_start[calls], calls, correlation)
+        return found
     for one in np.unique(process):
         calls = np.flatnonzero((call_process == one) & (call_correlation >= 0))
         rows = np.flatnonzero((process == one) & (correlation >= 0))
         if len(calls) and len(rows):
             found[rows] = _match(call_correlation[calls], call_start[calls], calls, correlation[rows])
     return found
+
+
+def _all_one(values: Int64) -> bool:
+    return bool(len(values)) and int(values.min()) == int(values.max())
 
 
 def _match(keys: Int64, start: Int64, values: Int64, wanted: Int64) -> Int64:
@@ -127,7 +141,7 @@ def link_ranges(
     inside = np.full(len(call_thread), UNKNOWN, np.int32)
     wide = np.flatnonzero(process_wide)
     wide_process = process_of(thread[wide])
-    for one in np.union1d(thread, call_thread):
+    for one in np.union1d(distinct_of_sorted(thread), distinct_of_sorted(call_thread)):
         first, last = np.searchsorted(thread, (one, one + 1))
         rows = np.arange(first, last)
         if len(wide):

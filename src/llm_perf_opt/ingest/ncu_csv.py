@@ -40,9 +40,12 @@ def read_ncu_csv(path: Path) -> NcuCapture:
         raise _not_a_table(path, text, messages)
     notes: list[str] = []
     launches: list[NcuLaunch] = []
-    for block in _split_blocks(text[start.start() :].lstrip("\ufeff"), path.name, notes):
-        read = read_long if "Metric Value" in block.header else read_wide
-        launches.extend(read(block, path, notes))
+    try:
+        for block in _split_blocks(text[start.start() :].lstrip("\ufeff"), path.name, notes):
+            read = read_long if "Metric Value" in block.header else read_wide
+            launches.extend(read(block, path, notes))
+    except csv.Error as error:
+        raise InputError(f"{path} is damaged: {error}", hint=EXPORT_HINT, path=str(path)) from error
     if not launches:
         raise InputError(
             f"{path} has a header but no complete row",
@@ -108,10 +111,18 @@ def _split_blocks(text: str, name: str, notes: list[str]) -> Iterator[PageBlock]
             block.rows.append(row)
         else:
             stray += 1
+    if block is not None and not text.endswith("\n") and _is_shorter(block.rows):
+        notes.append(f"{name} is cut in the middle of a row: that row is left out")
+        block.rows.pop()
     if stray:
         notes.append(f"{name}: {stray} lines that are not part of the table were left out")
     if block is not None:
         yield block
+
+
+def _is_shorter(rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the last row has fewer fields than every other one."""
+    return len(rows) > 1 and len(rows[-1]) < min(len(row) for row in rows[:-1])
 
 
 def _close_quotes(text: str, name: str, notes: list[str]) -> str:

@@ -32,6 +32,14 @@ LEADING_COLUMNS = frozenset(
 )  # fmt: skip
 # Not the stream: ncu 2022 gives another one on rule rows.
 _KEY_COLUMNS = ("ID", "Process ID", "Kernel Name", "Device")
+_NEEDED_CELLS = (
+    *_KEY_COLUMNS,
+    "Section Name",
+    "Body Item Label",
+    "Metric Name",
+    "Metric Unit",
+    "Metric Value",
+)
 _ID_IN_LABEL = re.compile(r"^(.*\S)\s+\(([a-zA-Z][\w.:]*__[\w.:]+)\)$")
 
 Row = list[str]
@@ -43,6 +51,17 @@ class PageBlock:
 
     header: Row
     rows: list[Row] = field(default_factory=list)
+
+
+def require_columns(header: Row, names: Iterable[str], path: Path) -> None:
+    """Refuse a table whose header is damaged."""
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise InputError(
+            f"{path} has no column {', '.join(missing)}",
+            hint="the header is damaged; export the file again",
+            path=str(path),
+        )
 
 
 def _launch(cells: Mapping[str, str], path: Path) -> NcuLaunch:
@@ -92,8 +111,10 @@ def uses_decimal_comma(
 
 def read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
+    require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
     value_at = block.header.index("Metric Value")
-    rows = [row for row in block.rows if len(row) > value_at]
+    least = max(block.header.index(name) for name in _NEEDED_CELLS if name in block.header)
+    rows = [row for row in block.rows if len(row) > least]
     if len(rows) < len(block.rows):
         notes.append(
             f"{path.name}: {len(block.rows) - len(rows)} lines are no complete rows and were left out"
@@ -112,7 +133,7 @@ class _LongReader:
         self.launches: dict[tuple[str, ...], NcuLaunch] = {}
         self._header, self._place, self._path, self._decimal_comma = header, place, path, decimal_comma
         self._key_at = [place[name] for name in _KEY_COLUMNS if name in place]
-        self._section, self._item = place.get("Section Name", -1), place.get("Body Item Label", -1)
+        self._section, self._item = place["Section Name"], place.get("Body Item Label", -1)
         self._name, self._unit, self._value = (
             place["Metric Name"],
             place["Metric Unit"],
@@ -195,6 +216,7 @@ def read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]
     header, rows = block.header, block.rows
     if not rows:
         return []
+    require_columns(header, ("Kernel Name",), path)
     unit_row = rows[0]
     if unit_row[0] != "":
         raise InputError(

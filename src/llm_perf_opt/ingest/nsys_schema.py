@@ -126,7 +126,7 @@ class Export:
         if not kinds <= {int, NoneType}:
             strange = next(one for one in values if not isinstance(one, int | NoneType))
             raise InputError(
-                f"{self.path.name}: column {name} holds {strange!r} instead of a whole number ({self.schema})",
+                f"{self.path.name}: column {name} holds {strange!r}, not a whole number ({self.schema})",
                 path=str(self.path),
             )
         return np.array(

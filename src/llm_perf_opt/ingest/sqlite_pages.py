@@ -140,12 +140,15 @@ class PageReader:
         odd_rowids: list[Int64] = []
         total = 0
         for buffer, pages in self.batches(self.leaves(root)):
-            batch = _Batch(buffer, pages, self.page_size, self.usable)
-            for name, values in batch.decode(columns, text, pool):
-                parts[name].append(values)
+            try:
+                batch = _Batch(buffer, pages, self.page_size, self.usable)
+                for name, values in batch.decode(columns, text, pool):
+                    parts[name].append(values)
+            except IndexError as error:
+                raise PagesUnsupported("a value outside its page") from error
             odd = np.flatnonzero(batch.odd)
             odd_rows.append(odd + total)
-            odd_rowids.append(batch.rowid[odd])
+            odd_rowids.append(batch.rowids(odd))
             total += len(batch.cell)
         empty = np.empty(0, np.int64)
         return Decoded(
@@ -173,13 +176,38 @@ class _Batch:
         page = np.repeat(base, counts)
         pointer = page + 8 + 2 * (np.arange(len(page)) - first)
         self.cell = page + (buffer[pointer].astype(np.int64) << 8 | buffer[pointer + 1])
-        payload, position = self._varint(self.cell)
-        self.rowid, position = self._varint(position)
-        header, self.types_at = self._varint(position)
-        self.header_end = position + header
+        payload, position = self._short_varint(self.cell)
+        self.rowid_at = position
+        header, self.types_at = self._short_varint(position + self._rowid_size(position))
+        self.header_end = self.types_at + header - 1
         self.odd = payload > usable - 35
-        if ((payload + position - page > page_size) & ~self.odd).any() or (header > payload).any():
+        self.any_odd = bool(self.odd.any())
+        outside = self.header_end - 1 + payload - header - page > page_size
+        if (outside & ~self.odd).any() or (header > payload).any() or (header > 127).any():
             raise PagesUnsupported("record outside its page")
+
+    def rowids(self, rows: Int64) -> Int64:
+        """Return the row ids of some rows."""
+        return self._varint(self.rowid_at[rows])[0]
+
+    def _rowid_size(self, position: Int64) -> Int64 | int:
+        """Length of the row ids; they ascend, so that the first and the last tell for all."""
+        if not len(position):
+            return 0
+        ends = position[[0, -1]]
+        sizes = self._varint(ends)[1] - ends
+        return int(sizes[0]) if sizes[0] == sizes[1] else self._varint(position)[1] - position
+
+    def _short_varint(self, position: Int64) -> tuple[Int64, Int64]:
+        """As ``_varint``, quicker for values of one or two bytes."""
+        first = self.bytes[position].astype(np.int64)
+        long = first >= 128
+        if not long.any():
+            return first, position + 1
+        second = self.bytes[position + 1].astype(np.int64)
+        if (long & (second >= 128)).any():
+            return self._varint(position)
+        return np.where(long, (first & 127) << 7 | second, first), position + 1 + long
 
     def _varint(self, position: Int64) -> tuple[Int64, Int64]:
         """Return (value, position after it) of big-endian base-128 integers."""
@@ -201,8 +229,9 @@ class _Batch:
 
     def _word(self, position: Int64) -> Int64:
         """The eight bytes at each position, the first one most significant."""
-        word: Int64 = self.words[np.minimum(position, len(self.words) - 1)]
-        return word.byteswap(inplace=True)
+        if self.any_odd:
+            position = np.minimum(position, len(self.words) - 1)
+        return self.words[position].byteswap(inplace=True)
 
     def decode(
         self, columns: Sequence[tuple[str, int]], text: str | None, pool: TextPool
@@ -221,8 +250,6 @@ class _Batch:
             if int(serial.max(initial=0)) >= 128:
                 serial, types_at = self._long_types(serial, types_at + (used - 1))
                 types_word, used = self._word(types_at), 0
-            if (types_at + used > self.header_end)[~self.odd].any():
-                raise PagesUnsupported("a record with fewer columns than its table")
             size = self._sizes(serial)
             if column in wanted:
                 if wanted[column] == text:
@@ -230,6 +257,8 @@ class _Batch:
                 else:
                     yield wanted[column], self._integers(serial, value_at)
             value_at += size
+        if ((types_at + used > self.header_end) & ~self.odd).any():
+            raise PagesUnsupported("a record with fewer columns than its table")
 
     def _long_types(self, serial: Int64, position: Int64) -> tuple[Int64, Int64]:
         """Serial types of two bytes (text of 58 bytes and more); longer ones make the row odd."""
@@ -237,6 +266,7 @@ class _Batch:
         two = serial >= 128
         longer = two & (second >= 128)
         self.odd |= longer
+        self.any_odd = bool(self.odd.any())
         value = np.where(longer, 0, np.where(two, (serial & 127) << 7 | second, serial))
         return value, position + np.where(two, 2, 1)
 
@@ -247,13 +277,13 @@ class _Batch:
         return np.where(serial >= _FIRST_TEXT, (serial - _FIRST_TEXT) >> 1, _SIZES[np.minimum(serial, 127)])
 
     def _integers(self, serial: Int64, position: Int64) -> Int64:
-        kinds = np.bincount(serial[~self.odd] if self.odd.any() else serial, minlength=10)
+        serial = np.where(self.odd, 0, serial) if self.any_odd else serial
+        kinds = np.bincount(serial, minlength=10)
         if kinds[10:].any() or kinds[_REAL]:
             raise PagesUnsupported("an integer column holds something else")
-        serial = np.where(self.odd, 0, serial) if self.odd.any() else serial
         values = self._word(position) >> _SHIFTS[serial]
         for constant, meaning in ((0, NULL), (8, 0), (9, 1)):
-            if kinds[constant] or (constant == 0 and self.odd.any()):
+            if kinds[constant]:
                 values[serial == constant] = meaning
         return values
 
