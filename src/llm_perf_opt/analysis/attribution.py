@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.phases import RangeMeaning, RangeRule, meaning_of
+from llm_perf_opt.ingest.linking import distinct
 from llm_perf_opt.ingest.timeline import OpKind, Ranges, Timeline
 
 Int64 = npt.NDArray[np.int64]
@@ -77,31 +78,20 @@ def take_or_none(values: Int32, index: Int32) -> Int32:
     return np.where(index >= 0, values[np.maximum(index, 0)], NONE).astype(np.int32)
 
 
-def _codes(keys: Int64, limit: int) -> tuple[Int64, Int64]:
-    """Return (distinct keys in ascending order, position of each key among them); keys lie in [0, limit)."""
-    if limit > 4 * len(keys) + (1 << 20):
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        return distinct, inverse
-    seen = np.zeros(limit, bool)
-    seen[keys] = True
-    number = np.cumsum(seen) - 1
-    return np.flatnonzero(seen), number[keys]
-
-
 def range_paths(ranges: Ranges, names: int) -> RangePaths:
     """Number the distinct paths, level by level from the top."""
     path = np.full(len(ranges), NONE, np.int32)
     parents: list[int] = []
     labels: list[int] = []
     level, waiting = np.flatnonzero(ranges.parent < 0), np.flatnonzero(ranges.parent >= 0)
-    first, width = NONE, 1  # the paths one level up; above the top there is only "none"
+    first = NONE  # number of the first path one level up; above the top there is only "none"
     while len(level):
         above = take_or_none(path, ranges.parent[level]).astype(np.int64)
-        distinct, code = _codes((above - first) * names + ranges.name[level], width * names)
+        keys, code = distinct((above - first) * names + ranges.name[level])
         path[level] = code + len(labels)
-        parents.extend((distinct // names + first).tolist())
-        first, width = len(labels), len(distinct)
-        labels.extend((distinct % names).tolist())
+        parents.extend((keys // names + first).tolist())
+        first = len(labels)
+        labels.extend((keys % names).tolist())
         ready = path[ranges.parent[waiting]] >= 0
         level, waiting = waiting[ready], waiting[~ready]
     return RangePaths(path, parents, labels)
@@ -149,19 +139,17 @@ def _phases_in_time(ranges: Ranges, paths: RangePaths, phase: list[str | None]) 
     return tuple(sorted(begin, key=lambda name: (begin[name], name)))
 
 
-def totals(
-    timeline: Timeline, keys: Int64, limit: int, rows: npt.NDArray[np.bool_] | None = None
-) -> dict[int, Total]:
-    """Sum launches and device time of operations by ``keys`` (in [0, limit)); exact integers."""
+def totals(timeline: Timeline, keys: Int64, rows: npt.NDArray[np.bool_] | None = None) -> dict[int, Total]:
+    """Sum launches and device time of operations by ``keys``; exact integers."""
     durations = timeline.ops.end_ns - timeline.ops.start_ns
     if rows is not None:
         keys, durations = keys[rows], durations[rows]
-    distinct, code = _codes(keys.astype(np.int64), limit)
-    launches = np.bincount(code, minlength=len(distinct))
-    total = exact_sums(code, durations, len(distinct))
+    groups, code = distinct(keys.astype(np.int64))
+    launches = np.bincount(code, minlength=len(groups))
+    total = exact_sums(code, durations, len(groups))
     return {
         key: Total(count, time)
-        for key, count, time in zip(distinct.tolist(), launches.tolist(), total.tolist(), strict=True)
+        for key, count, time in zip(groups.tolist(), launches.tolist(), total.tolist(), strict=True)
     }
 
 
@@ -178,7 +166,7 @@ def by_path_and_name(
     """Totals by (path, name); path -1 is "outside all ranges"."""
     names = max(1, len(timeline.names))
     keys = (attribution.op_path.astype(np.int64) + 1) * names + timeline.ops.name
-    found = totals(timeline, keys, (len(attribution.paths.name) + 1) * names, timeline.ops.kind == kind)
+    found = totals(timeline, keys, timeline.ops.kind == kind)
     return {(key // names - 1, key % names): total for key, total in found.items()}
 
 

@@ -6,7 +6,9 @@ sets are equal exactly when their arrays are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -101,28 +103,30 @@ def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:
 
 def intersect(left: IntervalSet, right: IntervalSet) -> IntervalSet:
     """Return what is in both sets."""
-    if not len(left) or not len(right):
-        return EMPTY
-    points = np.unique(np.concatenate((left.start, left.end, right.start, right.end)))
-    begin, finish = points[:-1], points[1:]
-    both = _covers(left, begin) & _covers(right, begin)
-    return union(begin[both], finish[both])
+    first = np.searchsorted(right.end, left.start, side="right")
+    last = np.searchsorted(right.start, left.end, side="left")
+    count = np.maximum(last - first, 0)
+    mine = np.repeat(np.arange(len(left)), count)
+    other = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count - first, count)
+    return IntervalSet(
+        np.maximum(left.start[mine], right.start[other]), np.minimum(left.end[mine], right.end[other])
+    )
 
 
-def _covers(one: IntervalSet, at: Int64) -> npt.NDArray[np.bool_]:
-    index = np.searchsorted(one.start, at, side="right") - 1
-    return (index >= 0) & (one.end[np.maximum(index, 0)] > at)
+def growing(layers: Sequence[IntervalSet]) -> list[IntervalSet]:
+    """Return the union of the first layer, of the first two, and so on."""
+    return list(accumulate(layers, unite))
 
 
-def shares(window: IntervalSet, layers: list[IntervalSet]) -> list[int]:
-    """Split a window without overlap: each layer gets what no earlier layer covers; the rest comes last.
+def steps(window: IntervalSet, unions: Sequence[IntervalSet]) -> list[int]:
+    """Split a window by a growing list of sets: what each adds to the one before; the rest comes last.
 
-    The result sums to the window's length by construction: the shares are the steps of a growing union.
+    The result sums to the window's length by construction.
     """
-    result, covered, before = [], EMPTY, 0
-    for layer in layers:
-        covered = unite(covered, layer)
-        reach = covered.length_within(window)
-        result.append(reach - before)
-        before = reach
-    return [*result, window.length_ns - before]
+    reach = [0, *(one.length_within(window) for one in unions), window.length_ns]
+    return [after - before for before, after in pairwise(reach)]
+
+
+def shares(window: IntervalSet, layers: Sequence[IntervalSet]) -> list[int]:
+    """Split a window without overlap: each layer gets what no earlier layer covers; the rest comes last."""
+    return steps(window, growing(layers))

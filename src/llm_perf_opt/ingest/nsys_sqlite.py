@@ -16,6 +16,7 @@ import numpy as np
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.linking import (
     UNKNOWN,
+    distinct,
     launching_rows,
     link_ranges,
     order_by_thread,
@@ -146,9 +147,9 @@ def _graphs(export: Export, pool: TextPool) -> _Ops:
 def _copies(export: Export, pool: TextPool) -> _Ops:
     columns = _read_ops(export, COPIES, "bytes", "copyKind")
     labels = _DIRECTIONS | export.labels("ENUM_CUDA_MEMCPY_OPER")
-    kinds, inverse = np.unique(columns.pop("copyKind"), return_inverse=True)
+    kinds, position = distinct(columns.pop("copyKind"))
     index = [pool.add(f"[CUDA memcpy {labels.get(kind, f'kind {kind}')}]") for kind in kinds.tolist()]
-    return _ops(columns, np.array(index, np.int64)[inverse], OpKind.COPY, _known(columns.pop("bytes")))
+    return _ops(columns, _picked(index, position), OpKind.COPY, _known(columns.pop("bytes")))
 
 
 def _memsets(export: Export, pool: TextPool) -> _Ops:
@@ -193,10 +194,9 @@ def _waits(
     where = columns["globalPid"].copy()  # the process stands for its unknown thread
     where[call >= 0] = thread[call[call >= 0]]
     labels = _SYNC_LABELS | export.labels("ENUM_CUPTI_SYNC_TYPE")
-    kinds, inverse = np.unique(columns["syncType"], return_inverse=True)
+    kinds, position = distinct(columns["syncType"])
     index = [pool.add(f"{SYNC_PREFIX} {labels.get(kind, f'type {kind}')}") for kind in kinds.tolist()]
-    name = np.array(index, np.int64)[inverse] if index else np.empty(0, np.int64)
-    return columns["start"], columns["end"], _known(where), name
+    return columns["start"], columns["end"], _known(where), _picked(index, position)
 
 
 def _ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, Any]:
@@ -234,11 +234,10 @@ def _range_names(export: Export, pool: TextPool, columns: dict[str, Int64]) -> I
     name = columns["text"].copy() if "text" in columns else np.full(len(columns["start"]), UNKNOWN, np.int64)
     name[name == NULL] = UNKNOWN
     registered = np.flatnonzero((name < 0) & (columns["textId"] != NULL))
-    ids, inverse = np.unique(columns["textId"][registered], return_inverse=True)
+    ids, position = distinct(columns["textId"][registered])
     found = export.strings(ids.tolist())
     index = [pool.add(operator_name(found[one])) if one in found else UNKNOWN for one in ids.tolist()]
-    if index:
-        name[registered] = np.array(index, np.int64)[inverse]
+    name[registered] = _picked(index, position)
     if (name < 0).any():
         name[name < 0] = pool.add("[range without a name]")
     return name

@@ -119,7 +119,7 @@ class PageReader:
         """Yield (buffer, pages in it); the buffer is reused and has some spare bytes at its end."""
         per_batch = max(1, _BATCH_BYTES // self.page_size)
         buffer = np.zeros(per_batch * self.page_size + _PADDING, np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         for first in range(0, len(pages), per_batch):
             chunk = pages[first : first + per_batch]
             breaks = np.flatnonzero(np.diff(chunk) != 1) + 1
@@ -165,7 +165,7 @@ class _Batch:
     def __init__(self, buffer: Bytes, pages: int, page_size: int, usable: int) -> None:
         self.bytes = buffer
         # Any byte position as the start of a 64-bit word: one gather fetches a whole value.
-        self.words: Int64 = np.ndarray((len(buffer) - 7,), "<i8", buffer, strides=(1,))  # type: ignore[call-overload]
+        self.words: Int64 = np.ndarray((len(buffer) - 7,), "<i8", buffer, strides=(1,))
         base = np.arange(pages, dtype=np.int64) * page_size
         if (buffer[base] != _LEAF_TABLE).any():
             raise PagesUnsupported("a leaf page of another type")
