@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from llm_perf_opt.config.schema import DatasetConfig, SamplingConfig
 from llm_perf_opt.files import sha256_of
 from llm_perf_opt.workloads.datasets.annotations import Annotations, page_text
-from llm_perf_opt.workloads.datasets.inputs import inputs_document
+from llm_perf_opt.workloads.datasets.inputs import inputs_document, write_inputs
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench, sample_ids
 
 
@@ -196,4 +197,5 @@ def test_inputs_document_is_plain_and_complete(tmp_path: Path) -> None:
     assert document["left_out"] == []
     assert [entry["id"] for entry in document["samples"]] == ["a.png", "a.png@epoch2"]
     assert document["samples"][0]["sha256"] == sha256_of(tmp_path / "images" / "a.png")
-    assert json.loads(json.dumps(document)) == document
+    path = write_inputs(tmp_path / "inputs.yaml", dataset.samples(), dataset.problems())
+    assert yaml.safe_load(path.read_text()) == document

@@ -13,20 +13,23 @@ from markdown_it import MarkdownIt
 from llm_perf_opt.reporting.escape import md_block, md_cell, md_code, md_target, md_text, one_line, visible
 
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-PIECES = list("`*_{}[]()#+-.!|~$^=@:<>&\\'\"/ \n\t") + [
-    "a",
-    "Z9",
-    "<script>",
-    "](x)",
-    "http://x.y",
-    "www.x.y",
-    "1. ",
-    "---",
-    "```",
-    "&amp;",
-    "\x00",
-    "\u202e",
-    "é",
+PIECES = [
+    *"`*_{}[]()#+-.!|~$^=@:<>&\\'\"/ \n\t",
+    *[
+        "a",
+        "Z9",
+        "<script>",
+        "](x)",
+        "http://x.y",
+        "www.x.y",
+        "1. ",
+        "---",
+        "```",
+        "&amp;",
+        "\x00",
+        "\u202e",
+        "é",
+    ],
 ]
 nasty = st.lists(st.sampled_from(PIECES), max_size=25).map("".join)
 

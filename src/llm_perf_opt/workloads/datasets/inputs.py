@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from llm_perf_opt.files import atomic_write_text
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.datasets.filelist import printable
 
@@ -18,6 +22,12 @@ def inputs_document(samples: Iterable[Sample], problems: Sequence[str] = ()) -> 
         "left_out": list(problems),
         "samples": [_entry(sample) for sample in listed],
     }
+
+
+def write_inputs(path: Path, samples: Iterable[Sample], problems: Sequence[str] = ()) -> Path:
+    """Write ``inputs.yaml``."""
+    document = inputs_document(samples, problems)
+    return atomic_write_text(path, yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110))
 
 
 def _entry(sample: Sample) -> dict[str, Any]:
