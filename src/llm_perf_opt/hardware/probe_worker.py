@@ -1,0 +1,124 @@
+"""Measure this machine: large matrix products and streaming memory. Runs as a program of its own.
+
+``python -m llm_perf_opt.hardware.probe_worker cpu THREADS DTYPE…`` prints one JSON object per line as each
+result is in, so that a processor that kills the process on an instruction it announced but does not have
+(seen with bfloat16 on virtual machines) loses only what came after.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_BUDGET_S = 0.6
+"""Measuring time per quantity, after warm-up."""
+_CPU_SIDES = (512, 1024, 2048, 4096)
+_GPU_SIDES = (2048, 4096, 8192, 16384)
+_LONG_ENOUGH_S = 0.03
+"""A product this long hides the cost of starting it."""
+_MIN_STREAM_BYTES = 256 << 20
+_MAX_STREAM_BYTES = 1 << 30
+
+
+def best_time(call: Callable[[], object], wait: Callable[[], object], budget_s: float = _BUDGET_S) -> float:
+    """Return the shortest time of ``call``: a ceiling is what the machine can do when nothing disturbs it."""
+    call()
+    wait()
+    best, started, rounds = float("inf"), time.perf_counter(), 0
+    while rounds < 3 or time.perf_counter() - started < budget_s:
+        begin = time.perf_counter()
+        call()
+        wait()
+        best = min(best, time.perf_counter() - begin)
+        rounds += 1
+    return best
+
+
+def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], object]) -> tuple[float, int]:
+    """Return the best rate of square products and the side it was reached at."""
+    best, best_side = 0.0, 0
+    for side in _GPU_SIDES if device != "cpu" else _CPU_SIDES:
+        a = torch.randn(side, side, device=device).to(dtype)
+        b = torch.randn(side, side, device=device).to(dtype)
+        out = torch.empty(side, side, device=device, dtype=dtype)
+
+        def product(a: Any = a, b: Any = b, out: Any = out) -> object:
+            return torch.mm(a, b, out=out)
+
+        first = best_time(product, wait, budget_s=0.0)
+        seconds = min(first, best_time(product, wait, budget_s=_BUDGET_S / 2))
+        if 2.0 * side**3 / seconds > best:
+            best, best_side = 2.0 * side**3 / seconds, side
+        if seconds > _LONG_ENOUGH_S:
+            break
+    return best, best_side
+
+
+def stream_bytes_per_s(torch: Any, device: str, wait: Callable[[], object]) -> tuple[float, str]:
+    """Return the best of a copy, a sum and a matrix-vector product over more memory than any cache holds."""
+    count = stream_bytes(device) // 4
+    side = 4096
+    source = torch.ones(count // side, side, device=device)
+    target = torch.empty_like(source)
+    vector = torch.ones(side, device=device)
+    size = float(source.numel() * 4)
+    calls: dict[str, tuple[Callable[[], object], float]] = {
+        "copy": (lambda: target.copy_(source), 2 * size),
+        "sum": (lambda: source.sum(), size),
+        "matrix-vector product": (lambda: torch.mv(source, vector), size),
+    }
+    rates = {name: moved / best_time(call, wait) for name, (call, moved) in calls.items()}
+    fastest = max(rates, key=lambda name: rates[name])
+    return rates[fastest], fastest
+
+
+def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Return a buffer size well above the last cache, within reason."""
+    if device != "cpu":
+        return _MAX_STREAM_BYTES
+    largest = 0
+    for path in caches.glob("index*/size"):
+        text = path.read_text(encoding="ascii").strip()
+        if text.endswith("K") and text[:-1].isdigit():
+            largest = max(largest, int(text[:-1]) << 10)
+    return min(max(_MIN_STREAM_BYTES, 4 * largest), _MAX_STREAM_BYTES)
+
+
+def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, object]]:
+    """Yield one result at a time; the types asked for last come last."""
+    import torch
+
+    if threads > 0:
+        torch.set_num_threads(threads)
+    yield {"kind": "start", "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
+
+    def wait() -> object:
+        return torch.cuda.synchronize(device) if device != "cpu" else None
+
+    with torch.inference_mode():
+        if "bandwidth" in dtypes:
+            rate, how = stream_bytes_per_s(torch, device, wait)
+            yield {"kind": "bandwidth", "bytes_per_s": rate, "how": how}
+        for name in dtypes:
+            if name == "bandwidth":
+                continue
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            kind = torch.float32 if name == "tf32" else getattr(torch, name)
+            rate, side = gemm_flops_per_s(torch, device, kind, wait)
+            yield {"kind": "gemm", "dtype": name, "flops_per_s": rate, "side": side}
+
+
+def main(argv: list[str]) -> int:
+    """Print results as they come."""
+    device, threads, *dtypes = argv
+    for result in measure(device, int(threads), dtypes):
+        print(json.dumps(result), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
