@@ -101,12 +101,16 @@ def _known(values: Int64, fallback: int = UNKNOWN) -> Int64:
 
 def _named(export: Export, ids: Int64, pool: TextPool, kind: str) -> Int64:
     """Turn string ids into indices of the pool."""
-    distinct, inverse = np.unique(ids, return_inverse=True)
-    found = export.strings(distinct.tolist())
-    index = [
-        pool.add(found.get(one, f"[{kind} without a name, string id {one}]")) for one in distinct.tolist()
-    ]
-    return np.array(index, np.int64)[inverse] if index else np.empty(0, np.int64)
+    used, position = distinct(ids)
+    found = export.strings(used.tolist())
+    return _picked(
+        [pool.add(found.get(one, f"[{kind} without a name, string id {one}]")) for one in used.tolist()],
+        position,
+    )
+
+
+def _picked(index: list[int], position: Int64) -> Int64:
+    return np.array(index, np.int64)[position] if index else np.empty(0, np.int64)
 
 
 def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
