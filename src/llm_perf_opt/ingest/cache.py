@@ -1,0 +1,170 @@
+"""A second look at a large capture costs next to nothing: its timeline, as columns on disk.
+
+The cache lies in the user's cache directory (or in a directory of the caller's, such as the run's), never beside
+somebody's capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
+of the reader; it is a single file whose columns are mapped into memory, so that opening it reads almost nothing.
+A cache that is damaged, foreign or cannot be written is as good as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llm_perf_opt.errors import ToolError
+from llm_perf_opt.files import atomic_path
+from llm_perf_opt.ingest.timeline import DeviceOps, HostCalls, Ranges, Timeline
+
+CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
+"""Environment variable: another directory for caches; ``off`` for none."""
+
+_VERSION = 3
+"""Raise whenever a reader would read the same file differently."""
+_MAGIC = b"LPOTL\0\0\1"
+_ALIGNMENT = 64
+_SMALLEST_BYTES = 16 << 20
+_LARGEST_TOTAL_BYTES = 8 << 30
+_SUFFIX = ".timeline"
+_TABLES: dict[str, type[Any]] = {"ops": DeviceOps, "calls": HostCalls, "ranges": Ranges}
+
+
+def cache_directory() -> Path | None:
+    """Return where caches go; ``None`` when switched off."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen is not None and chosen.strip().lower() in ("off", "0", "none", ""):
+        return None
+    if chosen:
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "llm-perf-opt"
+
+
+def cached(
+    path: Path,
+    read: Callable[[Path], Timeline],
+    *,
+    directory: Path | None = None,
+    smallest: int = _SMALLEST_BYTES,
+) -> Timeline:
+    """Return ``read(path)``, from the cache when this very file was read before.
+
+    Files below ``smallest`` bytes are not worth it. ``directory`` overrides the user's cache directory.
+    """
+    directory = directory if directory is not None else cache_directory()
+    size = path.stat().st_size if path.is_file() else 0
+    if directory is None or size < smallest:
+        return read(path)
+    key = _key(path)
+    entry = directory / f"{key['name']}{_SUFFIX}"
+    found = load_timeline(entry, key)
+    if found is not None:
+        return found
+    timeline = read(path)
+    if _key(path) == key:  # the file did not change meanwhile
+        _store_quietly(entry, key, timeline)
+    return timeline
+
+
+def _key(path: Path) -> dict[str, Any]:
+    real = path.resolve()
+    state = real.stat()
+    identity = [str(real), state.st_size, state.st_mtime_ns, state.st_ino, state.st_dev, _VERSION]
+    digest = hashlib.sha256(json.dumps(identity).encode("utf-8", errors="surrogatepass")).hexdigest()
+    return {"identity": identity, "name": digest[:32]}
+
+
+def _store_quietly(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
+    """Write the entry if that is possible; a full disk or a read-only home is no reason to fail."""
+    try:
+        save_timeline(entry, key, timeline)
+        _make_room(entry.parent)
+    except (OSError, ToolError):
+        return
+
+
+def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
+    """Write a timeline as one file of aligned columns behind a JSON header."""
+    columns: list[dict[str, Any]] = []
+    arrays = []
+    offset = 0
+    for table, kind in _TABLES.items():
+        for field in fields(kind):
+            array = np.ascontiguousarray(getattr(getattr(timeline, table), field.name))
+            columns.append(
+                {"table": table, "name": field.name, "type": array.dtype.str, "n": len(array), "at": offset}
+            )
+            arrays.append(array)
+            offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    head = {
+        "key": key,
+        "columns": columns,
+        "names": timeline.names,
+        "source": timeline.source,
+        "devices": {str(number): name for number, name in timeline.devices.items()},
+        "facts": timeline.facts,
+        "warnings": list(timeline.warnings),
+        "bytes": offset,
+    }
+    text = json.dumps(head, ensure_ascii=True).encode()
+    with atomic_path(entry) as temporary, temporary.open("wb") as stream:
+        stream.write(_MAGIC + struct.pack("<Q", len(text)) + text)
+        stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+        for array in arrays:
+            stream.write(array.data)
+            stream.write(b"\0" * (-array.nbytes % _ALIGNMENT))
+
+
+def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
+    """Map an entry into memory; ``None`` when it is absent, damaged or of another file."""
+    try:
+        with entry.open("rb") as stream:
+            start = stream.read(16)
+            if len(start) < 16 or not start.startswith(_MAGIC):
+                return None
+            (length,) = struct.unpack("<Q", start[8:])
+            if length > entry.stat().st_size:
+                return None
+            head = json.loads(stream.read(length))
+        base = -(-(16 + length) // _ALIGNMENT) * _ALIGNMENT
+        if head["key"] != key or entry.stat().st_size != base + head["bytes"]:
+            return None
+        whole = np.memmap(entry, np.uint8, "r") if base + head["bytes"] else np.empty(0, np.uint8)
+        tables: dict[str, dict[str, Any]] = {table: {} for table in _TABLES}
+        for column in head["columns"]:
+            begin = base + column["at"]
+            size = np.dtype(column["type"]).itemsize * column["n"]
+            tables[column["table"]][column["name"]] = np.asarray(whole[begin : begin + size]).view(
+                column["type"]
+            )
+        os.utime(entry)
+        return Timeline(
+            source=head["source"],
+            names=head["names"],
+            ops=DeviceOps(**tables["ops"]),
+            calls=HostCalls(**tables["calls"]),
+            ranges=Ranges(**tables["ranges"]),
+            devices={int(number): name for number, name in head["devices"].items()},
+            facts=head["facts"],
+            warnings=tuple(head["warnings"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _make_room(directory: Path) -> None:
+    """Remove the entries that were not used for longest, until the rest fits."""
+    entries = [(one.stat().st_mtime_ns, one.stat().st_size, one) for one in directory.glob(f"*{_SUFFIX}")]
+    total = sum(size for _, size, _ in entries)
+    for _, size, entry in sorted(entries)[:-1]:
+        if total <= _LARGEST_TOTAL_BYTES:
+            return
+        entry.unlink(missing_ok=True)
+        total -= size
