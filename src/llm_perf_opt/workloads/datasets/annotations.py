@@ -63,9 +63,6 @@ class Annotations:
             raise ValueError("it is not a list of pages")
         return cls(pages)
 
-    def __len__(self) -> int:
-        return len(self._by_name)
-
     def reference(self, image_name: str) -> str | None:
         """Return the text of the page with this image, if it is annotated."""
         if image_name in self._by_name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,6 @@ class OmniDocBench:
         self._root = self._find_root()
         self._paths = self._find_images()
         self._ids = sample_ids(self._paths, self._root)
-        self._annotations = self._load_annotations()
         self._samples: dict[int, Sample | None] = {}
 
     @property
@@ -98,7 +98,9 @@ class OmniDocBench:
             key="dataset.fallback_patterns",
         )
 
-    def _load_annotations(self) -> Annotations | None:
+    @functools.cached_property
+    def _annotations(self) -> Annotations | None:
+        """References, read when the first image is: the file has 80 MB, and finding the images does not need it."""
         path = find_annotations(self._root) if self._root is not None else None
         if path is None:
             return None
@@ -125,7 +127,7 @@ class OmniDocBench:
             return None
         if facts.frames > 1:
             LOGGER.info("%s has %d frames; the first is used", name, facts.frames)
-        reference = self._annotations.reference(path.name) if self._annotations else None
+        reference = self._annotations.reference(path.name) if self._annotations is not None else None
         size = {"width": facts.width, "height": facts.height}
         return Sample(id=name, path=path, reference=reference, sha256=sha256_of(path), extra=size)
 
