@@ -17,7 +17,17 @@ from llm_perf_opt.analysis.static_counts import (
     expected_distinct_experts,
     roll_up,
 )
-from llm_perf_opt.summary.model import Coverage, Params, Static, StaticModule, StaticPhase
+from llm_perf_opt.summary.model import (
+    AttentionPart,
+    Coverage,
+    ExpertPart,
+    KvPart,
+    Params,
+    Scaling,
+    Static,
+    StaticModule,
+    StaticPhase,
+)
 
 OTHER = "other"
 """Component label of work outside every labelled module."""
@@ -176,6 +186,43 @@ def build_static(
         coverage=coverage(counts, flops),
         conventions=conventions.describe(),
         components=by_component,
+        scaling=scaling_facts(tree, counts, conventions, flops, layers),
+    )
+
+
+def scaling_facts(
+    tree: ModelTree,
+    counts: Mapping[str, PhaseCount],
+    conventions: Conventions,
+    flops: Mapping[str, Mapping[str, int]],
+    layers: list[KvLayers],
+) -> Scaling | None:
+    """Return what other batch sizes, contexts and data types change; ``None`` without a language model."""
+    prefill, decode = counts.get("prefill"), counts.get("decode")
+    if prefill is None or decode is None:
+        return None
+    attention: dict[tuple[str, int | None], float] = {}
+    for phase, count in (("prefill", prefill), ("decode", decode)):
+        for use in count.attention:
+            key = (phase, use.window)
+            attention[key] = attention.get(key, 0) + attention_flops_under(use, conventions.causal)
+    experts: dict[tuple[int, int], float] = {}
+    for param in tree.params:
+        chosen = decode.experts.get(param.module)
+        if param.experts and chosen is not None:
+            size = (param.experts, chosen.top_k)
+            experts[size] = experts.get(size, 0) + param.nbytes
+    return Scaling(
+        batch_size=decode.batch_size,
+        prompt_tokens=prefill.positions,
+        context_tokens=max((use.held - use.tokens for use in decode.cache.values()), default=0),
+        element_bytes=tree.weight_bytes() / max(tree.total_params(), 1),
+        attention=[AttentionPart(phase, value, window) for (phase, window), value in attention.items()],
+        head_flops={
+            phase: own[tree.head] for phase, own in flops.items() if tree.head and own.get(tree.head)
+        },
+        experts=[ExpertPart(size, number, top_k) for (number, top_k), size in experts.items()],
+        kv=[KvPart(group.layers, group.bytes_per_token, group.window) for group in layers],
     )
 
 

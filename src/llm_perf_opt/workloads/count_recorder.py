@@ -43,6 +43,7 @@ class Recorder:
         named = dict(model.named_parameters())
         self._params = {id(param): name for name, param in named.items()}
         self._storages = {param.untyped_storage()._cdata: name for name, param in named.items()}
+        self._gathered: list[torch.Tensor] = []  # keeps storages alive, so that their identity stays theirs
         self._experts = {param.module for param in tree.params if param.experts}
         self._head = tree.head
         self._operators: dict[Any, _Operator] = {}
@@ -69,6 +70,10 @@ class Recorder:
             self._note_rows(path, args[0], out)
             return
         self._note_parameters(path, args)
+        if info.name == "aten::index" and (name := self._params.get(id(args[0]))) is not None:
+            # Chosen experts copied out of their stack (batched products) are still weights, not activations.
+            self._gathered.append(out)
+            self._storages[out.untyped_storage()._cdata] = name
         if info.cost == "formula" and info.formula is not None:
             flops = info.formula(args, out)
             if info.attention:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from llm_perf_opt.analysis.static_counts import ModelTree, ModuleInfo, ParamInfo, PhaseCount
 from llm_perf_opt.workloads.count_recorder import Recorder
 from llm_perf_opt.workloads.flop_formulas import attention_flops
+from llm_perf_opt.workloads.meta_shapes import quick_result
 
 
 def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = None) -> ModelTree:
@@ -104,7 +105,9 @@ class _OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             if parts is not NotImplemented:
                 return parts
             self._whole.add(func)
-        out = func(*args, **kwargs)
+        out = quick_result(func, args) if not kwargs else None
+        if out is None:
+            out = func(*args, **kwargs)
         self._recorder.note_operator(info, args, out)
         return out
 

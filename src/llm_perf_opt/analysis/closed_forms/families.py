@@ -96,7 +96,7 @@ def _deepseek_ocr2_views(config: Config) -> ViewFlops:
         positions = sam.output_side(size) ** 2
         return {
             "sam": sam.flops(size),
-            "encoder": encoder.flops(2 * positions),
+            "vision_encoder": encoder.flops(2 * positions),
             "projector": projector_flops(positions, encoder.hidden, text),
         }
 
