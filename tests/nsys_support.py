@@ -1,0 +1,102 @@
+"""Shared by the Nsight tests: a configuration without Hydra, a stage context, a stand-in for nsys."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.config import schema
+from llm_perf_opt.profiling.artifacts import Artifacts
+from llm_perf_opt.stages.base import StageConfig, StageContext
+from llm_perf_opt.stages.nsys import NsysConfig
+
+
+class RecordedProgress:
+    """Keeps what a stage reports."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def task(self, title: str, total: int | None = None) -> Iterator[RecordedProgress]:
+        self.notes.append(title)
+        yield self
+
+    def advance(self, steps: int = 1, note: str | None = None) -> None:
+        self.notes.append(note or "")
+
+    def say(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def app_config(nsys: NsysConfig | None = None, **sections: Any) -> schema.AppConfig:
+    """An AppConfig of defaults; ``run=RunConfig(...)`` and so on replace sections."""
+    parts: dict[str, Any] = {
+        "run": schema.RunConfig(),
+        "artifacts": schema.ArtifactsConfig(runs_dir="/unused"),
+        "model": schema.ModelConfig(),
+        "infer": schema.InferConfig(),
+        "dataset": schema.DatasetConfig(),
+        "hardware": schema.HardwareConfig(),
+        "workload_command": schema.WorkloadCommandConfig(),
+    }
+    pipeline: dict[str, StageConfig] = {"nsys": nsys or NsysConfig(enable=True)}
+    return schema.AppConfig(**{**parts, "pipeline": pipeline, **sections})
+
+
+def stage_context(root: Path, nsys: NsysConfig | None = None, **sections: Any) -> StageContext:
+    return StageContext(app_config(nsys, **sections), Artifacts.for_run(root), RecordedProgress())
+
+
+def with_command(*words: str) -> dict[str, Any]:
+    return {"workload_command": schema.WorkloadCommandConfig(command=list(words), timeout_s=60.0)}
+
+
+def write_program(path: Path, text: str) -> Path:
+    """Write an executable script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+FAKE_NSYS = """#!{python}
+import os, pathlib, signal, subprocess, sys, time
+arguments = sys.argv[1:]
+verb = arguments[0] if arguments else ""
+state = pathlib.Path({state!r})
+if verb == "--version":
+    print("NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0")
+elif verb == "stats" and "--help-reports" in arguments:
+    print("\\nThe following built-in reports are available:\\n\\n  cuda_gpu_kern_sum[:base] -- CUDA GPU Kernel Summary")
+elif verb == "profile" and "--help" in arguments:
+    print("\\t-t, --trace=\\n\\t--cuda-graph-trace=\\n")
+elif verb == "shutdown":
+    (state / "shutdown").write_text(" ".join(arguments))
+elif verb == "profile":
+    out = arguments[arguments.index("-o") + 1]
+    with open(state / "calls", "a") as log:
+        log.write("call\\n")
+    calls = len((state / "calls").read_text().split())
+    def report(path=out + ".nsys-rep", size=10):
+        pathlib.Path(path).write_bytes(b"r" * size)
+        print("Generated:\\n    " + str(path), flush=True)
+{body}
+else:
+    sys.exit("unexpected: " + " ".join(arguments))
+"""
+
+
+def fake_nsys(folder: Path, body: str) -> Path:
+    """A stand-in whose ``profile`` runs ``body``: for faults the real tool does not show on demand."""
+    import sys
+    import textwrap
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = FAKE_NSYS.format(
+        python=sys.executable, state=str(folder), body=textwrap.indent(textwrap.dedent(body), "    ")
+    )
+    return write_program(folder / "nsys", text)
