@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from llm_perf_opt.files import atomic_write_json
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
 from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NAME = "direct_inference"
 TIMINGS_NAME = "timings.json"
+INPUTS_NAME = "inputs.json"
+"""In the stage's scratch: the samples really used, for ``inputs.yaml``."""
 _NAMED = 3
 
 
@@ -80,8 +83,10 @@ class DirectInferenceStage(Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Run the samples that have no prediction yet; write predictions, timings and gallery."""
+        from llm_perf_opt.workloads.datasets.inputs import inputs_document
         from llm_perf_opt.workloads.outputs.writer import OutputWriter
         from llm_perf_opt.workloads.registry import load_dataset
+        from llm_perf_opt.workloads.results import write_timings
         from llm_perf_opt.workloads.setup import workload_config
 
         config = context.stage_config(NAME, DirectInferenceConfig)
@@ -91,19 +96,17 @@ class DirectInferenceStage(Stage):
         folder = context.artifacts.out_dir(NAME)
         with OutputWriter(config.output, NAME, folder, workload) as writer:
             pending = writer.pending(samples)
-            if len(pending) < len(samples):
-                context.progress.say(
-                    f"{len(samples) - len(pending)} of {len(samples)} predictions are there already"
-                )
+            if there := len(samples) - len(pending):
+                context.progress.say(f"{there} of {len(samples)} predictions are there already")
             result = _infer(context, workload, pending, writer) if pending else None
             problems = [*dataset.problems(), *(result.problems if result else [])]
             files = writer.finish([_left_out(problems)] if problems else [])
         if result is not None:
-            from llm_perf_opt.workloads.results import write_timings
-
             files.append(write_timings(folder / TIMINGS_NAME, result))
         elif (folder / TIMINGS_NAME).exists():
             files.append(folder / TIMINGS_NAME)
+        used = inputs_document(_used(samples, pending, result), problems)
+        atomic_write_json(context.artifacts.tmp_dir(NAME) / INPUTS_NAME, used)
         return _stage_result(files, problems)
 
 
@@ -128,6 +131,15 @@ def _infer(
         # What is there so far is worth looking at; the predictions themselves are on disk already.
         writer.finish(["Interrupted: these are the predictions made before."])
         raise
+
+
+def _used(
+    samples: Sequence[Sample], pending: Sequence[Sample], result: WorkloadResult | None
+) -> list[Sample]:
+    """Return the samples with an answer, from this run or an interrupted one, in their order."""
+    waiting = {sample.id for sample in pending}
+    answered = {answer.sample.id for answer in result.samples} if result is not None else set()
+    return [sample for sample in samples if sample.id not in waiting or sample.id in answered]
 
 
 def _left_out(problems: Sequence[str]) -> str:
