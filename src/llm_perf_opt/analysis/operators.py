@@ -79,3 +79,29 @@ def _phase_of_rows(table: OperatorTable, attribution: Attribution | None) -> Int
     if attribution is None:
         return np.full(len(table), -1, np.int32)
     return take_or_none(attribution.path_phase, take_or_none(attribution.paths.of_range, table.range))
+
+
+def module_host_times(
+    timeline: Timeline, attribution: Attribution
+) -> dict[tuple[str, str], tuple[float, int]]:
+    """Return host seconds and calls by (module or component, phase), from annotations around module calls.
+
+    On a CPU this is the module's time; with a GPU it is the time the host took to queue its work.
+    """
+    durations = timeline.ranges.end_ns - timeline.ranges.start_ns
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for path, meaning in enumerate(attribution.meanings):
+        label = meaning.module if meaning.role == "module" else meaning.component
+        phase = int(attribution.path_phase[path])
+        if label is None or phase < 0 or _called_by_itself(attribution, path):
+            continue
+        rows = attribution.paths.of_range == path
+        before = found.get((label, attribution.phases[phase]), (0.0, 0))
+        seconds = before[0] + int(durations[rows].sum()) / 1e9
+        found[label, attribution.phases[phase]] = (seconds, before[1] + int(rows.sum()))
+    return found
+
+
+def _called_by_itself(attribution: Attribution, path: int) -> bool:
+    names = attribution.paths.name
+    return any(names[above] == names[path] for above in attribution.paths.ancestors(path)[1:])
