@@ -12,7 +12,7 @@ from llm_perf_opt import units
 from llm_perf_opt.summary.model import Bound, Budget, Kernel, Summary, Verdict
 
 PHASES = ("vision", "prefill", "decode")
-WHOLE = "run"
+WHOLE = "all"
 """Key of the whole capture, where it does not tell phases apart."""
 
 BUSY_ENOUGH = 0.5

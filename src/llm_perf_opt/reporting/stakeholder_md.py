@@ -11,7 +11,7 @@ _PHASE_WORDS = {
     "vision": "Looking at the image",
     "prefill": "Reading the request",
     "decode": "Writing the answer",
-    "run": "The run as a whole",
+    "all": "The run as a whole",
 }
 _BOUND_WORDS = {
     "compute": "limited by how fast the processor can calculate",

@@ -41,7 +41,7 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     """Summarise and report a run, also one that failed or was interrupted."""
     summary = assemble_run(outcome.run_dir)
     report = save_and_render(summary, outcome.run_dir)
-    _print(summary, report, quiet=quiet, as_json=as_json)
+    print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
 
 
@@ -56,11 +56,12 @@ def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
         else load_summary(run_dir)
     )
     report = save_and_render(summary, run_dir)
-    _print(summary, report, quiet=False, as_json=as_json)
+    print_result(summary, report, quiet=False, as_json=as_json)
     return 0
 
 
-def _print(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:
+def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:
+    """End with JSON for scripts, the path alone when quiet, or the console summary."""
     if as_json:
         print(json.dumps(to_plain(summary), ensure_ascii=False))
     elif quiet:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
-from llm_perf_opt.config.quoting import override
+from llm_perf_opt.profiling.vendor.hydra_values import override
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.config.store import CONF_DIR, register_schema
 from llm_perf_opt.errors import LlmPerfError

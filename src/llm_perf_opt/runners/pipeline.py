@@ -17,7 +17,9 @@ from llm_perf_opt.profiling.artifacts import Artifacts
 from llm_perf_opt.profiling.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
 from llm_perf_opt.profiling.provenance import environment
 from llm_perf_opt.progress import Progress
+from llm_perf_opt.runners.sources import HARDWARE_NAME
 from llm_perf_opt.stages.base import Problem, Stage, StageContext, StageResult, enabled_stages
+from llm_perf_opt.summary.codec import to_plain
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -67,6 +69,7 @@ def execute(
         atomic_write_json(artifacts.path("env.json"), environment())
         artifacts.path("config.yaml").write_text(resolved_yaml, encoding="utf-8")
         problems = check_stages(stages, context)
+        _write_hardware(config, artifacts, progress)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
         write_manifest(artifacts, manifest)
         with _interrupts_noted(manifest):
@@ -133,6 +136,21 @@ def _run_stage(
         result.seconds,
         f" ({result.reason})" if result.reason else "",
     )
+
+
+def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress) -> None:
+    """Settle the limits utilisation is measured against, so that a report needs neither torch nor this machine."""
+    from llm_perf_opt.hardware.resolve import resolve_hardware
+
+    with progress.task("measuring this machine's limits" if config.hardware.probe else "looking up the hardware"):
+        hardware = resolve_hardware(
+            config.resolved_device,
+            chosen=config.hardware.device,
+            catalogue_file=config.hardware.catalogue,
+            allow_probe=config.hardware.probe,
+            threads=config.run.threads,
+        )
+    atomic_write_json(artifacts.path(HARDWARE_NAME), to_plain(hardware))
 
 
 def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from llm_perf_opt.summary.model import Kernel, Stat, Summary
 
 PHASES = ("vision", "prefill", "decode")
-WHOLE = "run"
+WHOLE = "all"
 
 
 def phase_seconds(summary: Summary, phase: str) -> float | None:

@@ -1,0 +1,242 @@
+"""Join every source into one summary. Any subset of sources gives a summary; what is missing is said in its notes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.analysis.findings import find_all
+from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.predictions import missing_reasons, predict_phases
+from llm_perf_opt.analysis.utilisation import phase_utilisation
+from llm_perf_opt.analysis.verdicts import WHOLE, judge
+from llm_perf_opt.errors import InputError, LlmPerfError
+from llm_perf_opt.ingest.timings import WallClock, load_timings
+from llm_perf_opt.profiling.manifest import Manifest, read_manifest
+from llm_perf_opt.runners.captures import Captures, read_captures
+from llm_perf_opt.runners.sources import HARDWARE_NAME, Sources, run_sources
+from llm_perf_opt.summary.codec import from_plain
+from llm_perf_opt.summary.model import (
+    CoverageSummary,
+    Hardware,
+    RunInfo,
+    StageInfo,
+    Static,
+    Summary,
+    Timings,
+    Utilisation,
+    Workload,
+)
+
+RANDOM_WEIGHTS_NOTE = "Random weights: the timings are real, the generated text is meaningless."
+
+
+@dataclass(slots=True)
+class Request:
+    """What a summary is made from, besides the sources themselves."""
+
+    run: RunInfo
+    sources: Sources
+    root: Path | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, StageInfo] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    hardware: Hardware | None = None
+    """Known limits; ``None``: look the device up by the name the captures give."""
+    device: str | None = None
+    dtype: str | None = None
+    catalogue: Path | None = None
+    workload: Workload = field(default_factory=Workload)
+    strict: bool = False
+    """Whether a source that cannot be read is an error (the user named it) or a note (a stage left it)."""
+
+
+def assemble_run(run_dir: Path) -> Summary:
+    """Build the summary of a run directory from its files alone."""
+    manifest = read_manifest(run_dir)
+    return assemble(
+        Request(
+            run=RunInfo(
+                id=manifest.run_id,
+                status="failed" if manifest.status == "running" else manifest.status,
+                started=manifest.started,
+                seconds=manifest.seconds,
+                command=manifest.command,
+            ),
+            sources=run_sources(run_dir),
+            root=run_dir,
+            environment=_read_json(run_dir / "env.json") or {},
+            stages=_stages(manifest),
+            notes=list(manifest.notes),
+            hardware=_run_hardware(run_dir),
+            device=manifest.facts.get("hardware_device"),
+            catalogue=Path(manifest.facts["hardware_catalogue"]) if manifest.facts.get("hardware_catalogue") else None,
+            workload=Workload(model=manifest.facts.get("model"), device=manifest.facts.get("device"), batch_size=manifest.facts.get("batch_size")),
+        )
+    )
+
+
+def assemble(request: Request) -> Summary:
+    """Read the sources, analyse them, and put everything in its place."""
+    notes = list(request.notes)
+    clock = _wall_clock(request, notes)
+    static = _static(request, notes)
+    captures = read_captures(request.sources, clock, notes, strict=request.strict)
+    workload = _workload(request, clock, captures)
+    hardware = request.hardware or _look_up(request, clock, captures, notes)
+    dtype = workload.dtype or request.dtype
+    summary = Summary(
+        run=request.run,
+        environment=request.environment,
+        hardware=hardware,
+        workload=workload,
+        notes=notes,
+        stages=request.stages,
+        timings=clock.timings if clock is not None else Timings(),
+        static=static,
+        sources=request.sources.shown(request.root),
+        operators=captures.operators,
+        kernels=captures.kernels,
+        budget=captures.budget,
+        timeline=captures.timeline,
+        repeat_spread=clock.repeat_spread if clock is not None else {},
+        metrics={**(clock.metrics if clock is not None else {}), **captures.metrics},
+    )
+    _relate(summary, clock, captures, dtype)
+    _explain(summary, captures, dtype)
+    if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in notes:
+        summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
+    return summary
+
+
+def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype: str | None) -> None:
+    """Relate work, time and limits: floors, utilisation, coverage."""
+    nested = clock.prefill_includes_vision if clock is not None else False
+    steps = clock.decode_steps if clock is not None else None
+    if summary.static is not None:
+        summary.predictions = predict_phases(
+            summary.static, summary.hardware, dtype, summary.timings, decode_steps=steps, prefill_includes_vision=nested
+        )
+        summary.utilisation = phase_utilisation(
+            summary.static, summary.timings, summary.hardware, dtype, decode_steps=steps, prefill_includes_vision=nested
+        )
+        if not summary.predictions:
+            summary.notes.extend(reason for reason in missing_reasons(summary.static, summary.hardware, dtype) if reason not in summary.notes)
+    for phase, ratio in captures.device_busy_ratio.items():
+        summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
+    _busy_from_totals(summary, captures)
+    summary.coverage = CoverageSummary(
+        time_attributed_ratio=captures.time_attributed_ratio,
+        kernel_time_classified_ratio=captures.kernel_time_classified_ratio,
+        flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
+    )
+
+
+def _busy_from_totals(summary: Summary, captures: Captures) -> None:
+    """Without a time axis: kernel time of the whole capture against the wall-clock of all samples."""
+    total = captures.metrics.get("kernel_time_s")
+    if WHOLE in captures.device_busy_ratio or captures.has_time_axis or not total:
+        return
+    first, decode, samples = summary.timings.ttft_s, summary.timings.decode_s, summary.workload.samples
+    if first is None or decode is None or not samples:
+        return
+    busy = total + (captures.metrics.get("copy_s") or 0.0)
+    wall = samples * (first.median + decode.median)
+    summary.metrics["device_busy_s"] = busy
+    summary.metrics["measured_wall_s"] = wall
+    use = summary.utilisation.setdefault(WHOLE, Utilisation())
+    use.device_busy_ratio = min(1.0, busy / wall)
+    use.arithmetic = f"{busy:.3f} s of device work ÷ ({samples} samples × ({first.median:.4f} + {decode.median:.4f}) s); streams that overlap are counted twice, so this is an upper bound"
+    if busy > wall:
+        summary.notes.append("The kernel table holds more device time than the wall-clock file: they are not of the same run, or streams overlap.")
+
+
+def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
+    """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
+    per_sample = summary.workload.samples or 1
+    device_times = {key: ModuleTime(total_s / per_sample, round(launches / per_sample)) for key, (total_s, launches) in captures.module_times.items()}
+    summary.ledger = build_ledger(summary.static, summary.timings, summary.hardware, dtype, device_times)
+    summary.verdicts = judge(summary)
+    summary.findings = find_all(summary)
+    if summary.static is not None and dtype is not None:
+        from llm_perf_opt.analysis.what_if import what_if
+        from llm_perf_opt.hardware.catalogue import load_catalogue
+
+        summary.what_if = what_if(summary.static, load_catalogue(), dtype=dtype)
+
+
+def _workload(request: Request, clock: WallClock | None, captures: Captures) -> Workload:
+    """Prefer what was measured over what was configured."""
+    workload = clock.workload if clock is not None else Workload()
+    for name in ("model", "weights", "architecture", "device", "dtype", "batch_size", "samples", "prompt_tokens", "image_tokens", "new_tokens"):
+        if getattr(workload, name) is None:
+            setattr(workload, name, getattr(request.workload, name))
+    if workload.dtype is None:
+        workload.dtype = request.dtype or captures.dtype
+    return workload
+
+
+def _wall_clock(request: Request, notes: list[str]) -> WallClock | None:
+    if request.sources.timings is None:
+        notes.append("No wall-clock timings: phases are not timed, and MFU and MBU cannot be made.")
+        return None
+    try:
+        return load_timings(request.sources.timings)
+    except InputError as error:
+        if request.strict:
+            raise
+        notes.append(f"The timings could not be read: {error.message}")
+        return None
+
+
+def _static(request: Request, notes: list[str]) -> Static | None:
+    if request.sources.static is None:
+        return None
+    from llm_perf_opt.ingest.static import load_static
+
+    try:
+        return load_static(request.sources.static)
+    except InputError as error:
+        if request.strict:
+            raise
+        notes.append(f"The static model could not be read: {error.message}")
+        return None
+
+
+def _look_up(request: Request, clock: WallClock | None, captures: Captures, notes: list[str]) -> Hardware:
+    """Find the device's limits by the best name there is: the user's, the file's, the captures'."""
+    from llm_perf_opt.hardware.resolve import hardware_by_name
+
+    name = (clock.device_name if clock is not None else None) or captures.device_name
+    hardware = hardware_by_name(name, chosen=request.device, catalogue_file=str(request.catalogue) if request.catalogue else None)
+    if hardware.reason and request.sources.static is not None:
+        notes.append(f"No hardware limits: {hardware.reason}")
+    return hardware
+
+
+def _run_hardware(run_dir: Path) -> Hardware | None:
+    document = _read_json(run_dir / HARDWARE_NAME)
+    return from_plain(Hardware, document, HARDWARE_NAME) if document is not None else None
+
+
+def _stages(manifest: Manifest) -> dict[str, StageInfo]:
+    stages: dict[str, StageInfo] = {}
+    for name, entry in manifest.stages.items():
+        status = entry.status if entry.status not in ("pending", "running") else "failed"
+        reason = entry.reason
+        if reason and entry.fix:
+            reason = f"{reason} (fix: {entry.fix})"
+        stages[name] = StageInfo(status=status, reason=reason, seconds=entry.seconds, artifacts=entry.artifacts)
+    return stages
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, json.JSONDecodeError) as error:
+        raise LlmPerfError(f"cannot read {path}: {error}") from error
+    return document if isinstance(document, dict) else None

@@ -1,0 +1,125 @@
+"""Read the captures among the sources and join what they say about kernels, operators and time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.errors import InputError
+from llm_perf_opt.ingest.timings import WallClock
+from llm_perf_opt.runners.sources import Sources
+from llm_perf_opt.summary.model import Budget, Kernel, Operator
+
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.timeline_summary import TimelineFacts
+
+LOGGER = logging.getLogger("llm_perf_opt.captures")
+
+
+@dataclass(slots=True)
+class Captures:
+    """What all captures say together."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    budget: dict[str, Budget] = field(default_factory=dict)
+    device_busy_ratio: dict[str, float] = field(default_factory=dict)
+    timeline: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    module_times: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
+    """(Module or component, phase) → device seconds and launches of the whole capture."""
+    time_attributed_ratio: float | None = None
+    kernel_time_classified_ratio: float | None = None
+    has_time_axis: bool = False
+    device_name: str | None = None
+    dtype: str | None = None
+
+
+def read_captures(sources: Sources, clock: WallClock | None, notes: list[str], *, strict: bool) -> Captures:
+    """Read trace, nsys and ncu; nsys is preferred for kernels because it disturbs the run least."""
+    captures = Captures()
+    tokens = clock.workload.new_tokens if clock is not None else None
+    samples = clock.workload.samples if clock is not None else None
+    if sources.trace is not None:
+        _guarded(lambda: _add_trace(captures, sources.trace, notes), "torch trace", notes, strict)  # type: ignore[arg-type]
+    for path in sources.nsys:
+        _guarded(lambda path=path: _add_nsys(captures, path, tokens, samples, notes), "nsys capture", notes, strict)  # type: ignore[misc]
+    if sources.ncu is not None:
+        _guarded(lambda: _add_ncu(captures, sources.ncu, notes), "ncu capture", notes, strict)  # type: ignore[arg-type]
+    return captures
+
+
+def _guarded(read: Callable[[], None], what: str, notes: list[str], strict: bool) -> None:
+    """A stage's capture that cannot be read is a note; one the user named is an error."""
+    try:
+        read()
+    except InputError as error:
+        if strict:
+            raise
+        LOGGER.warning("the %s could not be read: %s", what, error)
+        notes.append(f"The {what} could not be read: {error.message}")
+
+
+def _add_trace(captures: Captures, path: Path, notes: list[str]) -> None:
+    from llm_perf_opt.analysis.attribution import attribute
+    from llm_perf_opt.analysis.operators import operator_records
+    from llm_perf_opt.analysis.timeline_summary import summarise_timeline
+    from llm_perf_opt.ingest.kineto import read_kineto
+
+    capture = read_kineto(path)
+    captures.operators = operator_records(capture.operators, capture.timeline, attribute(capture.timeline))
+    if len(capture.timeline.ops):
+        _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
+
+
+def _add_nsys(captures: Captures, path: Path, tokens: float | None, samples: int | None, notes: list[str]) -> None:
+    from llm_perf_opt.analysis.timeline_summary import summarise_timeline, summarise_totals
+    from llm_perf_opt.ingest.nsys import read_nsys
+    from llm_perf_opt.ingest.timeline import Timeline
+
+    found = read_nsys(path)
+    if isinstance(found, Timeline):
+        facts = summarise_timeline(found, new_tokens=tokens, samples=samples, source=str(path))
+    else:
+        facts = summarise_totals(found, new_tokens=tokens, samples=samples, source=str(path))
+    _take(captures, facts, notes)
+
+
+def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
+    """Take a capture's facts; a later capture of the same kernels replaces, one of other phases adds."""
+    notes.extend(warning for warning in facts.warnings if warning not in notes)
+    if not facts.kernels:
+        return
+    phases = {kernel.phase for kernel in facts.kernels}
+    captures.kernels = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
+    captures.kernels = sorted([*captures.kernels, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or ""))
+    captures.budget.update(facts.budget)
+    captures.device_busy_ratio.update(facts.device_busy_ratio)
+    captures.timeline = facts.timeline or captures.timeline
+    captures.metrics.update(facts.metrics)
+    captures.time_attributed_ratio = facts.time_attributed_ratio
+    captures.kernel_time_classified_ratio = facts.kernel_time_classified_ratio
+    captures.has_time_axis = bool(facts.budget)
+    captures.device_name = next(iter(facts.devices.values()), captures.device_name)
+    for row in facts.modules:
+        if row.phase is not None:
+            captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
+
+
+def _add_ncu(captures: Captures, path: Path, notes: list[str]) -> None:
+    from llm_perf_opt.analysis.kernel_match import match_kernels
+    from llm_perf_opt.analysis.kernel_names import short_name
+    from llm_perf_opt.analysis.kernels import family_of
+    from llm_perf_opt.analysis.ncu_facts import analyse_ncu
+    from llm_perf_opt.analysis.ncu_summary import enrich_kernels
+    from llm_perf_opt.ingest.ncu import read_ncu
+
+    capture = read_ncu(path)
+    facts = analyse_ncu(capture)
+    matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in captures.kernels)))
+    captures.kernels = enrich_kernels(captures.kernels, facts, matches, lambda name: (short_name(name), family_of(name)))
+    notes.extend(note for note in dict.fromkeys(capture.notes) if note not in notes)
+    captures.device_name = captures.device_name or next((f.device_name for f in facts if f.device_name), None)

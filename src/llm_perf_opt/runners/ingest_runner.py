@@ -1,0 +1,89 @@
+"""``llm-perf-opt ingest``: the same analysis and reports for captures taken elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llm_perf_opt.errors import ConfigError, ToolError
+from llm_perf_opt.files import explain_os_errors
+from llm_perf_opt.logs import Verbosity, console_logging
+from llm_perf_opt.runners.assemble import Request, assemble
+from llm_perf_opt.runners.finish import print_result, save_and_render
+from llm_perf_opt.runners.sources import Sources
+from llm_perf_opt.summary.model import RunInfo
+
+_NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
+
+def ingest(options: argparse.Namespace) -> int:
+    """Read the named sources, analyse them together, write summary and reports to ``--out``."""
+    console_logging(Verbosity.quiet if options.json else Verbosity.normal)
+    sources = Sources(
+        timings=options.timings,
+        static=options.static,
+        trace=options.trace,
+        nsys=(options.nsys,) if options.nsys is not None else (),
+        ncu=options.ncu,
+    )
+    if not sources.shown():
+        raise ConfigError("nothing to ingest", hint="give at least one of --trace, --nsys, --ncu, --timings, --static")
+    sources.require_existing()
+    out = options.out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is not a directory", hint="give a directory; it is created when absent")
+    began = datetime.now(UTC)
+    with explain_os_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    sources.nsys = tuple(_exported(path, out) for path in sources.nsys)
+    command = ["llm-perf-opt", "ingest", *(f"--{kind}={path}" for kind, path in sources.shown().items()), f"--out={out}"]
+    summary = assemble(
+        Request(
+            run=RunInfo(id=out.name, status="ok", started=began.astimezone().isoformat(timespec="seconds"), seconds=None, command=command),
+            sources=sources,
+            device=options.device,
+            dtype=options.dtype,
+            catalogue=options.catalogue,
+            strict=True,
+        )
+    )
+    summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
+    report = save_and_render(summary, out)
+    write_capture_tables(sources, out)
+    print_result(summary, report, quiet=False, as_json=options.json)
+    return 0
+
+
+def _exported(path: Path, out: Path) -> Path:
+    """Turn an nsys report into SQLite with the installed tool; other files are read as they are."""
+    if path.suffix not in _NSYS_REPORTS:
+        return path
+    from llm_perf_opt.profiling.vendor.checks import find_tool, install_hint
+    from llm_perf_opt.profiling.vendor.launch import run_process
+    from llm_perf_opt.profiling.vendor.nsys import build_export_cmd
+
+    tool = find_tool("nsys")
+    if tool is None:
+        raise ToolError(
+            f"{path.name} is an nsys report, and nsys is not installed to export it",
+            hint=f"{install_hint('nsys')}, or export it where nsys is: nsys export --type sqlite {path.name}",
+        )
+    target = out / "nsys" / f"{path.stem}.sqlite"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    result = run_process(build_export_cmd(path, target, executable=str(tool)), log_dir=target.parent, name="export", timeout_s=_EXPORT_TIMEOUT_S)
+    if not target.is_file() or target.stat().st_size == 0:
+        raise ToolError(f"nsys could not export {path}: {result.tail(3)}", hint="the report may be newer than this nsys, or damaged")
+    return target
+
+
+_EXPORT_TIMEOUT_S = 1800.0
+
+
+def write_capture_tables(sources: Sources, out: Path) -> None:
+    """Write kernel and range tables and the attributed timeline beside the reports, for notebooks and Perfetto."""
+    from llm_perf_opt.ingest.nsys import read_nsys
+    from llm_perf_opt.ingest.tables import write_tables
+
+    for path in sources.nsys:
+        write_tables(read_nsys(path), out / "nsys")
