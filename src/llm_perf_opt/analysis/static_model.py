@@ -223,6 +223,13 @@ def scaling_facts(
         },
         experts=[ExpertPart(size, number, top_k) for (number, top_k), size in experts.items()],
         kv=[KvPart(group.layers, group.bytes_per_token, group.window) for group in layers],
+        embedding_bytes_per_token=sum(
+            size / max(rows, 1)
+            for name, (_module, rows, size) in decode.rows_read.items()
+            if name not in decode.params_read
+        ),
+        causal_halved=conventions.causal == "halved",
+        head_all_positions=conventions.head_positions == "all",
     )
 
 

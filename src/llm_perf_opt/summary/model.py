@@ -222,6 +222,62 @@ class Coverage:
 
 
 @dataclass(slots=True)
+class AttentionPart:
+    """FLOPs of attention itself, which grow with the context, apart from the linear layers'."""
+
+    phase: str
+    flops: float
+    window: int | None = None
+    """Positions attended to at most; ``None``: all."""
+
+
+@dataclass(slots=True)
+class ExpertPart:
+    """Routed experts that are chosen alike."""
+
+    weight_bytes: float
+    """All experts of all such layers."""
+    experts: int
+    """Experts of one layer."""
+    top_k: int
+    """Experts one token is sent to."""
+
+
+@dataclass(slots=True)
+class KvPart:
+    """Layers that cache alike."""
+
+    layers: int
+    bytes_per_token: float
+    """Key and value of one layer, one position, one sequence."""
+    window: int | None = None
+    """Positions kept at most; ``None``: all."""
+
+
+@dataclass(slots=True)
+class Scaling:
+    """What is needed to price the same model at other batch sizes, contexts and data types."""
+
+    batch_size: int
+    prompt_tokens: float
+    context_tokens: float
+    """Cached positions at the decode step that was counted."""
+    element_bytes: float
+    """Mean size of a parameter."""
+    attention: list[AttentionPart] = field(default_factory=list)
+    head_flops: dict[str, float] = field(default_factory=dict)
+    """Phase → FLOPs of the output head."""
+    experts: list[ExpertPart] = field(default_factory=list)
+    kv: list[KvPart] = field(default_factory=list)
+    embedding_bytes_per_token: float = 0.0
+    """Row of the embedding table one position looks up."""
+    causal_halved: bool = False
+    """Attention of the prompt counts only the pairs a causal mask leaves."""
+    head_all_positions: bool = False
+    """Prefill runs the output head on every position."""
+
+
+@dataclass(slots=True)
 class Static:
     """The static model at the shapes of this run."""
 
@@ -241,6 +297,8 @@ class Static:
     """What must be in memory: ``weights``, ``kv_cache``, …"""
     source: str | None = None
     """File the numbers come from."""
+    scaling: Scaling | None = None
+    """How the numbers change with batch, context and data type; ``None`` when they were not counted."""
 
 
 @dataclass(slots=True)
