@@ -92,7 +92,10 @@ class Export:
                     decoded = reader.read(
                         table.root_page, [(name, table.columns[name]) for name in names], text, pool
                     )
-                return self._with_odd_rows(table, decoded, names, text, pool)
+                columns = self._with_odd_rows(table, decoded, names, text, pool)
+                if text in columns and len(decoded.odd_rows):
+                    columns[text] = pool.in_order_of_appearance(columns[text], known)
+                return columns
             except (PagesUnsupported, HashCollision):
                 pool.forget_after(known)
         return self._read_by_cursor(table, names, text, pool)

@@ -31,7 +31,7 @@ NULL = int(np.iinfo(np.int64).min)
 _LEAF_TABLE, _INTERIOR_TABLE = 13, 5
 _BATCH_BYTES = 4 << 20
 _PADDING = 32
-_REAL, _FIRST_TEXT = 7, 12
+_REAL, _FIRST_TEXT, _EMPTY_TEXT = 7, 12, 13
 
 
 def _serial_sizes() -> Int64:
@@ -288,8 +288,8 @@ class _Batch:
         return values
 
     def _text(self, serial: Int64, position: Int64, size: Int64, pool: TextPool) -> Int64:
-        present = (serial > _FIRST_TEXT) & (serial & 1 == 1) & ~self.odd
-        if ((serial != 0) & (serial != _FIRST_TEXT + 1) & ~present & ~self.odd).any():
+        present = (serial > _EMPTY_TEXT) & (serial & 1 == 1) & ~self.odd
+        if ((serial != 0) & (serial != _EMPTY_TEXT) & ~present & ~self.odd).any():
             raise PagesUnsupported("a text column holds something else")
         ids = np.full(len(serial), -1, np.int64)
         rows = np.flatnonzero(present)

@@ -48,6 +48,19 @@ class TextPool:
             del self._index[text]
         del self.strings[count:]
 
+    def in_order_of_appearance(self, ids: Int64, known: int) -> Int64:
+        """Renumber the strings behind the first ``known`` in the order in which ``ids`` use them."""
+        used, first = np.unique(ids, return_index=True)
+        added = used[np.argsort(first, kind="stable")]
+        added = added[added >= known]
+        number = np.arange(len(self.strings))
+        number[added] = np.arange(known, known + len(added))
+        strings = [self.strings[one] for one in added.tolist()]
+        self.forget_after(known)
+        for text in strings:
+            self.add(text)
+        return np.where(ids >= 0, number[np.maximum(ids, 0)], ids)
+
     def add_many(self, data: Bytes, words: Int64, start: Int64, length: Int64) -> Int64:
         """Return indices of the UTF-8 strings at ``start`` in ``data``, call numbering dropped.
 
