@@ -160,9 +160,10 @@ def damage(tmp_path: Path) -> dict[str, str]:
     (folder / "empty.png").write_bytes(b"")
     (folder / "pointer.png").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     (folder / "text.jpg").write_text("not an image")
+    (folder / "zero.gif").write_bytes(b"GIF89a" + bytes(7) + b"," + bytes(9) + b"\x02\x00;")
     return {
         "cut.png": "", "cut.jpg": "truncated", "flipped.png": "", "empty.png": "empty", "pointer.png": "not an image",
-        "text.jpg": "not an image",
+        "text.jpg": "not an image", "zero.gif": "",
     }  # fmt: skip
 
 
