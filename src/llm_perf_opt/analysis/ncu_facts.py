@@ -35,6 +35,7 @@ _DTYPES = {
     "tensor_bf16": "bfloat16",
     "tensor_fp16": "float16",
     "tensor_fp8": "float8",
+    "tensor_fp16_bf16_tf32": "float16",
 }
 
 
