@@ -55,6 +55,15 @@ def with_command(*words: str) -> dict[str, Any]:
     return {"workload_command": schema.WorkloadCommandConfig(command=list(words), timeout_s=60.0)}
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has collected yet (a zombie) does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
 def write_program(path: Path, text: str) -> Path:
     """Write an executable script."""
     path.parent.mkdir(parents=True, exist_ok=True)

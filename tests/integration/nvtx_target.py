@@ -16,11 +16,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--labels", nargs="*", default=["prefill", "decode"])
-    parser.add_argument(
-        "--after", default="exit", choices=["exit", "code", "segv", "hang", "chatter", "write"]
-    )
-    parser.add_argument("--folder", default=".")
+    parser.add_argument("--after", default="exit", choices=["exit", "code", "segv", "hang", "chatter"])
+    parser.add_argument("--pid-file", type=Path)
     options = parser.parse_args()
+    if options.pid_file:
+        options.pid_file.write_text(str(os.getpid()))
     print(f"target started in {Path.cwd()}", flush=True)
     print(f"register_only={os.environ.get('NSYS_NVTX_PROFILER_REGISTER_ONLY')}", flush=True)
     print(f"attached={nvtx.is_attached()}", flush=True)

@@ -12,16 +12,9 @@ import pytest
 from llm_perf_opt.errors import ToolError
 from llm_perf_opt.profiling.vendor.launch import SizeLimit, run_probe, run_process
 from llm_perf_opt.profiling.vendor.processes import JOB_VARIABLE, survivors
+from nsys_support import alive
 
 PYTHON = sys.executable
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
 
 
 def wait_for(path: Path, seconds: float = 20.0) -> str:
