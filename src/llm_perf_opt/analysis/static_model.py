@@ -212,6 +212,10 @@ def scaling_facts(
         if param.experts and chosen is not None:
             size = (param.experts, chosen.top_k)
             experts[size] = experts.get(size, 0) + param.nbytes
+    tables = {param.name: param.nbytes for param in tree.params}
+    looked_up = [name for name in decode.rows_read if name not in decode.params_read]
+    row_bytes = sum(decode.rows_read[name][2] / max(decode.rows_read[name][1], 1) for name in looked_up)
+    table_bytes = sum(tables[name] for name in looked_up)
     return Scaling(
         batch_size=decode.batch_size,
         prompt_tokens=prefill.positions,
@@ -223,11 +227,8 @@ def scaling_facts(
         },
         experts=[ExpertPart(size, number, top_k) for (number, top_k), size in experts.items()],
         kv=[KvPart(group.layers, group.bytes_per_token, group.window) for group in layers],
-        embedding_bytes_per_token=sum(
-            size / max(rows, 1)
-            for name, (_module, rows, size) in decode.rows_read.items()
-            if name not in decode.params_read
-        ),
+        embedding_bytes_per_token=row_bytes,
+        embedding_rows=round(table_bytes / row_bytes) if row_bytes else None,
         causal_halved=conventions.causal == "halved",
         head_all_positions=conventions.head_positions == "all",
     )

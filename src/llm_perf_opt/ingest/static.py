@@ -13,6 +13,8 @@ from llm_perf_opt.summary.codec import from_plain, to_plain
 from llm_perf_opt.summary.model import Static
 
 FILE_NAME = "static_compute.json"
+RUN_SHAPES_NAME = "static_run.json"
+"""The same count at the shapes of the measured samples, where those were not the configured ones."""
 _HINT = "give a static_compute.json written by the static_analysis stage"
 
 
@@ -27,7 +29,11 @@ def save_document(path: Path, document: StaticDocument) -> Path:
 
 def find_static(run_dir: Path) -> Path | None:
     """Return a run's static document; without reports it is kept in the stage's scratch."""
-    candidates = (run_dir / "static_analysis" / FILE_NAME, run_dir / "tmp" / "static_analysis" / FILE_NAME)
+    candidates = (
+        run_dir / "tmp" / "static_analysis" / RUN_SHAPES_NAME,
+        run_dir / "static_analysis" / FILE_NAME,
+        run_dir / "tmp" / "static_analysis" / FILE_NAME,
+    )
     return next((path for path in candidates if path.is_file()), None)
 
 

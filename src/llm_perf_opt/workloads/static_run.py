@@ -179,16 +179,17 @@ class StaticCounter:
             if (count := self.count(phase, shapes)) is not None
         }
         methods: dict[str, Method] = dict.fromkeys(counts, "counted")
-        missing = [phase for phase in self.adapter.phases if phase not in counts]
-        if missing and self.closed_form is None:
+        missing = [str(phase) for phase in self.adapter.phases if phase not in counts]
+        if not counts and self.closed_form is None:
             raise InputError(
-                f"{', '.join(missing)} can neither be counted nor computed: {'; '.join(self.notes)}; {self._no_closed_form}",
+                f"{self.name} can neither be counted nor computed: {'; '.join([*self.notes, str(self._no_closed_form)])}",
                 hint="give the adapter static_calls that run on the meta device",
             )
-        static, layers = self._static(counts, shapes)
-        for phase in missing:
-            self._fill_in(static, layers, phase, shapes)
-            methods[phase] = "closed form"
+        static, layers = self._static(counts)
+        if self.closed_form is not None:
+            for phase in missing:
+                self._fill_in(self.closed_form, static, layers, phase, shapes)
+                methods[phase] = "closed form"
         used = ShapesUsed(
             shapes.batch_size,
             shapes.prompt_tokens,
@@ -218,7 +219,7 @@ class StaticCounter:
             else getattr(self.closed_form, "family", None)
         )
 
-    def _static(self, counts: dict[str, PhaseCount], shapes: PhaseShapes) -> tuple[Static, list[KvLayers]]:
+    def _static(self, counts: dict[str, PhaseCount]) -> tuple[Static, list[KvLayers]]:
         if self._tree is None:
             form = self.closed_form
             if form is None or form.view_flops is not None:
@@ -235,12 +236,11 @@ class StaticCounter:
             static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)
         return static, layers
 
-    def _fill_in(self, static: Static, layers: list[KvLayers], phase: str, shapes: PhaseShapes) -> None:
-        if self.closed_form is not None:
-            formula_shapes = self._formula_shapes(shapes)
-            with_closed_phase(
-                static, self.closed_form, phase, formula_shapes, self.conventions, layers, self.dtype.itemsize
-            )
+    def _fill_in(
+        self, form: ClosedForm, static: Static, layers: list[KvLayers], phase: str, shapes: PhaseShapes
+    ) -> None:
+        at = self._formula_shapes(shapes)
+        with_closed_phase(static, form, phase, at, self.conventions, layers, self.dtype.itemsize)
 
     def _formula_shapes(self, shapes: PhaseShapes) -> Shapes:
         views = views_of(shapes.vision, shapes.batch_size)
@@ -274,7 +274,10 @@ class StaticCounter:
         methods: Mapping[str, Method],
     ) -> Totals:
         def of(phase: str) -> float | None:
-            return static.phases[phase].flops if phase in static.phases else 0
+            """FLOPs of a phase; nothing for a phase the model does not have, unknown for one that failed."""
+            if phase in static.phases:
+                return static.phases[phase].flops
+            return None if phase in self.adapter.phases else 0
 
         first_token = add_totals(of("vision"), of("prefill"))
         decode: float | None = None
@@ -333,6 +336,9 @@ class StaticCounter:
         notes = list(self.notes)
         if self.closed_form is None and self.use_closed_forms:
             notes.append(f"no cross-check by closed form: {self._no_closed_form}")
+        missing = [phase for phase in self.adapter.phases if phase not in document.static.phases]
+        if missing:
+            notes.append(f"not known at all: {', '.join(missing)}")
         for check in document.disagreements():
             difference = check.counted_flops - check.closed_form_flops
             notes.append(

@@ -182,6 +182,14 @@ def _is_sparse(config: Config, index: int) -> bool:
     return (index + 1) % int(first(config, "decoder_sparse_step", default=1)) == 0
 
 
+def _rotated_size(config: Config) -> int:
+    """Part of a head that rotary embedding turns."""
+    size = int(first(config, "head_dim", default=config["hidden_size"] // config["num_attention_heads"]))
+    rope = config.get("rope_parameters") or {}
+    share = first(config, "partial_rotary_factor", default=rope.get("partial_rotary_factor"))
+    return int(size * share) if share is not None else size
+
+
 def decoder_of(config: Config, *, sparse: bool, latent: bool, matrices: int) -> Decoder:
     """Build a decoder from transformers config keys."""
     weights, scores, cached, expansion = (_latent if latent else _grouped_query)(config)
@@ -196,8 +204,7 @@ def decoder_of(config: Config, *, sparse: bool, latent: bool, matrices: int) -> 
             )
         )
     hidden = int(config["hidden_size"])
-    size = int(first(config, "head_dim", default=hidden // int(config["num_attention_heads"])))
-    rotated = int(config["qk_rope_head_dim"]) if latent else size
+    rotated = int(config["qk_rope_head_dim"]) if latent else _rotated_size(config)
     return Decoder(
         hidden=hidden,
         vocabulary=int(config["vocab_size"]),

@@ -37,14 +37,26 @@ class TransformersAdapter:
         self.infer = infer
         self._compiled: Any = None
         if model.weights is Weights.real and model.path is None:
-            raise ConfigError("model.weights=real needs model.path", hint="give the checkpoint directory, or use model.weights=random", key="model.weights")
+            raise ConfigError(
+                "model.weights=real needs model.path",
+                hint="give the checkpoint directory, or use model.weights=random",
+                key="model.weights",
+            )
         if model.compile and model.cache is not CacheKind.static:
-            raise ConfigError("model.compile=true needs model.cache=static", hint="a growing cache would be compiled again for every token", key="model.compile")
+            raise ConfigError(
+                "model.compile=true needs model.cache=static",
+                hint="a growing cache would be compiled again for every token",
+                key="model.compile",
+            )
 
     def weights(self) -> Literal["real", "random"]:
         """Say which weights ``build`` makes."""
         wanted = self.config.weights
-        return "real" if wanted is Weights.real or (wanted is Weights.auto and self.config.path is not None) else "random"
+        return (
+            "real"
+            if wanted is Weights.real or (wanted is Weights.auto and self.config.path is not None)
+            else "random"
+        )
 
     def text_config(self) -> Any:
         """Return the language model's transformers configuration."""
@@ -123,7 +135,9 @@ class TransformersAdapter:
         ).logits
         return logits[:, -1]
 
-    def decode_step(self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any) -> torch.Tensor:
+    def decode_step(
+        self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
+    ) -> torch.Tensor:
         """Run one more token per sequence; ``step`` 0 feeds the first generated token back."""
         plan: DecodePlan = batch.inputs["plan"]
         mask = plan.mask
@@ -168,9 +182,17 @@ class TransformersAdapter:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         if context_tokens > 0:
+            shapes = [(heads, width)] * 2
+            if getattr(
+                config, "kv_lora_rank", None
+            ):  # latent attention caches one compressed head and one rotated key
+                shapes = [(1, config.kv_lora_rank), (1, config.qk_rope_head_dim)]
             for layer in range(config.num_hidden_layers):
-                states = torch.empty(batch_size, heads, context_tokens, width, dtype=dtype, device="meta")
-                cache.update(states, states, layer)
+                states = [
+                    torch.empty(batch_size, number, context_tokens, size, dtype=dtype, device="meta")
+                    for number, size in shapes
+                ]
+                cache.update(*states, layer)
         return cache
 
     def options(self) -> Mapping[str, Any]:
@@ -185,4 +207,6 @@ class TransformersAdapter:
     def is_mixture(self) -> bool:
         """Whether the language model has routed experts."""
         config = self.text_config()
-        return any(getattr(config, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts"))
+        return any(
+            getattr(config, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts")
+        )
