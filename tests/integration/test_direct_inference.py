@@ -27,7 +27,6 @@ from llm_perf_opt.config.schema import (
     WorkloadCommandConfig,
 )
 from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.profiling import artifacts as artifacts_module
 from llm_perf_opt.profiling.artifacts import Artifacts
 from llm_perf_opt.progress import LogProgress
 from llm_perf_opt.stages.base import StageContext
@@ -51,12 +50,6 @@ ARCH: dict[str, Any] = {
         "eos_token_id": 1,
     },
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def only_this_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage alone: the run directory knows no other."""
-    monkeypatch.setattr(artifacts_module, "stage_types", lambda: {NAME: DirectInferenceStage})
 
 
 def context(tmp_path: Path, stage: DirectInferenceConfig | None = None, **changes: Any) -> StageContext:
