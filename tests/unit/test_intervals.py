@@ -79,9 +79,7 @@ def test_shares_sum_to_the_window_and_never_overlap(
 def test_lengths_are_exact_for_any_clock(times: list[int]) -> None:
     times = sorted(times)[: len(times) // 2 * 2]
     found = as_set(list(zip(times[::2], times[1::2], strict=True)))
-    assert (
-        found.length_ns == sum(b - a for a, b in zip(times[::2], times[1::2], strict=True))
-    )
+    assert found.length_ns == sum(b - a for a, b in zip(times[::2], times[1::2], strict=True))
 
 
 @settings(max_examples=300)
