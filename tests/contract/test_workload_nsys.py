@@ -59,7 +59,7 @@ def test_A5_the_inner_workload_runs_in_tmp_workload(tmp_path: Path) -> None:
 
 
 def values(config: Any) -> dict[str, str]:
-    return dict(line.lstrip("+").split("=", 1) for line in workload_overrides(config))
+    return dict(line.lstrip("+").split("=", 1) for line in workload_overrides(config) if "=" in line)
 
 
 @pytest.mark.contract("E1")
@@ -118,6 +118,7 @@ def test_C6_other_profilers_are_off_and_outputs_stay_in_scratch(tmp_path: Path) 
 
     config = compose_config(
         [
+            f"artifacts.runs_dir={tmp_path}",
             "pipeline.nsys.enable=true",
             "pipeline.torch_profiler.enable=true",
             "pipeline.torch_profiler.output.prediction.enable=true",
@@ -139,6 +140,7 @@ def test_B9_the_child_composes_to_the_same_workload(tmp_path: Path) -> None:
     folder.mkdir()
     outer = compose_config(
         [
+            f"artifacts.runs_dir={tmp_path}",
             f"dataset.root='{folder}'",
             "infer.prompt='It\\'s, {here}: \"x\"=1'",
             "infer.max_new_tokens=9",

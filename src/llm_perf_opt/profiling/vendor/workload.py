@@ -23,7 +23,7 @@ from llm_perf_opt.stages.base import StageContext
 
 WORKLOAD_MODULE = "llm_perf_opt.runners.workload_runner"
 
-_PRESETS_OFF = ("model/deepseek_ocr/arch@model=null", "model/deepseek_ocr/infer@infer=null")
+_PRESETS_OFF = ("~model/deepseek_ocr/arch@model", "~model/deepseek_ocr/infer@infer")
 """Default presets would add their own keys to ``model.arch``: all values are given one by one instead."""
 
 _FREE_FORM = ("model.arch.",)
