@@ -68,7 +68,15 @@ def infer_config(kind: str, **changes: Any) -> InferConfig:
     return InferConfig(**{**views, "warmup_rounds": 0, **changes})
 
 
-def workload(kind: str, *, static: bool = False, max_new_tokens: int = 24, repeats: int = 1, model: dict[str, Any] | None = None, **infer: Any) -> WorkloadConfig:
+def workload(
+    kind: str,
+    *,
+    static: bool = False,
+    max_new_tokens: int = 24,
+    repeats: int = 1,
+    model: dict[str, Any] | None = None,
+    **infer: Any,
+) -> WorkloadConfig:
     """Return a whole workload on the CPU."""
     cache = CacheKind.static if static else CacheKind.dynamic
     return WorkloadConfig(
@@ -95,7 +103,18 @@ def samples(kind: str, folder: Path, count: int) -> list[Sample]:
     """Return requests of different lengths, so that a batch of them needs padding."""
     if kind in {"v1", "v2"}:
         sizes = [(300, 200), (100, 90), (150, 400)]
-        prompts = ["<image>\nFree OCR.", "<image>\n<|grounding|>Convert the document to markdown.", "Look: <image>\nParse the figure."]
-        return [Sample(f"page{n}", prompts[n % 3], page(folder / f"page{n}.png", sizes[n % 3], n)) for n in range(count)]
-    texts = ["What limits the speed of a large language model?", "Free OCR.", "Write a short story about a quick brown fox, please."]
+        prompts = [
+            "<image>\nFree OCR.",
+            "<image>\n<|grounding|>Convert the document to markdown.",
+            "Look: <image>\nParse the figure.",
+        ]
+        return [
+            Sample(f"page{n}", prompts[n % 3], page(folder / f"page{n}.png", sizes[n % 3], n))
+            for n in range(count)
+        ]
+    texts = [
+        "What limits the speed of a large language model?",
+        "Free OCR.",
+        "Write a short story about a quick brown fox, please.",
+    ]
     return [Sample(f"prompt{n}", texts[n % 3]) for n in range(count)]

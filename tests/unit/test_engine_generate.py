@@ -21,7 +21,9 @@ def generated(engine: Engine, batch: Batch, **options: Any) -> list[list[int]]:
     mask = batch.inputs["mask"] if batch.inputs["mask"] is not None else torch.ones_like(ids)
     images: dict[str, Any] = {}
     if "pixel_values" in batch.inputs:
-        images = engine.adapter.image_inputs(batch.inputs["pixel_values"], batch.inputs["pixel_values_local"], batch.inputs["grids"])  # type: ignore[attr-defined]
+        images = engine.adapter.image_inputs(
+            batch.inputs["pixel_values"], batch.inputs["pixel_values_local"], batch.inputs["grids"]
+        )  # type: ignore[attr-defined]
     with torch.no_grad():
         out = engine.model.generate(
             input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=engine.workload.max_new_tokens,
@@ -62,7 +64,9 @@ def test_no_repeat_ngram_equals_generate(kind: str, size: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("kind", ["v1", "llama"])
-def test_end_of_sequence_equals_generate(kind: str, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_sequence_equals_generate(
+    kind: str, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each sequence ends at its own end token; noticing the end one step late changes nothing."""
     from llm_perf_opt.workloads import engine as module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -73,4 +74,4 @@ def clock_for(device: str) -> Clock:
 
 def intervals(clock: Clock, marks: Sequence[Any]) -> list[float]:
     """Return the seconds between consecutive marks."""
-    return [clock.seconds(start, end) for start, end in zip(marks, marks[1:], strict=False)]
+    return [clock.seconds(start, end) for start, end in itertools.pairwise(marks)]

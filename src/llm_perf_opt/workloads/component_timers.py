@@ -56,7 +56,10 @@ class ComponentTimers:
             self._marks.setdefault(key, []).append((start, self._clock.mark()))
             named.__exit__(None, None, None)
 
-        return [module.register_forward_pre_hook(before), module.register_forward_hook(after, always_call=True)]
+        return [
+            module.register_forward_pre_hook(before),
+            module.register_forward_hook(after, always_call=True),
+        ]
 
     def seconds(self) -> dict[str, float]:
         """Return the summed time of each component that ran; call it after the device was synchronised."""
@@ -67,4 +70,8 @@ def _submodule(model: torch.nn.Module, path: str, label: str) -> torch.nn.Module
     try:
         return model.get_submodule(path)
     except AttributeError as error:
-        raise ConfigError(f"component {label!r} names a module that does not exist: {path}", hint="components() must give paths inside the built model", key="model.adapter") from error
+        raise ConfigError(
+            f"component {label!r} names a module that does not exist: {path}",
+            hint="components() must give paths inside the built model",
+            key="model.adapter",
+        ) from error

@@ -44,7 +44,11 @@ def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
                 key="model.dtype",
             )
     elif chosen is torch.bfloat16 and not torch.cuda.is_bf16_supported():
-        raise ConfigError(f"model.dtype=bfloat16 is not supported by {torch.cuda.get_device_name(device)}", hint="use model.dtype=float16 or float32", key="model.dtype")
+        raise ConfigError(
+            f"model.dtype=bfloat16 is not supported by {torch.cuda.get_device_name(device)}",
+            hint="use model.dtype=float16 or float32",
+            key="model.dtype",
+        )
     return chosen
 
 

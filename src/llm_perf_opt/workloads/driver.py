@@ -34,7 +34,10 @@ def run_workload(
     """
     progress = progress or LogProgress()
     if not samples:
-        raise InputError("the data set gave no samples", hint="check dataset.root, dataset.subset_filelist and dataset.sampling")
+        raise InputError(
+            "the data set gave no samples",
+            hint="check dataset.root, dataset.subset_filelist and dataset.sampling",
+        )
     if engine is None:
         with progress.task(f"building {workload.model.name}") as task:
             engine = Engine(workload)
@@ -50,6 +53,7 @@ def run_workload(
             for number, group in enumerate(groups):
                 run.measure(number, group, first=repeat == 0)
                 task.advance(note=group[0].id if group else None)
+            run.require_samples()
     return run.result
 
 
@@ -76,6 +80,12 @@ class _Run:
                     continue
                 self.result.warmup_s = self._engine.warm_up(group)
             return
+        self.require_samples()
+
+    def require_samples(self) -> None:
+        """Stop when every sample was left out."""
+        if self.result.samples:
+            return
         raise InputError(
             f"none of the {len(self.result.problems)} samples can be used: {self.result.problems[0]}",
             hint="every sample must have a readable image or prompt; all problems are in the log",
@@ -99,7 +109,7 @@ class _Run:
     def measure(self, number: int, group: list[Sample], *, first: bool) -> None:
         """Run one batch once and keep what it gave."""
         if not group:
-            return
+            return None
         try:
             batch, done = self._engine.run_sample(group)
         except InputError:
@@ -122,8 +132,17 @@ class _Run:
         shapes = self._engine.adapter.shapes(batch, context)
         limit = self._engine.new_token_limit(batch)
         if limit < self._wanted:
-            self._note(f"{group[0].id}: answers end after {limit} of {self._wanted} tokens, where the model's context is full")
-        return BatchResult(list(batch.sample_ids), batch.prompt_tokens, batch.image_tokens, done.new_tokens, dict(batch.facts), shapes)
+            self._note(
+                f"{group[0].id}: answers end after {limit} of {self._wanted} tokens, where the model's context is full"
+            )
+        return BatchResult(
+            list(batch.sample_ids),
+            batch.prompt_tokens,
+            batch.image_tokens,
+            done.new_tokens,
+            dict(batch.facts),
+            shapes,
+        )
 
     def _note(self, text: str) -> None:
         if text not in self.result.notes:
@@ -155,10 +174,15 @@ def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
 def _own(batch: Batch, key: str, place: int, otherwise: int) -> int:
     """Return a fact of one sequence when the adapter keeps one per sequence."""
     listed = batch.facts.get(key)
-    return int(listed[place]) if isinstance(listed, list) and len(listed) == len(batch.sample_ids) else otherwise
+    return (
+        int(listed[place]) if isinstance(listed, list) and len(listed) == len(batch.sample_ids) else otherwise
+    )
 
 
 def _facts_of(batch: Batch, place: int) -> dict[str, object]:
     """Take one sequence's share of the batch's facts."""
     size = len(batch.sample_ids)
-    return {key: value[place] if isinstance(value, list) and len(value) == size else value for key, value in batch.facts.items()}
+    return {
+        key: value[place] if isinstance(value, list) and len(value) == size else value
+        for key, value in batch.facts.items()
+    }

@@ -110,12 +110,16 @@ class Engine:
         result.timings.preprocess_s = seconds
         return batch, result
 
-    def run_prepared(self, batch: Batch, *, max_new_tokens: int | None = None, components: bool = True) -> PassResult:
+    def run_prepared(
+        self, batch: Batch, *, max_new_tokens: int | None = None, components: bool = True
+    ) -> PassResult:
         """Run one pass over a prepared batch: what a profiler wraps."""
         import torch
 
         limit = self.new_token_limit(batch, max_new_tokens)
-        timers = ComponentTimers(self.model, self._component_paths() if components else {}, self.clock, self._ranges)
+        timers = ComponentTimers(
+            self.model, self._component_paths() if components else {}, self.clock, self._ranges
+        )
         with torch.no_grad(), self._module_ranges():
             cache = self._make_cache(batch, limit)
             features, vision_s = self._vision(batch, timers)
@@ -154,13 +158,17 @@ class Engine:
             features = self.adapter.vision(self.model, batch)
         return features, self.clock.seconds(*marks)
 
-    def _prefill(self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers) -> float:
+    def _prefill(
+        self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers
+    ) -> float:
         marks: list[Any] = []
         with timers.watch("prefill"), self._phase("prefill", marks):
             sequence.choose(self.adapter.prefill(self.model, batch, features, cache))
         return self.clock.seconds(*marks)
 
-    def _decode(self, batch: Batch, cache: Any, sequence: _Sequences, limit: int) -> tuple[float | None, list[float]]:
+    def _decode(
+        self, batch: Batch, cache: Any, sequence: _Sequences, limit: int
+    ) -> tuple[float | None, list[float]]:
         if limit == 1 or sequence.stopped:
             return None, []
         clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
@@ -192,7 +200,9 @@ class _Sequences:
         self._pad = next(iter(engine._stop_ids), 0)
         self._limit = limit
         self._start = 0 if prompt is None else prompt.shape[1]
-        self._all = torch.zeros(len(batch.sample_ids), self._start + limit, dtype=torch.long, device=engine.device)
+        self._all = torch.zeros(
+            len(batch.sample_ids), self._start + limit, dtype=torch.long, device=engine.device
+        )
         if prompt is not None:
             self._all[:, : self._start] = prompt
         self._finished: torch.Tensor | None = None
@@ -231,7 +241,10 @@ class _Sequences:
         if self._stop is None:
             return rows
         stop = set(self._stop.tolist())
-        return [row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))] for row in rows]
+        return [
+            row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))]
+            for row in rows
+        ]
 
 
 class StopCheck:
@@ -271,4 +284,7 @@ def _explain_memory(build: Callable[[], torch.nn.Module], device: str) -> torch.
     try:
         return build()
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise ToolError(f"the model does not fit into the memory of {device}", hint="use a smaller model.arch, model.dtype=bfloat16, or another run.device") from error
+        raise ToolError(
+            f"the model does not fit into the memory of {device}",
+            hint="use a smaller model.arch, model.dtype=bfloat16, or another run.device",
+        ) from error

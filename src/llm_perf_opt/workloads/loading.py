@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -26,7 +27,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def implementation_kwargs(model: ModelConfig) -> dict[str, Any]:
     """Return the attention and experts choices as ``transformers`` wants them."""
-    chosen = {"attn_implementation": model.attn_implementation, "experts_implementation": model.experts_implementation}
+    chosen = {
+        "attn_implementation": model.attn_implementation,
+        "experts_implementation": model.experts_implementation,
+    }
     return {key: value for key, value in chosen.items() if value is not None}
 
 
@@ -39,11 +43,17 @@ def build_meta(kind: Any, config: Any, dtype: torch.dtype, options: Mapping[str,
             built: torch.nn.Module = kind._from_config(config, dtype=dtype, **options)
     except (ValueError, ImportError, KeyError) as error:
         keys = " ".join(f"model.{key}={value}" for key, value in options.items())
-        raise ConfigError(f"the model cannot be built{' with ' + keys if keys else ''}: {error}", hint="use sdpa or eager attention, and grouped_mm, batched_mm or eager experts", key="model") from error
+        raise ConfigError(
+            f"the model cannot be built{' with ' + keys if keys else ''}: {error}",
+            hint="use sdpa or eager attention, and grouped_mm, batched_mm or eager experts",
+            key="model",
+        ) from error
     return built.eval()
 
 
-def build_random(kind: Any, config: Any, dtype: torch.dtype, device: str, seed: int, options: Mapping[str, Any]) -> torch.nn.Module:
+def build_random(
+    kind: Any, config: Any, dtype: torch.dtype, device: str, seed: int, options: Mapping[str, Any]
+) -> torch.nn.Module:
     """Build a model with random weights straight on the device, in its data type; the same seed gives the same weights.
 
     Weights are scaled so that activations stay near one through the layers: numbers stay finite in every data
@@ -114,7 +124,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}", hint="give a checkpoint directory with a config.json", path=str(path)) from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}",
+            hint="give a checkpoint directory with a config.json",
+            path=str(path),
+        ) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"not valid JSON: {path}: {error}", path=str(path)) from error
     if not isinstance(value, dict):
@@ -126,9 +140,17 @@ def checkpoint_dir(path: str) -> Path:
     """Return a local checkpoint directory, or say what is missing."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
-        raise InputError(f"model.path is not a directory: {path}", hint="give the directory that holds config.json and *.safetensors", path=path)
+        raise InputError(
+            f"model.path is not a directory: {path}",
+            hint="give the directory that holds config.json and *.safetensors",
+            path=path,
+        )
     if not (directory / "config.json").is_file():
-        raise InputError(f"no config.json in {directory}", hint="give the directory that holds config.json and *.safetensors", path=str(directory))
+        raise InputError(
+            f"no config.json in {directory}",
+            hint="give the directory that holds config.json and *.safetensors",
+            path=str(directory),
+        )
     return directory
 
 
@@ -137,8 +159,21 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
     from safetensors import SafetensorError, safe_open
 
     files = sorted(directory.glob("*.safetensors"))
+    index = directory / "model.safetensors.index.json"
+    listed = read_json(index).get("weight_map") if index.is_file() else None
+    absent = sorted(set(listed.values()) - {file.name for file in files}) if isinstance(listed, dict) else []
+    if absent:
+        raise InputError(
+            f"{directory} lacks weights files that its index names: {', '.join(absent[:3])}",
+            hint="download or copy them too",
+            path=str(directory),
+        )
     if not files:
-        raise InputError(f"no *.safetensors file in {directory}", hint="the checkpoint is incomplete, or has only .bin files, which are not loaded (pickle)", path=str(directory))
+        raise InputError(
+            f"no *.safetensors file in {directory}",
+            hint="the checkpoint is incomplete, or has only .bin files, which are not loaded (pickle)",
+            path=str(directory),
+        )
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         try:
@@ -146,33 +181,87 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
                 for name in stream.keys():  # noqa: SIM118 - not a mapping
                     shapes[name] = tuple(stream.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
-            raise InputError(f"damaged or cut-off weights file {file}: {error}", hint="download or copy it again", path=str(file)) from error
+            raise InputError(
+                f"damaged or cut-off weights file {file}: {error}",
+                hint="download or copy it again",
+                path=str(file),
+            ) from error
     return shapes
 
 
-def load_pretrained(kind: Any, source: str, config: Any, dtype: torch.dtype, device: str, options: Mapping[str, Any]) -> torch.nn.Module:
+def load_pretrained(
+    kind: Any, source: str, config: Any, dtype: torch.dtype, device: str, options: Mapping[str, Any]
+) -> torch.nn.Module:
     """Load a checkpoint; a missing, unexpected or differently shaped tensor is an error, not a warning."""
     from safetensors import SafetensorError
 
     try:
-        model, info = kind.from_pretrained(source, config=config, dtype=dtype, output_loading_info=True, **options)
+        with _quiet_transformers():
+            # Mismatches are collected, not ignored: they are reported below together with the other two kinds.
+            model, info = kind.from_pretrained(
+                source,
+                config=config,
+                dtype=dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **options,
+            )
     except SafetensorError as error:
-        raise InputError(f"damaged or cut-off weights in {source}: {error}", hint="download or copy them again", path=source) from error
+        raise InputError(
+            f"damaged or cut-off weights in {source}: {error}",
+            hint="download or copy them again",
+            path=source,
+        ) from error
     except (OSError, RuntimeError) as error:
-        raise InputError(f"cannot load {source}: {_first_line(error)}", hint="check that the directory holds this architecture's weights", path=source) from error
+        raise InputError(
+            f"cannot load {source}: {_first_line(error)}",
+            hint="check that the directory holds this architecture's weights",
+            path=source,
+        ) from error
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"cannot load {source} as configured: {_first_line(error)}", hint="check model.attn_implementation and model.experts_implementation", key="model") from error
+        raise ConfigError(
+            f"cannot load {source} as configured: {_first_line(error)}",
+            hint="check model.attn_implementation and model.experts_implementation",
+            key="model",
+        ) from error
     _check_keys(source, info)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
 
 
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep the library's own progress bar and load report off the terminal; our errors say the same in one line."""
+    from transformers.utils import logging as hf_logging
+
+    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
 def _check_keys(source: str, info: Mapping[str, Any]) -> None:
-    wrong = {kind: sorted(map(str, info.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")}
+    wrong = {
+        kind: sorted(map(str, info.get(f"{kind}_keys") or ()))
+        for kind in ("missing", "unexpected", "mismatched")
+    }
     wrong = {kind: keys for kind, keys in wrong.items() if keys}
     if wrong:
-        text = "; ".join(f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})" for kind, keys in wrong.items())
-        raise InputError(f"the checkpoint does not fit the architecture: {source}: {text}", hint="choose the adapter of this checkpoint (model.adapter), or another checkpoint", path=source, **wrong)
+        text = "; ".join(
+            f"{len(keys)} {kind} ({', '.join(keys[:3])}{', …' if len(keys) > 3 else ''})"
+            for kind, keys in wrong.items()
+        )
+        raise InputError(
+            f"the checkpoint does not fit the architecture: {source}: {text}",
+            hint="choose the adapter of this checkpoint (model.adapter), or another checkpoint",
+            path=source,
+            **wrong,
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -75,9 +75,17 @@ def check_spec(spec: ViewSpec) -> None:
     sizes = {"infer.base_size": spec.base_size, "infer.image_size": spec.tile_size}
     for key, size in sizes.items():
         if size < PATCH_STRIDE or size % PATCH_STRIDE:
-            raise ConfigError(f"{key}={size} is not a positive multiple of {PATCH_STRIDE} pixels", hint=f"use {max(1, round(size / PATCH_STRIDE)) * PATCH_STRIDE}", key=key)
+            raise ConfigError(
+                f"{key}={size} is not a positive multiple of {PATCH_STRIDE} pixels",
+                hint=f"use {max(1, round(size / PATCH_STRIDE)) * PATCH_STRIDE}",
+                key=key,
+            )
     if spec.max_tiles < 1:
-        raise ConfigError(f"infer.max_tiles={spec.max_tiles} is below 1", hint="1 means no tiles, 9 is the published limit", key="infer.max_tiles")
+        raise ConfigError(
+            f"infer.max_tiles={spec.max_tiles} is below 1",
+            hint="1 means no tiles, 9 is the published limit",
+            key="infer.max_tiles",
+        )
 
 
 @functools.cache
@@ -145,12 +153,22 @@ def load_image(path: Path) -> Image.Image:
                 rgb = _to_rgb(upright)
                 rgb.load()
     except UnidentifiedImageError as error:
-        raise InputError(f"not an image PIL can read: {path}", hint="convert it to PNG or JPEG, or leave it out", path=str(path)) from error
+        raise InputError(
+            f"not an image PIL can read: {path}",
+            hint="convert it to PNG or JPEG, or leave it out",
+            path=str(path),
+        ) from error
     except Image.DecompressionBombError as error:
-        raise InputError(f"image too large: {path}: {error}", hint="scale it down first", path=str(path)) from error
+        raise InputError(
+            f"image too large: {path}: {error}", hint="scale it down first", path=str(path)
+        ) from error
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         # PIL reports damaged files with any of these, by format.
-        raise InputError(f"cannot read image {path}: {error}", hint="the file is missing, damaged or cut off", path=str(path)) from error
+        raise InputError(
+            f"cannot read image {path}: {error}",
+            hint="the file is missing, damaged or cut off",
+            path=str(path),
+        ) from error
     if rgb.width < 1 or rgb.height < 1:
         raise InputError(f"image has no pixels: {path} ({rgb.width}x{rgb.height})", path=str(path))
     return rgb
@@ -186,9 +204,17 @@ def make_views(image: Image.Image, spec: ViewSpec) -> Views:
         columns, rows = grid
         side = spec.tile_size
         page = np.asarray(image.resize((side * columns, side * rows), Image.Resampling.BICUBIC))
-        tiles = [page[row * side : (row + 1) * side, column * side : (column + 1) * side] for row in range(rows) for column in range(columns)]
+        tiles = [
+            page[row * side : (row + 1) * side, column * side : (column + 1) * side]
+            for row in range(rows)
+            for column in range(columns)
+        ]
     side = spec.base_size
-    square = image.resize((side, side), Image.Resampling.BICUBIC) if spec.stretch_global else _pad(image, side, spec.rounding)
+    square = (
+        image.resize((side, side), Image.Resampling.BICUBIC)
+        if spec.stretch_global
+        else _pad(image, side, spec.rounding)
+    )
     return Views(np.asarray(square), tiles, grid, image.width, image.height)
 
 
@@ -201,7 +227,9 @@ def _pad(image: Image.Image, side: int, rounding: Rounding) -> Image.Image:
     fitted = image.resize((width, height), Image.Resampling.BICUBIC)
     if (width, height) == (side, side):
         return fitted
-    half: Callable[[int], int] = (lambda gap: gap // 2) if rounding == "floor" else (lambda gap: round(gap * 0.5))
+    half: Callable[[int], int] = (
+        (lambda gap: gap // 2) if rounding == "floor" else (lambda gap: round(gap * 0.5))
+    )
     canvas = Image.new("RGB", (side, side), PAD_COLOR)
     canvas.paste(fitted, (half(side - width), half(side - height)))
     return canvas

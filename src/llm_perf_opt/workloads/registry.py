@@ -40,7 +40,11 @@ def find_class(name: str, group: str, key: str, methods: tuple[str, ...]) -> Any
     kind = _import_dotted(name, key) if ":" in name else _load_entry_point(name, group, key)
     missing = [method for method in methods if not callable(getattr(kind, method, None))]
     if missing:
-        raise ConfigError(f"{key}={name} is not an adapter: it lacks {', '.join(missing)}", hint="see docs/extending.md for what a class must have", key=key)
+        raise ConfigError(
+            f"{key}={name} is not an adapter: it lacks {', '.join(missing)}",
+            hint="see docs/extending.md for what a class must have",
+            key=key,
+        )
     return kind
 
 
@@ -49,11 +53,19 @@ def _load_entry_point(name: str, group: str, key: str) -> Any:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{key}={name} is not registered", hint=f"{hint}known: {', '.join(sorted(known))}; or write package.module:Class", key=key)
+        raise ConfigError(
+            f"{key}={name} is not registered",
+            hint=f"{hint}known: {', '.join(sorted(known))}; or write package.module:Class",
+            key=key,
+        )
     try:
         return known[name].load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}={name} cannot be loaded from {known[name].value}: {error}", hint="is the package that provides it complete?", key=key) from error
+        raise ConfigError(
+            f"{key}={name} cannot be loaded from {known[name].value}: {error}",
+            hint="is the package that provides it complete?",
+            key=key,
+        ) from error
 
 
 def _import_dotted(name: str, key: str) -> Any:
@@ -61,11 +73,19 @@ def _import_dotted(name: str, key: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except (ImportError, ValueError) as error:
-        raise ConfigError(f"{key}={name}: cannot import {module_name!r}: {error}", hint="install the package, or put its directory on PYTHONPATH", key=key) from error
+        raise ConfigError(
+            f"{key}={name}: cannot import {module_name!r}: {error}",
+            hint="install the package, or put its directory on PYTHONPATH",
+            key=key,
+        ) from error
     for part in path.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
             near = difflib.get_close_matches(part, dir(found), n=1)
-            raise ConfigError(f"{key}={name}: {module_name} has no {part!r}", hint=f"did you mean {near[0]}?" if near else "write package.module:Class", key=key) from error
+            raise ConfigError(
+                f"{key}={name}: {module_name} has no {part!r}",
+                hint=f"did you mean {near[0]}?" if near else "write package.module:Class",
+                key=key,
+            ) from error
     return found

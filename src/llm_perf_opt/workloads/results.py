@@ -93,7 +93,10 @@ class BatchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return one entry of ``timings.json``; a batch is one measurement, whatever its size."""
-        shapes = {**dataclasses.asdict(dataclasses.replace(self.shapes, vision={})), "vision": dict(self.shapes.vision)}
+        shapes = {
+            **dataclasses.asdict(dataclasses.replace(self.shapes, vision={})),
+            "vision": dict(self.shapes.vision),
+        }
         return {
             "id": "+".join(self.ids),
             "ids": list(self.ids),

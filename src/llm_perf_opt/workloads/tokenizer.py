@@ -59,11 +59,17 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
 
     file = directory / "tokenizer.json"
     if not file.is_file():
-        raise InputError(f"no tokenizer.json in {directory}", hint="copy the checkpoint's tokenizer files beside its weights", path=str(file))
+        raise InputError(
+            f"no tokenizer.json in {directory}",
+            hint="copy the checkpoint's tokenizer files beside its weights",
+            path=str(file),
+        )
     try:
         return TextTokenizer(Tokenizer.from_file(str(file)))
     except Exception as error:  # the library raises nothing narrower for a damaged file
-        raise InputError(f"cannot read {file}: {error}", hint="download or copy it again", path=str(file)) from error
+        raise InputError(
+            f"cannot read {file}: {error}", hint="download or copy it again", path=str(file)
+        ) from error
 
 
 def _filler(index: int) -> str:
@@ -87,7 +93,11 @@ def small_tokenizer(vocab_size: int, fixed: tuple[tuple[str, int], ...]) -> Text
 
     needed = 256 + len(fixed)
     if vocab_size < needed:
-        raise ConfigError(f"vocab_size {vocab_size} is too small for random weights: bytes and special tokens need {needed}", hint=f"use at least {needed}", key="model.arch")
+        raise ConfigError(
+            f"vocab_size {vocab_size} is too small for random weights: bytes and special tokens need {needed}",
+            hint=f"use at least {needed}",
+            key="model.arch",
+        )
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -108,7 +118,12 @@ def small_tokenizer(vocab_size: int, fixed: tuple[tuple[str, int], ...]) -> Text
     made = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(token, normalized=False, special=True) for token, _ in sorted(fixed, key=lambda pair: pair[1])])
+    made.add_special_tokens(
+        [
+            AddedToken(token, normalized=False, special=True)
+            for token, _ in sorted(fixed, key=lambda pair: pair[1])
+        ]
+    )
     return TextTokenizer(made)
 
 
@@ -121,9 +136,17 @@ def _learnt_merges(trained: Tokenizer) -> list[tuple[str, str]]:
 
 def ocr_special_ids(vocab_size: int, image_token_id: int, bos: int, eos: int) -> tuple[tuple[str, int], ...]:
     """Place DeepSeek-OCR's special tokens: consecutive from the image token, as published."""
-    pad = next(index for index in range(3 + len(OCR_SPECIAL_TOKENS)) if index not in {bos, eos} and not image_token_id <= index < image_token_id + len(OCR_SPECIAL_TOKENS))
+    pad = next(
+        index
+        for index in range(3 + len(OCR_SPECIAL_TOKENS))
+        if index not in {bos, eos} and not image_token_id <= index < image_token_id + len(OCR_SPECIAL_TOKENS)
+    )
     placed = [(BOS, bos), (EOS, eos), (PAD, pad)]
     placed += [(token, image_token_id + number) for number, token in enumerate(OCR_SPECIAL_TOKENS)]
     if max(index for _, index in placed) >= vocab_size:
-        raise ConfigError(f"model.arch.image_token_id={image_token_id} leaves no room below vocab_size {vocab_size}", hint=f"use at most {vocab_size - len(OCR_SPECIAL_TOKENS)}", key="model.arch.image_token_id")
+        raise ConfigError(
+            f"model.arch.image_token_id={image_token_id} leaves no room below vocab_size {vocab_size}",
+            hint=f"use at most {vocab_size - len(OCR_SPECIAL_TOKENS)}",
+            key="model.arch.image_token_id",
+        )
     return tuple(placed)

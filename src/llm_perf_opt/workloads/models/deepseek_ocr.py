@@ -17,7 +17,12 @@ from llm_perf_opt.workloads import loading
 from llm_perf_opt.workloads.models.arch import make_config, require
 from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
 from llm_perf_opt.workloads.preprocess import Grid, ViewSpec, image_token_count, view_spec
-from llm_perf_opt.workloads.tokenizer import PUBLISHED_IMAGE_TOKEN_ID, TextTokenizer, load_tokenizer, ocr_special_ids, small_tokenizer
+from llm_perf_opt.workloads.tokenizer import (
+    PUBLISHED_IMAGE_TOKEN_ID,
+    TextTokenizer,
+    ocr_special_ids,
+    small_tokenizer,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +43,15 @@ class DeepseekOcrAdapter(OcrAdapter):
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
         if model.config_name is not None:
-            raise ConfigError("model.config_name is for text models", hint="give dimensions in model.arch, or a checkpoint in model.path", key="model.config_name")
+            raise ConfigError(
+                "model.config_name is for text models",
+                hint="give dimensions in model.arch, or a checkpoint in model.path",
+                key="model.config_name",
+            )
         if model.trust_remote_code:
-            LOGGER.info("model.trust_remote_code is not needed: DeepSeek-OCR runs on transformers' own classes")
+            LOGGER.info(
+                "model.trust_remote_code is not needed: DeepSeek-OCR runs on transformers' own classes"
+            )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""
@@ -62,7 +73,9 @@ class DeepseekOcrAdapter(OcrAdapter):
             from llm_perf_opt.workloads.models.vendor_checkpoint import config_of_checkpoint
 
             if self.config.arch:
-                LOGGER.info("model.arch is not used: the dimensions come from the checkpoint %s", self.config.path)
+                LOGGER.info(
+                    "model.arch is not used: the dimensions come from the checkpoint %s", self.config.path
+                )
             return config_of_checkpoint(str(self.config.path))
         return ocr_config(self.config.arch)
 
@@ -77,9 +90,11 @@ class DeepseekOcrAdapter(OcrAdapter):
     @functools.cached_property
     def _tokenizer(self) -> TextTokenizer:
         if self.weights() == "real":
-            return load_tokenizer(loading.checkpoint_dir(str(self.config.path)))
+            return self.checkpoint_tokenizer()
         text = self._config.text_config
-        placed = ocr_special_ids(text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0])
+        placed = ocr_special_ids(
+            text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0]
+        )
         return small_tokenizer(text.vocab_size, placed)
 
     def image_tokens(self, grid: Grid | None) -> int:
@@ -101,6 +116,7 @@ class DeepseekOcrAdapter(OcrAdapter):
             return loading.build_meta(Kind, self._config, dtype, self.options())
         if self.weights() == "random":
             return loading.build_random(Kind, self._config, dtype, device, self.config.seed, self.options())
+        self.tokenizer()  # settles the image token's id, which the model compares with
         directory = loading.checkpoint_dir(str(self.config.path))
         loading.tensor_shapes(directory)
         return loading.load_pretrained(Kind, str(directory), self._config, dtype, device, self.options())
@@ -122,7 +138,10 @@ def ocr_config(arch: Mapping[str, Any]) -> Any:
     text.setdefault("max_position_embeddings", 8192)
     plain["text_config"] = text
     vocab = int(text.get("vocab_size", 129280))
-    plain.setdefault("image_token_id", PUBLISHED_IMAGE_TOKEN_ID if vocab > PUBLISHED_IMAGE_TOKEN_ID else _SMALL_VOCAB_IMAGE_TOKEN_ID)
+    plain.setdefault(
+        "image_token_id",
+        PUBLISHED_IMAGE_TOKEN_ID if vocab > PUBLISHED_IMAGE_TOKEN_ID else _SMALL_VOCAB_IMAGE_TOKEN_ID,
+    )
     config = make_config(UnlimitedOcrConfig, plain)
     check_vision(config)
     return config
@@ -132,6 +151,21 @@ def check_vision(config: Any) -> None:
     """Check what transformers does not: that the two encoders fit together."""
     sam, clip = config.vision_config.sam_config, config.vision_config.encoder_config
     key = "model.arch.vision_config"
-    require(sam.downsample_channels[-1] == clip.hidden_size, f"SAM gives {sam.downsample_channels[-1]} channels, CLIP takes {clip.hidden_size}", key=key, hint="make sam_config.downsample_channels[-1] equal encoder_config.hidden_size")
-    require(sam.hidden_size % sam.num_attention_heads == 0, f"SAM's hidden_size {sam.hidden_size} does not divide by its {sam.num_attention_heads} heads", key=f"{key}.sam_config", hint="choose a multiple")
-    require(max(sam.global_attn_indexes, default=-1) < sam.num_hidden_layers, f"SAM has {sam.num_hidden_layers} layers, but global attention at {list(sam.global_attn_indexes)}", key=f"{key}.sam_config.global_attn_indexes", hint="name existing layers")
+    require(
+        sam.downsample_channels[-1] == clip.hidden_size,
+        f"SAM gives {sam.downsample_channels[-1]} channels, CLIP takes {clip.hidden_size}",
+        key=key,
+        hint="make sam_config.downsample_channels[-1] equal encoder_config.hidden_size",
+    )
+    require(
+        sam.hidden_size % sam.num_attention_heads == 0,
+        f"SAM's hidden_size {sam.hidden_size} does not divide by its {sam.num_attention_heads} heads",
+        key=f"{key}.sam_config",
+        hint="choose a multiple",
+    )
+    require(
+        max(sam.global_attn_indexes, default=-1) < sam.num_hidden_layers,
+        f"SAM has {sam.num_hidden_layers} layers, but global attention at {list(sam.global_attn_indexes)}",
+        key=f"{key}.sam_config.global_attn_indexes",
+        hint="name existing layers",
+    )

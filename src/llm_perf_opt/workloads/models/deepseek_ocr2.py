@@ -13,7 +13,12 @@ from llm_perf_opt.workloads import loading
 from llm_perf_opt.workloads.models.arch import make_config, require
 from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
 from llm_perf_opt.workloads.preprocess import PATCH_STRIDE, Grid, ViewSpec, check_spec
-from llm_perf_opt.workloads.tokenizer import PUBLISHED_IMAGE_TOKEN_ID, TextTokenizer, load_tokenizer, ocr_special_ids, small_tokenizer
+from llm_perf_opt.workloads.tokenizer import (
+    PUBLISHED_IMAGE_TOKEN_ID,
+    TextTokenizer,
+    ocr_special_ids,
+    small_tokenizer,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -35,9 +40,15 @@ class DeepseekOcr2Adapter(OcrAdapter):
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
         if model.config_name is not None:
-            raise ConfigError("model.config_name is for text models", hint="give dimensions in model.arch, or a checkpoint in model.path", key="model.config_name")
+            raise ConfigError(
+                "model.config_name is for text models",
+                hint="give dimensions in model.arch, or a checkpoint in model.path",
+                key="model.config_name",
+            )
         if model.trust_remote_code:
-            LOGGER.info("model.trust_remote_code is not needed: DeepSeek-OCR-2 runs on transformers' own classes")
+            LOGGER.info(
+                "model.trust_remote_code is not needed: DeepSeek-OCR-2 runs on transformers' own classes"
+            )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``: ``gundam`` (tiles), ``base`` (one view), or ``custom``."""
@@ -76,11 +87,17 @@ class DeepseekOcr2Adapter(OcrAdapter):
         from transformers import DeepseekOcr2Config
 
         if self.config.arch:
-            LOGGER.info("model.arch is not used: the dimensions come from the checkpoint %s", self.config.path)
+            LOGGER.info(
+                "model.arch is not used: the dimensions come from the checkpoint %s", self.config.path
+            )
         directory = loading.checkpoint_dir(str(self.config.path))
         kind = loading.read_json(directory / "config.json").get("model_type")
         if kind != DeepseekOcr2Config.model_type:
-            raise InputError(f"{directory} holds a '{kind}' model, not DeepSeek-OCR-2 in transformers' format", hint="use the checkpoint deepseek-community/DeepSeek-OCR-2, or the adapter of this one", path=str(directory))
+            raise InputError(
+                f"{directory} holds a '{kind}' model, not DeepSeek-OCR-2 in transformers' format",
+                hint="use the checkpoint deepseek-community/DeepSeek-OCR-2, or the adapter of this one",
+                path=str(directory),
+            )
         return DeepseekOcr2Config.from_pretrained(str(directory))
 
     def model_config(self) -> Any:
@@ -94,15 +111,21 @@ class DeepseekOcr2Adapter(OcrAdapter):
     @functools.cached_property
     def _tokenizer(self) -> TextTokenizer:
         if self.weights() == "real":
-            return load_tokenizer(loading.checkpoint_dir(str(self.config.path)))
+            return self.checkpoint_tokenizer()
         text = self._config.text_config
-        placed = ocr_special_ids(text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0])
+        placed = ocr_special_ids(
+            text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0]
+        )
         return small_tokenizer(text.vocab_size, placed)
 
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page takes: one per query of every view, and a separator; no row ends."""
         tiles = grid[0] * grid[1] if grid else 0
-        return (self.views.base_size // PATCH_STRIDE) ** 2 + tiles * (self.views.tile_size // PATCH_STRIDE) ** 2 + 1
+        return (
+            (self.views.base_size // PATCH_STRIDE) ** 2
+            + tiles * (self.views.tile_size // PATCH_STRIDE) ** 2
+            + 1
+        )
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""
@@ -112,6 +135,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
             return loading.build_meta(Kind, self._config, dtype, self.options())
         if self.weights() == "random":
             return loading.build_random(Kind, self._config, dtype, device, self.config.seed, self.options())
+        self.tokenizer()  # settles the image token's id, which the model compares with
         directory = loading.checkpoint_dir(str(self.config.path))
         loading.tensor_shapes(directory)
         return loading.load_pretrained(Kind, str(directory), self._config, dtype, device, self.options())
@@ -124,11 +148,21 @@ def ocr2_config(arch: Mapping[str, Any]) -> Any:
     plain = dict(arch)
     text = dict(plain.get("text_config") or {})
     layers = text.get("num_hidden_layers")
-    require(layers is not None, "model.arch.text_config.num_hidden_layers is missing", key="model.arch.text_config", hint="start from model=deepseek_ocr2 or model=deepseek_ocr2_tiny")
+    require(
+        layers is not None,
+        "model.arch.text_config.num_hidden_layers is missing",
+        key="model.arch.text_config",
+        hint="start from model=deepseek_ocr2 or model=deepseek_ocr2_tiny",
+    )
     dense = int(text.pop("first_k_dense_replace", 1))
-    text.setdefault("mlp_layer_types", ["dense" if layer < dense else "sparse" for layer in range(int(layers or 0))])
+    text.setdefault(
+        "mlp_layer_types", ["dense" if layer < dense else "sparse" for layer in range(int(layers or 0))]
+    )
     plain["text_config"] = text
-    plain.setdefault("image_token_id", PUBLISHED_IMAGE_TOKEN_ID if int(text.get("vocab_size", 0)) > PUBLISHED_IMAGE_TOKEN_ID else 3)
+    plain.setdefault(
+        "image_token_id",
+        PUBLISHED_IMAGE_TOKEN_ID if int(text.get("vocab_size", 0)) > PUBLISHED_IMAGE_TOKEN_ID else 3,
+    )
     config = make_config(DeepseekOcr2Config, plain)
     sam, encoder = config.vision_config.sam_config, config.vision_config.encoder_config
     require(

@@ -6,7 +6,6 @@ import difflib
 import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from llm_perf_opt.errors import ConfigError, InputError
 from llm_perf_opt.workloads import loading
 from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
 from llm_perf_opt.workloads.models.arch import make_config
+from llm_perf_opt.workloads.models.config_sources import known_type, named_config, random_tokenizer
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ class HfCausalLmAdapter(TransformersAdapter):
         self._remote_code = loading.remote_code_allowed(model)
         sources = [key for key in ("path", "config_name") if getattr(model, key) is not None]
         if len(sources) == 2:
-            raise ConfigError("model.path and model.config_name are both given", hint="a checkpoint has its own configuration: leave model.config_name out", key="model.config_name")
+            raise ConfigError(
+                "model.path and model.config_name are both given",
+                hint="a checkpoint has its own configuration: leave model.config_name out",
+                key="model.config_name",
+            )
         if not sources and "model_type" not in model.arch:
             raise ConfigError(
                 "no model given",
@@ -44,7 +48,11 @@ class HfCausalLmAdapter(TransformersAdapter):
                 key="model.path",
             )
         if model.arch and self.weights() == "real":
-            raise ConfigError("model.arch cannot change the dimensions of real weights", hint="use model.weights=random with model.path to vary them, or leave model.arch out", key="model.arch")
+            raise ConfigError(
+                "model.arch cannot change the dimensions of real weights",
+                hint="use model.weights=random with model.path to vary them, or leave model.arch out",
+                key="model.arch",
+            )
 
     @property
     def architecture(self) -> str:
@@ -81,7 +89,11 @@ class HfCausalLmAdapter(TransformersAdapter):
             kind = model.arch.get("model_type", document.get("model_type"))
             if kind not in CONFIG_MAPPING:
                 near = difflib.get_close_matches(str(kind), list(CONFIG_MAPPING.keys()), n=1)
-                raise ConfigError(f"unknown model_type '{kind}'", hint=f"did you mean {near[0]}?" if near else "use a model type of transformers", key="model.arch.model_type")
+                raise ConfigError(
+                    f"unknown model_type '{kind}'",
+                    hint=f"did you mean {near[0]}?" if near else "use a model type of transformers",
+                    key="model.arch.model_type",
+                )
             return make_config(CONFIG_MAPPING[kind], model.arch, document)
         return make_config(type(config), model.arch, config.to_dict()) if model.arch else config
 
@@ -91,12 +103,26 @@ class HfCausalLmAdapter(TransformersAdapter):
         if local.exists() or source.startswith(("/", ".", "~")):
             source = str(loading.checkpoint_dir(source))
             document = loading.read_json(Path(source) / "config.json")
-            if document.get("auto_map") and not self._remote_code and not _known_type(document.get("model_type")):
-                raise ConfigError(f"{source} needs code of its own (model_type '{document.get('model_type')}')", hint="read that code, then set model.trust_remote_code=true", key="model.trust_remote_code")
+            if (
+                document.get("auto_map")
+                and not self._remote_code
+                and not known_type(document.get("model_type"))
+            ):
+                raise ConfigError(
+                    f"{source} needs code of its own (model_type '{document.get('model_type')}')",
+                    hint="read that code, then set model.trust_remote_code=true",
+                    key="model.trust_remote_code",
+                )
         try:
-            return auto.from_pretrained(source, revision=self.config.revision, trust_remote_code=self._remote_code)
+            return auto.from_pretrained(
+                source, revision=self.config.revision, trust_remote_code=self._remote_code
+            )
         except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"cannot read the configuration of {source}: {' '.join(str(error).split())[:300]}", hint="give a checkpoint directory with a config.json that transformers knows", path=source) from error
+            raise InputError(
+                f"cannot read the configuration of {source}: {' '.join(str(error).split())[:300]}",
+                hint="give a checkpoint directory with a config.json that transformers knows",
+                path=source,
+            ) from error
 
     def text_config(self) -> Any:
         """Return the language model's configuration."""
@@ -119,13 +145,19 @@ class HfCausalLmAdapter(TransformersAdapter):
     @functools.cached_property
     def _tokenizer(self) -> Any:
         if self.config.path is None:
-            return _random_tokenizer(self.text_config())
+            return random_tokenizer(self.text_config())
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code)
+            return AutoTokenizer.from_pretrained(
+                self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code
+            )
         except (OSError, ValueError, KeyError, ImportError) as error:
-            raise InputError(f"no usable tokenizer in {self.config.path}: {' '.join(str(error).split())[:200]}", hint="copy tokenizer.json and tokenizer_config.json beside the weights", path=self.config.path) from error
+            raise InputError(
+                f"no usable tokenizer in {self.config.path}: {' '.join(str(error).split())[:200]}",
+                hint="copy tokenizer.json and tokenizer_config.json beside the weights",
+                path=self.config.path,
+            ) from error
 
     def text(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Decode generated tokens."""
@@ -136,13 +168,21 @@ class HfCausalLmAdapter(TransformersAdapter):
         if sample.synthetic_tokens is not None:
             return self._synthetic_ids(sample.id, sample.synthetic_tokens)
         if sample.prompt is None:
-            raise InputError(f"sample {sample.id} has no prompt", hint="use a data set of prompts: dataset=prompts")
+            raise InputError(
+                f"sample {sample.id} has no prompt", hint="use a data set of prompts: dataset=prompts"
+            )
         tokenizer = self._tokenizer
         if self.infer.chat_template and getattr(tokenizer, "chat_template", None):
             chat = [{"role": "user", "content": sample.prompt}]
-            ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
+            ids = tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, tokenize=True, return_dict=True
+            )["input_ids"]
         else:
-            ids = tokenizer(sample.prompt)["input_ids"] if callable(tokenizer) else self._plain_ids(sample.prompt)
+            ids = (
+                tokenizer(sample.prompt)["input_ids"]
+                if callable(tokenizer)
+                else self._plain_ids(sample.prompt)
+            )
         if not ids:
             raise InputError(f"the prompt of sample {sample.id} is empty", hint="write some text")
         return [int(index) for index in ids]
@@ -150,7 +190,8 @@ class HfCausalLmAdapter(TransformersAdapter):
     def _plain_ids(self, prompt: str) -> list[int]:
         """Put begin-of-sequence first, as most real tokenizers do."""
         begin = self.text_config().bos_token_id
-        return ([] if begin is None else [int(begin)]) + self._tokenizer.encode(prompt)
+        ids: list[int] = self._tokenizer.encode(prompt)
+        return ids if begin is None else [int(begin), *ids]
 
     def _synthetic_ids(self, name: str, count: int) -> list[int]:
         """Draw ids of ordinary tokens, the same for the same sample."""
@@ -168,12 +209,24 @@ class HfCausalLmAdapter(TransformersAdapter):
         limit, vocabulary = self.context_tokens, self.text_config().vocab_size
         for sample, sequence in zip(samples, sequences, strict=True):
             if limit is not None and len(sequence) >= limit:
-                raise InputError(f"sample {sample.id} has {len(sequence)} tokens, the model's context is {limit}", hint="shorten the prompt or dataset.synthetic_tokens")
+                raise InputError(
+                    f"sample {sample.id} has {len(sequence)} tokens, the model's context is {limit}",
+                    hint="shorten the prompt or dataset.synthetic_tokens",
+                )
             if max(sequence) >= vocabulary:
-                raise InputError(f"sample {sample.id} has token {max(sequence)}, the model knows {vocabulary}", hint="the tokenizer does not belong to this model")
+                raise InputError(
+                    f"sample {sample.id} has token {max(sequence)}, the model knows {vocabulary}",
+                    hint="the tokenizer does not belong to this model",
+                )
         inputs = self.left_pad(sequences, device)
         lengths = [len(sequence) for sequence in sequences]
-        return Batch([sample.id for sample in samples], inputs, max(lengths), 0, {"prompt_tokens": lengths, "padded": len(set(lengths)) > 1})
+        return Batch(
+            [sample.id for sample in samples],
+            inputs,
+            max(lengths),
+            0,
+            {"prompt_tokens": lengths, "padded": len(set(lengths)) > 1},
+        )
 
     def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
         """Text models see nothing."""
@@ -190,7 +243,9 @@ class HfCausalLmAdapter(TransformersAdapter):
                 source = str(Path(source).expanduser())
                 loading.tensor_shapes(Path(source))
             options["trust_remote_code"] = self._remote_code
-            return loading.load_pretrained(Auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"})
+            return loading.load_pretrained(
+                Auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"}
+            )
         kind = self._model_class(config)
         if device == "meta":
             return loading.build_meta(kind, config, dtype, options)
@@ -202,9 +257,15 @@ class HfCausalLmAdapter(TransformersAdapter):
 
         reference = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
         if self._remote_code and reference is not None:
-            return get_class_from_dynamic_module(reference, str(self.config.path), revision=self.config.revision)
+            return get_class_from_dynamic_module(
+                reference, str(self.config.path), revision=self.config.revision
+            )
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise ConfigError(f"a '{config.model_type}' model does not generate text", hint="choose a decoder that AutoModelForCausalLM knows", key="model.adapter")
+            raise ConfigError(
+                f"a '{config.model_type}' model does not generate text",
+                hint="choose a decoder that AutoModelForCausalLM knows",
+                key="model.adapter",
+            )
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
@@ -216,7 +277,9 @@ class HfCausalLmAdapter(TransformersAdapter):
         prompt = min(_DEFAULT_PROMPT_TOKENS, (self.context_tokens or _DEFAULT_PROMPT_TOKENS + 1) - 1)
         return PhaseShapes(self.infer.batch_size, prompt, 0, prompt + self.infer.max_new_tokens // 2)
 
-    def static_calls(self, model: torch.nn.Module, shapes: PhaseShapes) -> Mapping[Phase, Callable[[], object]]:
+    def static_calls(
+        self, model: torch.nn.Module, shapes: PhaseShapes
+    ) -> Mapping[Phase, Callable[[], object]]:
         """Return one call per phase on the meta device; with a cache and no mask, no values are read."""
         import torch
 
@@ -225,46 +288,15 @@ class HfCausalLmAdapter(TransformersAdapter):
         def run(tokens: int, cached: int) -> object:
             ids = torch.zeros(shapes.batch_size, tokens, dtype=torch.long, device="meta")
             with torch.no_grad():
-                return model(input_ids=ids, position_ids=ids, past_key_values=self.meta_cache(shapes.batch_size, cached, dtype), use_cache=True, logits_to_keep=1)
+                return model(
+                    input_ids=ids,
+                    position_ids=ids,
+                    past_key_values=self.meta_cache(shapes.batch_size, cached, dtype),
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
 
-        return {"prefill": lambda: run(shapes.prompt_tokens, 0), "decode": lambda: run(1, shapes.context_tokens)}
-
-
-def _known_type(kind: Any) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return kind in CONFIG_MAPPING
-
-
-def preset_names() -> list[str]:
-    """Return the names of the built-in shapes."""
-    folder = resources.files("llm_perf_opt.workloads.models").joinpath("presets")
-    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
-
-
-def named_config(name: str) -> dict[str, Any]:
-    """Read ``model.config_name``: a built-in preset, a ``config.json``, or a directory that holds one."""
-    if name in preset_names():
-        with resources.as_file(resources.files("llm_perf_opt.workloads.models").joinpath("presets", f"{name}.json")) as file:
-            return loading.read_json(file)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
-        near = difflib.get_close_matches(name, preset_names(), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"model.config_name={name} is neither a preset nor a file", hint=f"{hint}presets: {', '.join(preset_names())}", key="model.config_name")
-    return loading.read_json(path)
-
-
-def _random_tokenizer(config: Any) -> Any:
-    """Make a small tokenizer at the model's vocabulary size, with its begin and end ids."""
-    from llm_perf_opt.workloads.tokenizer import BOS, EOS, small_tokenizer
-
-    end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    placed = {EOS: end, BOS: config.bos_token_id}
-    used: dict[int, str] = {}
-    for token, index in placed.items():
-        if index is not None and 0 <= index < config.vocab_size:
-            used.setdefault(int(index), token)
-    return small_tokenizer(config.vocab_size, tuple((token, index) for index, token in sorted(used.items())))
+        return {
+            "prefill": lambda: run(shapes.prompt_tokens, 0),
+            "decode": lambda: run(1, shapes.context_tokens),
+        }

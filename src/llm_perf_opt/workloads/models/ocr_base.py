@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
+from llm_perf_opt.workloads.loading import checkpoint_dir
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
-from llm_perf_opt.workloads.preprocess import Grid, Views, ViewSpec, choose_grid, load_image, make_views, to_pixels
-from llm_perf_opt.workloads.tokenizer import IMAGE, TextTokenizer
+from llm_perf_opt.workloads.preprocess import (
+    Grid,
+    Views,
+    ViewSpec,
+    choose_grid,
+    load_image,
+    make_views,
+    to_pixels,
+)
+from llm_perf_opt.workloads.tokenizer import IMAGE, TextTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +39,14 @@ class OcrAdapter(TransformersAdapter):
         self.views: ViewSpec = self.view_spec(infer)
         count = infer.prompt.count(IMAGE)
         if count != 1:
-            problem = "has no <image>" if count == 0 else f"has {count} <image>, but a request carries one page"
-            raise ConfigError(f"infer.prompt {problem}", hint=f"put {IMAGE} once where the page belongs, usually first: '{IMAGE}\\nFree OCR.'", key="infer.prompt")
+            problem = (
+                "has no <image>" if count == 0 else f"has {count} <image>, but a request carries one page"
+            )
+            raise ConfigError(
+                f"infer.prompt {problem}",
+                hint=f"put {IMAGE} once where the page belongs, usually first: '{IMAGE}\\nFree OCR.'",
+                key="infer.prompt",
+            )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""
@@ -44,6 +59,20 @@ class OcrAdapter(TransformersAdapter):
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer."""
         raise NotImplementedError
+
+    def checkpoint_tokenizer(self) -> TextTokenizer:
+        """Read the checkpoint's tokenizer and take the image token's id from it."""
+        directory = checkpoint_dir(str(self.config.path))
+        tokenizer = load_tokenizer(directory)
+        found = tokenizer.token_id(IMAGE)
+        if found is None:
+            raise InputError(
+                f"the tokenizer in {directory} has no {IMAGE} token",
+                hint="use the tokenizer that came with the checkpoint",
+                path=str(directory),
+            )
+        self.model_config().image_token_id = found
+        return tokenizer
 
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page with this tile grid takes."""
@@ -68,23 +97,37 @@ class OcrAdapter(TransformersAdapter):
         """Return begin-of-sequence, text and image positions; the text is stripped, as the published code does."""
         pieces = prompt.strip().split(IMAGE)
         if len(pieces) != 2:
-            raise InputError(f"a prompt needs {IMAGE} exactly once: {prompt[:80]!r}", hint=f"write '{IMAGE}\\n' and then the request")
+            raise InputError(
+                f"a prompt needs {IMAGE} exactly once: {prompt[:80]!r}",
+                hint=f"write '{IMAGE}\\n' and then the request",
+            )
         tokenizer = self.tokenizer()
         before, after = (tokenizer.encode(piece) if piece else [] for piece in pieces)
         begin = self.text_config().bos_token_id
-        return ([] if begin is None else [int(begin)]) + before + [self.model_config().image_token_id] * image_tokens + after
+        return (
+            ([] if begin is None else [int(begin)])
+            + before
+            + [self.model_config().image_token_id] * image_tokens
+            + after
+        )
 
     def read_views(self, sample: Sample) -> Views:
         """Load and cut the page of one request."""
         if sample.path is None:
-            raise InputError(f"sample {sample.id} has no image", hint="this model needs a data set of images: dataset=omnidocbench")
+            raise InputError(
+                f"sample {sample.id} has no image",
+                hint="this model needs a data set of images: dataset=omnidocbench",
+            )
         return make_views(load_image(sample.path), self.views)
 
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
         """Read, cut and normalise the pages; lay out the prompts."""
         pages = [self.read_views(sample) for sample in samples]
         counts = [self.image_tokens(page.grid) for page in pages]
-        sequences = [self.prompt_ids(sample.prompt or self.infer.prompt, count) for sample, count in zip(samples, counts, strict=True)]
+        sequences = [
+            self.prompt_ids(sample.prompt or self.infer.prompt, count)
+            for sample, count in zip(samples, counts, strict=True)
+        ]
         limit = self.context_tokens
         for sample, sequence, count in zip(samples, sequences, counts, strict=True):
             if limit is not None and len(sequence) >= limit:
@@ -123,7 +166,9 @@ class OcrAdapter(TransformersAdapter):
         """Run both vision encoders and the projector over all views."""
         inputs = batch.inputs
         call: Any = model.get_image_features
-        return call(**self.image_inputs(inputs["pixel_values"], inputs["pixel_values_local"], inputs["grids"]))
+        return call(
+            **self.image_inputs(inputs["pixel_values"], inputs["pixel_values_local"], inputs["grids"])
+        )
 
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
         """Hand the image features over."""
@@ -131,7 +176,13 @@ class OcrAdapter(TransformersAdapter):
 
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
         """Describe a real batch for the static count."""
-        return self._shapes(len(batch.sample_ids), batch.prompt_tokens, batch.image_tokens, context_tokens, batch.inputs["grids"])
+        return self._shapes(
+            len(batch.sample_ids),
+            batch.prompt_tokens,
+            batch.image_tokens,
+            context_tokens,
+            batch.inputs["grids"],
+        )
 
     def default_shapes(self) -> PhaseShapes:
         """Shapes of an A4 page at the configured mode."""
@@ -141,12 +192,20 @@ class OcrAdapter(TransformersAdapter):
         size = self.infer.batch_size
         return self._shapes(size, prompt, image, prompt + self.infer.max_new_tokens // 2, [grid] * size)
 
-    def _shapes(self, size: int, prompt: int, image: int, context: int, grids: Sequence[Grid | None]) -> PhaseShapes:
+    def _shapes(
+        self, size: int, prompt: int, image: int, context: int, grids: Sequence[Grid | None]
+    ) -> PhaseShapes:
         listed = [list(grid) if grid else None for grid in grids]
-        views = {"mode": self.views.mode, "base_size": self.views.base_size, "tile_size": self.views.tile_size}
+        views = {
+            "mode": self.views.mode,
+            "base_size": self.views.base_size,
+            "tile_size": self.views.tile_size,
+        }
         return PhaseShapes(size, prompt, image, context, {**views, "grid": listed[0], "grids": listed})
 
-    def static_calls(self, model: torch.nn.Module, shapes: PhaseShapes) -> Mapping[Phase, Callable[[], object]]:
+    def static_calls(
+        self, model: torch.nn.Module, shapes: PhaseShapes
+    ) -> Mapping[Phase, Callable[[], object]]:
         """Return one call per phase on the meta device; the image placeholder check, which reads values, is bypassed."""
         import torch
 
@@ -161,9 +220,13 @@ class OcrAdapter(TransformersAdapter):
 
         base = int(shapes.vision.get("base_size", self.views.base_size))
         tile = int(shapes.vision.get("tile_size", self.views.tile_size))
-        features = torch.empty(size * shapes.image_tokens, config.text_config.hidden_size, dtype=dtype, device="meta")
+        features = torch.empty(
+            size * shapes.image_tokens, config.text_config.hidden_size, dtype=dtype, device="meta"
+        )
 
-        def placeholder_mask(input_ids: torch.Tensor, inputs_embeds: torch.Tensor, image_features: torch.Tensor) -> torch.Tensor:
+        def placeholder_mask(
+            input_ids: torch.Tensor, inputs_embeds: torch.Tensor, image_features: torch.Tensor
+        ) -> torch.Tensor:
             return (input_ids == config.image_token_id).unsqueeze(-1).expand_as(inputs_embeds)
 
         inner: Any = model.model
@@ -172,7 +235,9 @@ class OcrAdapter(TransformersAdapter):
         def vision() -> object:
             call: Any = model.get_image_features
             with torch.no_grad():
-                return call(**self.image_inputs(pixels(size, base), pixels(tiles, tile) if tiles else None, grids))
+                return call(
+                    **self.image_inputs(pixels(size, base), pixels(tiles, tile) if tiles else None, grids)
+                )
 
         def language(tokens: int, cached: int, **images: Any) -> object:
             with torch.no_grad():

@@ -41,7 +41,11 @@ def config_of_checkpoint(path: str) -> Any:
     if kind == _NATIVE_TYPE:
         return _native_config(directory, document)
     if kind not in _VENDOR_TYPES:
-        raise InputError(f"{directory} holds a '{kind}' model, not DeepSeek-OCR v1", hint="choose the adapter of this checkpoint: model=hf_causal_lm for text models, model=deepseek_ocr2 for DeepSeek-OCR-2", path=str(directory))
+        raise InputError(
+            f"{directory} holds a '{kind}' model, not DeepSeek-OCR v1",
+            hint="choose the adapter of this checkpoint: model=hf_causal_lm for text models, model=deepseek_ocr2 for DeepSeek-OCR-2",
+            path=str(directory),
+        )
     shapes = tensor_shapes(directory)
     text = _text_dims(directory, document)
     config = ocr_config({"text_config": text, "vision_config": _vision_dims(directory, shapes, document)})
@@ -55,7 +59,11 @@ def _native_config(directory: Path, document: Mapping[str, Any]) -> Any:
 
     config = UnlimitedOcrConfig.from_pretrained(str(directory))
     if set(config.text_config.layer_types) != {"full_attention"}:
-        raise InputError(f"{directory} is an Unlimited-OCR checkpoint (sliding attention), not DeepSeek-OCR v1", hint="its attention differs after 128 new tokens; it is not supported", path=str(directory))
+        raise InputError(
+            f"{directory} is an Unlimited-OCR checkpoint (sliding attention), not DeepSeek-OCR v1",
+            hint="its attention differs after 128 new tokens; it is not supported",
+            path=str(directory),
+        )
     return config
 
 
@@ -64,10 +72,21 @@ def _text_dims(directory: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     language = document.get("language_config")
     merged = {**document, **(language if isinstance(language, dict) else {})}
     if merged.get("use_mla"):
-        raise InputError(f"{directory} uses latent attention (use_mla), which DeepSeek-OCR v1 does not have", path=str(directory))
-    missing = [key for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads") if merged.get(key) is None]
+        raise InputError(
+            f"{directory} uses latent attention (use_mla), which DeepSeek-OCR v1 does not have",
+            path=str(directory),
+        )
+    missing = [
+        key
+        for key in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        if merged.get(key) is None
+    ]
     if missing:
-        raise InputError(f"{directory / 'config.json'} lacks {', '.join(missing)}", hint="use the config.json that came with the checkpoint", path=str(directory))
+        raise InputError(
+            f"{directory / 'config.json'} lacks {', '.join(missing)}",
+            hint="use the config.json that came with the checkpoint",
+            path=str(directory),
+        )
     dims = {key: merged[key] for key in _TEXT_KEYS if merged.get(key) is not None}
     if merged.get("rope_theta") is not None:
         dims["rope_parameters"] = {"rope_type": "default", "rope_theta": float(merged["rope_theta"])}
@@ -77,7 +96,11 @@ def _text_dims(directory: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 def _vision_dims(directory: Path, shapes: Shapes, document: Mapping[str, Any]) -> dict[str, Any]:
     def shape(name: str) -> tuple[int, ...]:
         if name not in shapes:
-            raise InputError(f"{directory} is not a DeepSeek-OCR v1 checkpoint: it has no tensor {name}", hint="choose the adapter of this checkpoint (model.adapter), or another checkpoint", path=str(directory))
+            raise InputError(
+                f"{directory} is not a DeepSeek-OCR v1 checkpoint: it has no tensor {name}",
+                hint="choose the adapter of this checkpoint (model.adapter), or another checkpoint",
+                path=str(directory),
+            )
         return shapes[name]
 
     return {"sam_config": _sam_dims(shapes, shape), "encoder_config": _clip_dims(shapes, shape, document)}
@@ -125,7 +148,7 @@ def _clip_heads(width: int, document: Mapping[str, Any]) -> int:
     """Heads are in no tensor's shape; config.json lists them per encoder, else they are 64 wide."""
     vision = document.get("vision_config")
     widths = vision.get("width") if isinstance(vision, dict) else None
-    for name, entry in (widths.items() if isinstance(widths, dict) else ()):
+    for name, entry in widths.items() if isinstance(widths, dict) else ():
         if "clip" in name and isinstance(entry, dict) and entry.get("heads"):
             return int(entry["heads"])
     return max(1, width // _HEAD_DIM)

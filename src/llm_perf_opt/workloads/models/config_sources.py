@@ -1,0 +1,59 @@
+"""Where a text model's configuration comes from: built-in shapes, files; and a tokenizer for random weights."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.workloads import loading
+from llm_perf_opt.workloads.tokenizer import BOS, EOS, TextTokenizer, small_tokenizer
+
+
+def known_type(kind: Any) -> bool:
+    """Whether transformers has this model type itself."""
+    from transformers import CONFIG_MAPPING
+
+    return kind in CONFIG_MAPPING
+
+
+def preset_names() -> list[str]:
+    """Return the names of the built-in shapes."""
+    folder = resources.files("llm_perf_opt.workloads.models").joinpath("presets")
+    return sorted(
+        entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")
+    )
+
+
+def named_config(name: str) -> dict[str, Any]:
+    """Read ``model.config_name``: a built-in preset, a ``config.json``, or a directory that holds one."""
+    if name in preset_names():
+        with resources.as_file(
+            resources.files("llm_perf_opt.workloads.models").joinpath("presets", f"{name}.json")
+        ) as file:
+            return loading.read_json(file)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        near = difflib.get_close_matches(name, preset_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"model.config_name={name} is neither a preset nor a file",
+            hint=f"{hint}presets: {', '.join(preset_names())}",
+            key="model.config_name",
+        )
+    return loading.read_json(path)
+
+
+def random_tokenizer(config: Any) -> TextTokenizer:
+    """Make a small tokenizer at the model's vocabulary size, with its begin and end ids."""
+    end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
+    placed = {EOS: end, BOS: config.bos_token_id}
+    used: dict[int, str] = {}
+    for token, index in placed.items():
+        if index is not None and 0 <= index < config.vocab_size:
+            used.setdefault(int(index), token)
+    return small_tokenizer(config.vocab_size, tuple((token, index) for index, token in sorted(used.items())))
