@@ -271,6 +271,8 @@ class Scaling:
     kv: list[KvPart] = field(default_factory=list)
     embedding_bytes_per_token: float = 0.0
     """Row of the embedding table one position looks up."""
+    embedding_rows: int | None = None
+    """Rows of that table: more positions than this must repeat some."""
     causal_halved: bool = False
     """Attention of the prompt counts only the pairs a causal mask leaves."""
     head_all_positions: bool = False
