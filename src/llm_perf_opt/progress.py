@@ -106,7 +106,9 @@ class _RichTask:
         self._bars, self._identifier = bars, identifier
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        self._bars.update(self._identifier, advance=steps, **({"note": note} if note is not None else {}))
+        if note is not None:
+            self._bars.update(self._identifier, note=note)
+        self._bars.advance(self._identifier, steps)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,6 @@ TOLERANCE = 0.25
 DEEPEST = 3
 """Deeper modules are in the static report; the ledger stays readable."""
 
-_VISION_COMPONENTS = "vision"
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
@@ -59,13 +57,12 @@ def _component_rows(
 ) -> list[LedgerRow]:
     """Return one row per component and phase: the level at which hooks measure."""
     work = static.components if static is not None else {}
-    labels = list(dict.fromkeys([*work, *(name.removesuffix("_s") for name in timings.components)]))
+    hooks = {split_component(name): stat for name, stat in timings.components.items()}
+    labels = list(dict.fromkeys([*work, *(label for label, _ in hooks)]))
     rows = []
     for label in labels:
-        stat = timings.components.get(f"{label}_s")
-        phases = [phase for phase, flops in work.get(label, {}).items() if flops] or (
-            [_VISION_COMPONENTS] if stat is not None else []
-        )
+        measured = {phase: stat for (name, phase), stat in hooks.items() if name == label}
+        phases = list(dict.fromkeys([*(p for p, flops in work.get(label, {}).items() if flops), *measured]))
         for phase in phases:
             row = LedgerRow(
                 module=label,
@@ -75,12 +72,23 @@ def _component_rows(
                 flops=work.get(label, {}).get(phase),
                 bytes=_component_bytes(static, label, phase),
             )
-            # Hooks add up all calls of a component; only a component of one phase is measured by them.
-            if stat is not None and len(phases) == 1:
-                row.measured_s, row.measured_source = stat.median, "hooks"
+            if phase in measured:
+                row.measured_s, row.measured_source = measured[phase].mean, "hooks"
             _add_device_time(row, device_times.get((label, phase)))
             rows.append(_finished(row, limits))
     return rows
+
+
+def split_component(name: str) -> tuple[str, str]:
+    """Split a timing's name into component and phase: ``lm_head_prefill_s`` → (``lm_head``, ``prefill``).
+
+    Components without a phase in their name belong to the vision tower.
+    """
+    label = name.removesuffix("_s")
+    for phase in ("prefill", "decode"):
+        if label.endswith(f"_{phase}"):
+            return label.removesuffix(f"_{phase}"), phase
+    return label, "vision"
 
 
 def _component_bytes(static: Static | None, label: str, phase: str) -> float | None:

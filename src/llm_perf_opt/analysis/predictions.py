@@ -92,9 +92,10 @@ def module_floors(static: Static, hardware: Hardware, dtype: str | None) -> list
 def _graded(floor: Floor, measured: Stat | None) -> Prediction:
     if measured is None or floor.seconds <= 0:
         return Prediction(floor.seconds, floor.bound, None, floor.arithmetic)
-    ratio = measured.median / floor.seconds
+    # The work is a mean over the samples, so it is compared with their mean time.
+    ratio = measured.mean / floor.seconds
     text = (
-        f"{floor.arithmetic}; measured {units.seconds(measured.median)} = {units.number(ratio)} × the floor"
+        f"{floor.arithmetic}; measured {units.seconds(measured.mean)} = {units.number(ratio)} × the floor"
     )
     return Prediction(floor.seconds, floor.bound, ratio, text)
 

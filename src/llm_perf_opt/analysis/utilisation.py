@@ -2,6 +2,7 @@
 
 MFU = FLOPs the model needs ÷ (wall-clock × dense peak of the data type).
 MBU = bytes the model must move (weights once, KV cache) ÷ (wall-clock × memory bandwidth).
+Work is a mean over the samples, so the time is their mean too: samples of different size must not be mixed.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ def phase_utilisation(
         ),
     ]
     result = {
-        name: utilisation(amount, stat.median, limits)
+        name: utilisation(amount, stat.mean, limits)
         for name, amount, stat in rows
         if amount is not None and stat is not None
     }
     if both is not None and decode is not None and first_s is not None and timings.decode_s is not None:
-        result["total"] = utilisation(_sum((both, decode)), first_s.median + timings.decode_s.median, limits)
+        result["total"] = utilisation(_sum((both, decode)), first_s.mean + timings.decode_s.mean, limits)
     return result
 
 

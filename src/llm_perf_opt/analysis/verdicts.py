@@ -175,8 +175,9 @@ def _near_a_model_limit(summary: Summary, phase: str) -> _Answer | None:
         return None
     if max(use.mfu_ratio, use.mbu_ratio) < NEAR_A_LIMIT:
         return None
-    arithmetic = f"MFU {units.percent(use.mfu_ratio)}, MBU {units.percent(use.mbu_ratio)}; {use.arithmetic or ''}".rstrip(
-        "; "
+    arithmetic = (
+        f"MFU {units.percent(use.mfu_ratio)}, MBU {units.percent(use.mbu_ratio)}:"
+        f" a limit is near from {units.percent(NEAR_A_LIMIT)}"
     )
     return _Answer(_larger(use.mfu_ratio, use.mbu_ratio), arithmetic, _sources(summary, "static", "timings"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Sequence
@@ -117,12 +118,18 @@ def _absolute_paths(raw: DictConfig, cwd: Path) -> None:
         OmegaConf.update(raw, key, str(cwd / path))
 
 
+@functools.cache
+def known_keys() -> frozenset[str]:
+    """Return every key of the schema, inner nodes included."""
+    return frozenset(leaf_keys(OmegaConf.to_container(schema_node(), resolve=False)))  # type: ignore[arg-type]
+
+
 def _check_keys(raw: DictConfig) -> None:
     """Refuse every key the schema does not have, naming the nearest one."""
     tree = OmegaConf.to_container(raw, resolve=False)
     if not isinstance(tree, dict):
         raise ConfigError("the configuration is not a mapping")
-    known = set(leaf_keys(OmegaConf.to_container(schema_node(), resolve=False)))  # type: ignore[arg-type]
+    known = known_keys()
     tree.pop("hydra", None)
     for key in leaf_keys(tree):  # type: ignore[arg-type]
         if key in known or any(key.startswith(f"{free}.") for free in _FREE_FORM):
@@ -150,6 +157,7 @@ def _use_search_path(config_dir: Path | None) -> None:
 
 _SENTENCES = (
     (re.compile(r"Value '(.*)' of type '.*' could not be converted to (\w+)"), r"'\1' is not a valid \2"),
+    (re.compile(r"Value '(.*)' is not a valid bool \(type .*\)"), r"'\1' is not a valid Boolean"),
     (re.compile(r"Invalid value '(.*)', expected one of \[(.*)\]"), r"'\1' is not one of \2"),
     (
         re.compile(

@@ -20,7 +20,7 @@ def leaf_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """Return the known key a user most likely meant, or ``None`` when nothing is near."""
-    known = list(known)
+    known = sorted(known)
     whole = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if whole:
         return whole[0]

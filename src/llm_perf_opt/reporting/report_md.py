@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from llm_perf_opt import units
+from llm_perf_opt.analysis.ledger import split_component
 from llm_perf_opt.reporting.escape import md_cell, md_code, md_text
 from llm_perf_opt.reporting.kernels_md import kernel_table
 from llm_perf_opt.reporting.markdown import bullets, section, table
-from llm_perf_opt.summary.model import Stat, Summary
+from llm_perf_opt.summary.model import Stat, Summary, Timings
 
 _TOP_KERNELS = 10
 _LEDGER_ROWS = 40
+_WHAT_IF_ROWS = 14
+_SHOWN_DEVICES = (
+    "RTX 3090",
+    "RTX 4090",
+    "RTX 5090",
+    "A100 SXM4 80GB",
+    "L40S",
+    "H100 SXM5",
+    "H200 SXM",
+    "B200",
+    "MI300X",
+)
 
 
 def report_markdown(summary: Summary) -> str:
@@ -92,19 +105,26 @@ def _stat_row(name: str, stat: Stat | None, *, rate: bool = False) -> list[list[
     return [[name, show(stat.median), show(stat.p5), show(stat.p95), spread, str(stat.n)]]
 
 
+def _components(timings: Timings, phase: str) -> list[list[str]]:
+    rows = []
+    for name, stat in timings.components.items():
+        label, where = split_component(name)
+        if where == phase:
+            rows.extend(_stat_row(f"&nbsp;&nbsp;{md_cell(label)}", stat))
+    return rows
+
+
 def _timings(summary: Summary) -> str:
     timings = summary.timings
     rows = [
         *_stat_row("preprocess", timings.preprocess_s),
         *_stat_row("vision", timings.vision_s),
-        *[
-            row
-            for name, stat in timings.components.items()
-            for row in _stat_row(f"&nbsp;&nbsp;{md_cell(name.removesuffix('_s'))}", stat)
-        ],
+        *_components(timings, "vision"),
         *_stat_row("prefill", timings.prefill_s),
+        *_components(timings, "prefill"),
         *_stat_row("time to first token", timings.ttft_s),
         *_stat_row("decode", timings.decode_s),
+        *_components(timings, "decode"),
         *_stat_row("time per output token", timings.tpot_s),
         *_stat_row("tokens per second", timings.tokens_per_s, rate=True),
     ]
@@ -252,6 +272,8 @@ def _kernels(summary: Summary) -> str:
 
 
 def _what_if(summary: Summary) -> str:
+    """Show the devices people choose between; the whole table is in report.html and summary.json."""
+    shown = [w for w in summary.what_if if any(word in w.device for word in _SHOWN_DEVICES)][:_WHAT_IF_ROWS]
     rows = [
         [
             md_cell(w.device),
@@ -262,26 +284,19 @@ def _what_if(summary: Summary) -> str:
             units.seconds(w.tpot_floor_s),
             units.number(w.tokens_per_s),
             {True: "yes", False: "no", None: units.MISSING}[w.fits],
-            md_cell(w.note or ""),
         ]
-        for w in summary.what_if
+        for w in shown
     ]
     text = table(
-        [
-            "device",
-            "data type",
-            "batch",
-            "context",
-            "TTFT floor",
-            "TPOT floor",
-            "tokens/s at most",
-            "fits",
-            "note",
-        ],
+        ["device", "data type", "batch", "context", "TTFT floor", "TPOT floor", "tokens/s at most", "fits"],
         rows,
         numbers=(2, 3, 4, 5, 6),
     )
-    return f"Roofline floors of the same model; real runs are slower.\n\n{text}" if text else ""
+    rest = len(summary.what_if) - len(shown)
+    more = (
+        f"\n{rest} more rows (devices, data types, batch sizes, contexts) in summary.json.\n" if rest else ""
+    )
+    return f"Roofline floors of the same model; real runs are slower.\n\n{text}{more}" if text else ""
 
 
 def _stages(summary: Summary) -> str:

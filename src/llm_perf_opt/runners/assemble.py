@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
@@ -23,6 +23,7 @@ from llm_perf_opt.summary.model import (
     Hardware,
     RunInfo,
     StageInfo,
+    StageStatus,
     Static,
     Summary,
     Timings,
@@ -72,8 +73,14 @@ def assemble_run(run_dir: Path) -> Summary:
             notes=list(manifest.notes),
             hardware=_run_hardware(run_dir),
             device=manifest.facts.get("hardware_device"),
-            catalogue=Path(manifest.facts["hardware_catalogue"]) if manifest.facts.get("hardware_catalogue") else None,
-            workload=Workload(model=manifest.facts.get("model"), device=manifest.facts.get("device"), batch_size=manifest.facts.get("batch_size")),
+            catalogue=Path(manifest.facts["hardware_catalogue"])
+            if manifest.facts.get("hardware_catalogue")
+            else None,
+            workload=Workload(
+                model=manifest.facts.get("model"),
+                device=manifest.facts.get("device"),
+                batch_size=manifest.facts.get("batch_size"),
+            ),
         )
     )
 
@@ -117,13 +124,28 @@ def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype
     steps = clock.decode_steps if clock is not None else None
     if summary.static is not None:
         summary.predictions = predict_phases(
-            summary.static, summary.hardware, dtype, summary.timings, decode_steps=steps, prefill_includes_vision=nested
+            summary.static,
+            summary.hardware,
+            dtype,
+            summary.timings,
+            decode_steps=steps,
+            prefill_includes_vision=nested,
         )
         summary.utilisation = phase_utilisation(
-            summary.static, summary.timings, summary.hardware, dtype, decode_steps=steps, prefill_includes_vision=nested
+            summary.static,
+            summary.timings,
+            summary.hardware,
+            dtype,
+            decode_steps=steps,
+            prefill_includes_vision=nested,
         )
         if not summary.predictions:
-            summary.notes.extend(reason for reason in missing_reasons(summary.static, summary.hardware, dtype) if reason not in summary.notes)
+            summary.notes.extend(
+                reason
+                for reason in missing_reasons(summary.static, summary.hardware, dtype)
+                if reason not in summary.notes
+            )
+    _note_impossible(summary)
     for phase, ratio in captures.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
     _busy_from_totals(summary, captures)
@@ -132,6 +154,24 @@ def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype
         kernel_time_classified_ratio=captures.kernel_time_classified_ratio,
         flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
     )
+
+
+def _note_impossible(summary: Summary) -> None:
+    """Say so when a phase beats its ceiling: then the ceiling is wrong, not the phase fast."""
+    beaten = [
+        phase
+        for phase, use in summary.utilisation.items()
+        if max(use.mfu_ratio or 0.0, use.mbu_ratio or 0.0) > 1.0
+    ]
+    if beaten:
+        cause = (
+            "the machine was busy while it was probed"
+            if summary.hardware.source == "probe"
+            else "the device or data type is not the one assumed"
+        )
+        summary.notes.append(
+            f"Utilisation above 100 % in {', '.join(beaten)}: the ceiling is too low, probably because {cause}."
+        )
 
 
 def _busy_from_totals(summary: Summary, captures: Captures) -> None:
@@ -150,13 +190,18 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
     use.device_busy_ratio = min(1.0, busy / wall)
     use.arithmetic = f"{busy:.3f} s of device work ÷ ({samples} samples × ({first.median:.4f} + {decode.median:.4f}) s); streams that overlap are counted twice, so this is an upper bound"
     if busy > wall:
-        summary.notes.append("The kernel table holds more device time than the wall-clock file: they are not of the same run, or streams overlap.")
+        summary.notes.append(
+            "The kernel table holds more device time than the wall-clock file: they are not of the same run, or streams overlap."
+        )
 
 
 def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
     """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
     per_sample = summary.workload.samples or 1
-    device_times = {key: ModuleTime(total_s / per_sample, round(launches / per_sample)) for key, (total_s, launches) in captures.module_times.items()}
+    device_times = {
+        key: ModuleTime(total_s / per_sample, round(launches / per_sample))
+        for key, (total_s, launches) in captures.module_times.items()
+    }
     summary.ledger = build_ledger(summary.static, summary.timings, summary.hardware, dtype, device_times)
     summary.verdicts = judge(summary)
     summary.findings = find_all(summary)
@@ -170,7 +215,18 @@ def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
 def _workload(request: Request, clock: WallClock | None, captures: Captures) -> Workload:
     """Prefer what was measured over what was configured."""
     workload = clock.workload if clock is not None else Workload()
-    for name in ("model", "weights", "architecture", "device", "dtype", "batch_size", "samples", "prompt_tokens", "image_tokens", "new_tokens"):
+    for name in (
+        "model",
+        "weights",
+        "architecture",
+        "device",
+        "dtype",
+        "batch_size",
+        "samples",
+        "prompt_tokens",
+        "image_tokens",
+        "new_tokens",
+    ):
         if getattr(workload, name) is None:
             setattr(workload, name, getattr(request.workload, name))
     if workload.dtype is None:
@@ -210,7 +266,9 @@ def _look_up(request: Request, clock: WallClock | None, captures: Captures, note
     from llm_perf_opt.hardware.resolve import hardware_by_name
 
     name = (clock.device_name if clock is not None else None) or captures.device_name
-    hardware = hardware_by_name(name, chosen=request.device, catalogue_file=str(request.catalogue) if request.catalogue else None)
+    hardware = hardware_by_name(
+        name, chosen=request.device, catalogue_file=str(request.catalogue) if request.catalogue else None
+    )
     if hardware.reason and request.sources.static is not None:
         notes.append(f"No hardware limits: {hardware.reason}")
     return hardware
@@ -224,11 +282,12 @@ def _run_hardware(run_dir: Path) -> Hardware | None:
 def _stages(manifest: Manifest) -> dict[str, StageInfo]:
     stages: dict[str, StageInfo] = {}
     for name, entry in manifest.stages.items():
-        status = entry.status if entry.status not in ("pending", "running") else "failed"
-        reason = entry.reason
-        if reason and entry.fix:
-            reason = f"{reason} (fix: {entry.fix})"
-        stages[name] = StageInfo(status=status, reason=reason, seconds=entry.seconds, artifacts=entry.artifacts)
+        # A run that was killed never settled its manifest.
+        status = "failed" if entry.status in ("pending", "running") else entry.status
+        reason = f"{entry.reason} (fix: {entry.fix})" if entry.reason and entry.fix else entry.reason
+        stages[name] = StageInfo(
+            status=cast(StageStatus, status), reason=reason, seconds=entry.seconds, artifacts=entry.artifacts
+        )
     return stages
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,12 +44,18 @@ def read_captures(sources: Sources, clock: WallClock | None, notes: list[str], *
     captures = Captures()
     tokens = clock.workload.new_tokens if clock is not None else None
     samples = clock.workload.samples if clock is not None else None
-    if sources.trace is not None:
-        _guarded(lambda: _add_trace(captures, sources.trace, notes), "torch trace", notes, strict)  # type: ignore[arg-type]
+    trace, ncu = sources.trace, sources.ncu
+    if trace is not None:
+        _guarded(lambda: _add_trace(captures, trace, notes), "torch trace", notes, strict)
     for path in sources.nsys:
-        _guarded(lambda path=path: _add_nsys(captures, path, tokens, samples, notes), "nsys capture", notes, strict)  # type: ignore[misc]
-    if sources.ncu is not None:
-        _guarded(lambda: _add_ncu(captures, sources.ncu, notes), "ncu capture", notes, strict)  # type: ignore[arg-type]
+        _guarded(
+            functools.partial(_add_nsys, captures, path, tokens, samples, notes),
+            "nsys capture",
+            notes,
+            strict,
+        )
+    if ncu is not None:
+        _guarded(lambda: _add_ncu(captures, ncu, notes), "ncu capture", notes, strict)
     return captures
 
 
@@ -75,7 +82,9 @@ def _add_trace(captures: Captures, path: Path, notes: list[str]) -> None:
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
 
 
-def _add_nsys(captures: Captures, path: Path, tokens: float | None, samples: int | None, notes: list[str]) -> None:
+def _add_nsys(
+    captures: Captures, path: Path, tokens: float | None, samples: int | None, notes: list[str]
+) -> None:
     from llm_perf_opt.analysis.timeline_summary import summarise_timeline, summarise_totals
     from llm_perf_opt.ingest.nsys import read_nsys
     from llm_perf_opt.ingest.timeline import Timeline
@@ -94,8 +103,12 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
     if not facts.kernels:
         return
     phases = {kernel.phase for kernel in facts.kernels}
-    captures.kernels = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
-    captures.kernels = sorted([*captures.kernels, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or ""))
+    captures.kernels = (
+        [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
+    )
+    captures.kernels = sorted(
+        [*captures.kernels, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or "")
+    )
     captures.budget.update(facts.budget)
     captures.device_busy_ratio.update(facts.device_busy_ratio)
     captures.timeline = facts.timeline or captures.timeline
@@ -120,6 +133,8 @@ def _add_ncu(captures: Captures, path: Path, notes: list[str]) -> None:
     capture = read_ncu(path)
     facts = analyse_ncu(capture)
     matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in captures.kernels)))
-    captures.kernels = enrich_kernels(captures.kernels, facts, matches, lambda name: (short_name(name), family_of(name)))
+    captures.kernels = enrich_kernels(
+        captures.kernels, facts, matches, lambda name: (short_name(name), family_of(name))
+    )
     notes.extend(note for note in dict.fromkeys(capture.notes) if note not in notes)
     captures.device_name = captures.device_name or next((f.device_name for f in facts if f.device_name), None)

@@ -11,6 +11,8 @@ from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.render import render_all
 from llm_perf_opt.runners.assemble import assemble_run
 from llm_perf_opt.runners.pipeline import Outcome
+from llm_perf_opt.runners.sources import run_sources
+from llm_perf_opt.runners.tables import write_capture_tables
 from llm_perf_opt.summary.codec import from_plain, to_plain
 from llm_perf_opt.summary.model import Summary
 
@@ -41,6 +43,7 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     """Summarise and report a run, also one that failed or was interrupted."""
     summary = assemble_run(outcome.run_dir)
     report = save_and_render(summary, outcome.run_dir)
+    write_capture_tables(run_sources(outcome.run_dir), outcome.run_dir)
     print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
 

@@ -19,12 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
-from llm_perf_opt.profiling.vendor.hydra_values import override
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.config.store import CONF_DIR, register_schema
 from llm_perf_opt.errors import LlmPerfError
 from llm_perf_opt.logs import Verbosity
 from llm_perf_opt.profiling.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.profiling.vendor.hydra_values import override
 from llm_perf_opt.runners.pipeline import check_stages, execute
 from llm_perf_opt.stages.base import StageContext, enabled_stages
 

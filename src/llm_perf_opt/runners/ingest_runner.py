@@ -12,8 +12,10 @@ from llm_perf_opt.logs import Verbosity, console_logging
 from llm_perf_opt.runners.assemble import Request, assemble
 from llm_perf_opt.runners.finish import print_result, save_and_render
 from llm_perf_opt.runners.sources import Sources
+from llm_perf_opt.runners.tables import write_capture_tables
 from llm_perf_opt.summary.model import RunInfo
 
+_EXPORT_TIMEOUT_S = 1800.0
 _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
@@ -28,19 +30,34 @@ def ingest(options: argparse.Namespace) -> int:
         ncu=options.ncu,
     )
     if not sources.shown():
-        raise ConfigError("nothing to ingest", hint="give at least one of --trace, --nsys, --ncu, --timings, --static")
+        raise ConfigError(
+            "nothing to ingest", hint="give at least one of --trace, --nsys, --ncu, --timings, --static"
+        )
     sources.require_existing()
     out = options.out.expanduser().absolute()
     if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out} is not a directory", hint="give a directory; it is created when absent")
+        raise ConfigError(
+            f"--out {out} is not a directory", hint="give a directory; it is created when absent"
+        )
     began = datetime.now(UTC)
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     sources.nsys = tuple(_exported(path, out) for path in sources.nsys)
-    command = ["llm-perf-opt", "ingest", *(f"--{kind}={path}" for kind, path in sources.shown().items()), f"--out={out}"]
+    command = [
+        "llm-perf-opt",
+        "ingest",
+        *(f"--{kind}={path}" for kind, path in sources.shown().items()),
+        f"--out={out}",
+    ]
     summary = assemble(
         Request(
-            run=RunInfo(id=out.name, status="ok", started=began.astimezone().isoformat(timespec="seconds"), seconds=None, command=command),
+            run=RunInfo(
+                id=out.name,
+                status="ok",
+                started=began.astimezone().isoformat(timespec="seconds"),
+                seconds=None,
+                command=command,
+            ),
             sources=sources,
             device=options.device,
             dtype=options.dtype,
@@ -71,19 +88,15 @@ def _exported(path: Path, out: Path) -> Path:
         )
     target = out / "nsys" / f"{path.stem}.sqlite"
     target.parent.mkdir(parents=True, exist_ok=True)
-    result = run_process(build_export_cmd(path, target, executable=str(tool)), log_dir=target.parent, name="export", timeout_s=_EXPORT_TIMEOUT_S)
+    result = run_process(
+        build_export_cmd(path, target, executable=str(tool)),
+        log_dir=target.parent,
+        name="export",
+        timeout_s=_EXPORT_TIMEOUT_S,
+    )
     if not target.is_file() or target.stat().st_size == 0:
-        raise ToolError(f"nsys could not export {path}: {result.tail(3)}", hint="the report may be newer than this nsys, or damaged")
+        raise ToolError(
+            f"nsys could not export {path}: {result.tail(3)}",
+            hint="the report may be newer than this nsys, or damaged",
+        )
     return target
-
-
-_EXPORT_TIMEOUT_S = 1800.0
-
-
-def write_capture_tables(sources: Sources, out: Path) -> None:
-    """Write kernel and range tables and the attributed timeline beside the reports, for notebooks and Perfetto."""
-    from llm_perf_opt.ingest.nsys import read_nsys
-    from llm_perf_opt.ingest.tables import write_tables
-
-    for path in sources.nsys:
-        write_tables(read_nsys(path), out / "nsys")

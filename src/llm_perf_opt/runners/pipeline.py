@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def execute(
     context = StageContext(
         config=config, artifacts=artifacts, progress=progress, overrides=overrides, results=results
     )
+    # The torch profiler's own log lines would run through the progress display.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     handler = run_log(artifacts.root)
     try:
         atomic_write_json(artifacts.path("env.json"), environment())
@@ -142,7 +145,9 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
     """Settle the limits utilisation is measured against, so that a report needs neither torch nor this machine."""
     from llm_perf_opt.hardware.resolve import resolve_hardware
 
-    with progress.task("measuring this machine's limits" if config.hardware.probe else "looking up the hardware"):
+    with progress.task(
+        "measuring this machine's limits" if config.hardware.probe else "looking up the hardware"
+    ):
         hardware = resolve_hardware(
             config.resolved_device,
             chosen=config.hardware.device,

@@ -8,7 +8,6 @@ from pathlib import Path
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.static import find_static
 
-
 HARDWARE_NAME = "hardware.json"
 """Limits of the device a run used, beside its captures."""
 
@@ -32,7 +31,9 @@ class Sources:
         """Return kind → path, relative to ``root`` where it is below it."""
 
         def name(path: Path) -> str:
-            return str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else str(path)
+            return (
+                str(path.relative_to(root)) if root is not None and path.is_relative_to(root) else str(path)
+            )
 
         result: dict[str, str] = {}
         for item in fields(self):
@@ -65,9 +66,13 @@ def run_sources(run_dir: Path) -> Sources:
     sqlite = tuple(sorted(nsys_dir.glob("run*.sqlite"))) if nsys_dir.is_dir() else ()
     summary_csv = _first(nsys_dir / "summary.csv")
     return Sources(
-        timings=_first(run_dir / "torch_profiler" / "timings.json", run_dir / "direct_inference" / "timings.json"),
+        timings=_first(
+            run_dir / "torch_profiler" / "timings.json", run_dir / "direct_inference" / "timings.json"
+        ),
         static=find_static(run_dir),
         trace=_first(run_dir / "torch_profiler" / "trace.json.gz", run_dir / "torch_profiler" / "trace.json"),
         nsys=sqlite or ((summary_csv,) if summary_csv is not None else ()),
-        ncu=ncu_dir if ncu_dir.is_dir() and any(ncu_dir.rglob("*.ncu-rep")) or any(ncu_dir.rglob("*.csv")) else None,
+        ncu=ncu_dir
+        if (ncu_dir.is_dir() and any(ncu_dir.rglob("*.ncu-rep"))) or any(ncu_dir.rglob("*.csv"))
+        else None,
     )

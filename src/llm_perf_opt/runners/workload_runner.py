@@ -59,7 +59,11 @@ def run(overrides: Sequence[str]) -> Path:
     engine = Engine(workload)
     info = engine.info()
     with OutputWriter(output, STAGE, folder, workload) as writer:
-        writer.describe(weights=info.weights, dtype=info.dtype, decode=functools.partial(engine.adapter.text, skip_special_tokens=True))
+        writer.describe(
+            weights=info.weights,
+            dtype=info.dtype,
+            decode=functools.partial(engine.adapter.text, skip_special_tokens=True),
+        )
         result = run_workload(workload, samples, on_result=writer, progress=LogProgress(), engine=engine)
         writer.finish(result.notes)
     write_timings(folder / "timings.json", result)

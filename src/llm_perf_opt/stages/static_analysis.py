@@ -215,7 +215,15 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
     )
     if not measured or not config.use_synthetic_inputs:
         return []
-    shapes_of_samples = replace(config, use_synthetic_inputs=False, **dict.fromkeys(_SHAPE_KEYS))
+    shapes_of_samples = replace(
+        config,
+        use_synthetic_inputs=False,
+        grid=None,
+        text_tokens=None,
+        prompt_tokens=None,
+        context_tokens=None,
+        batch_size=None,
+    )
     try:
         with context.progress.task("static analysis at the shapes of the samples"):
             document = analyse(context.config, shapes_of_samples)
