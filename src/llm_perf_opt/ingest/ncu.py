@@ -16,7 +16,7 @@ __all__ = ["NcuCapture", "NcuLaunch", "NcuRule", "Quantity", "read_ncu"]
 _KERNEL_FOLDER = re.compile(r"kernel_(\d+)(?:_([0-9a-f]{32}))?")
 _REPORT_SUFFIXES = (".ncu-rep", ".nsight-cuprof-report")
 # Tables this project itself writes beside a capture are not captures.
-_OWN_TABLES = ("kernels.csv", "rules.csv", "launches.csv")
+_OWN_TABLES = ("kernels.csv", "rules.csv", "targets.csv")
 
 
 def read_ncu(path: Path | str) -> NcuCapture:
