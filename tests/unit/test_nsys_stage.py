@@ -235,3 +235,17 @@ def test_B10_gating_off_passes_no_nvtx_flag(tmp_path: Path) -> None:
     plan = "\n".join(NsysStage().plan(stage_context(tmp_path / "run", off, **PROGRAM)))
     assert "--capture-range" not in plan
     assert "--nvtx" not in plan
+
+
+def test_without_an_nvtx_library_a_gated_capture_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.stages.nsys.backend_name", lambda: None)
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    gated = config(tool, capture_range="nvtx", nvtx_capture="decode")
+    (problem,) = NsysStage().check(stage_context(tmp_path / "a", gated))
+    assert (problem.severity, problem.fix) == ("error", "pip install nvidia-nvtx")
+    (problem,) = NsysStage().check(stage_context(tmp_path / "b", config(tool)))
+    assert problem.severity == "degraded"
+    assert NsysStage().check(stage_context(tmp_path / "c", gated, resolved_device="cuda:0")) == []
+    assert NsysStage().check(stage_context(tmp_path / "d", gated, **PROGRAM)) == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from llm_perf_opt.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.profiling.nvtx import backend_name
 from llm_perf_opt.profiling.vendor import checks
 from llm_perf_opt.profiling.vendor.nsys import (
     build_export_cmd,
@@ -232,6 +233,7 @@ def _machine_problems(
                 "pipeline.workload.command",
             )
         )
+    problems += _range_problems(context, config)
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
     if samples and capabilities.version[:2] == (2022, 4):
         problems.append(
@@ -263,6 +265,22 @@ def _machine_problems(
             )
         )
     return problems
+
+
+def _range_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
+    """Without an NVTX library the built-in workload has no ranges (CUDA builds of torch bring their own)."""
+    on_gpu = context.config.resolved_device != "cpu"
+    if context.config.workload_command.command or on_gpu or backend_name() is not None:
+        return []
+    gated = config.gating_nvtx and config.capture_range == "nvtx"
+    return [
+        Problem(
+            "error" if gated else "degraded",
+            "no NVTX library is installed, so the workload cannot name its phases for nsys",
+            "pip install nvidia-nvtx",
+            "pipeline.nsys.nvtx_capture" if gated else None,
+        )
+    ]
 
 
 def _earlier_capture(folder: Path) -> ConfigError:

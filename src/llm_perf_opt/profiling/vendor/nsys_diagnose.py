@@ -204,8 +204,9 @@ def _nothing_captured(evidence: Evidence) -> Fault:
 def _range_never_opened(evidence: Evidence) -> Fault:
     if evidence.built_in:
         fix = (
-            "the workload opens ranges named prefill and decode, vision and its parts where the model has them; "
-            "set pipeline.nsys.nvtx_capture to one of those, or pipeline.nsys.capture_range=none"
+            "the workload opens preprocess, vision, prefill, decode, decode_step and one range per component "
+            "(sam, clip, projector, language_model, lm_head where the model has them): name one of those, or "
+            "set pipeline.nsys.capture_range=none"
         )
     else:
         fix = (

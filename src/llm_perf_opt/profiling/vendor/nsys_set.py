@@ -45,6 +45,7 @@ class CaptureSet:
         self._result = StageResult("ok")
         self._faults: list[tuple[str, Fault]] = []
         self._reports = 0
+        self._captures = 0
         self._commands = [f"# Nsight Systems {capabilities.version_text}. Run again with: sh cmd.txt"]
 
     def add(self, request: CaptureRequest) -> None:
@@ -74,12 +75,20 @@ class CaptureSet:
             failed = any(fault.status == "failed" for _, fault in self._faults)
             some = self._reports and not all(fault.kind == "program-crashed" for _, fault in self._faults)
             self._result.status = "failed" if failed and not some else "degraded"
-            several = len({name for name, _ in self._faults}) > 1
-            self._result.reason = "; ".join(
-                f"{name}: {fault.message}" if several else fault.message for name, fault in self._faults
-            )
+            self._result.reason = "; ".join(self._reasons())
             self._result.fix = "; ".join(dict.fromkeys(fault.fix for _, fault in self._faults))
         return self._result
+
+    def _reasons(self) -> list[str]:
+        """Each message once, with the captures it is about where there are several captures."""
+        by_message: dict[str, list[str]] = {}
+        for name, fault in self._faults:
+            by_message.setdefault(fault.message, []).append(name)
+        several = self._captures > 1
+        return [
+            f"{', '.join(dict.fromkeys(names))}: {message}" if several else message
+            for message, names in by_message.items()
+        ]
 
     def _note(self, name: str, captured: Captured) -> None:
         result = self._result
@@ -89,6 +98,7 @@ class CaptureSet:
             path for path in (captured.process.stdout_path, captured.process.stderr_path) if path
         ]
         self._reports += len(captured.reports)
+        self._captures += 1
         if captured.fault:
             self._faults.append((name, captured.fault))
 
