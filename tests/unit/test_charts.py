@@ -42,6 +42,8 @@ def parse(markup: str) -> ET.Element:
     for node in root.iter():
         for name, value in node.attrib.items():
             assert not name.startswith("on")
+            if name.startswith(("data-", "aria-")):
+                continue
             assert "nan" not in value.lower().split() and "inf" not in value.lower().split(), (node.tag, name)
     return root
 
@@ -266,7 +268,7 @@ def test_labels_of_the_other_charts_do_not_overlap() -> None:
 def test_line_chart_gap_is_a_gap() -> None:
     line = charts.Line("s", [(1, 1.0), (2, 2.0), (3, None), (4, 4.0), (5, 5.0)])
     root = parse(charts.line_chart("t", [line], x_label="x", y_label="y"))
-    assert len(marks(root, "path", "lpo-line-1")) == 2
+    assert len([path for path in marks(root, "path", "lpo-line-1") if path.get("stroke-width") == "2"]) == 2
     assert len(list(root.iter(f"{SVG}circle"))) == 4
 
 

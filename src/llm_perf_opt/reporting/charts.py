@@ -30,6 +30,7 @@ __all__ = [
     "Segment",
     "StackedRow",
     "bars",
+    "batch_chart",
     "budget_chart",
     "bytes_chart",
     "component_chart",
@@ -239,16 +240,58 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
     return timeline(title, lanes, span_s=value.get("span_s"), colours=FAMILY_COLOURS)
 
 
-def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output token on other devices") -> str:
-    """Draw the floor of the time per token of each device; devices that lack memory say so."""
+def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output token, by device") -> str:
+    """Draw the floor of the time per token on every device at the first row's point, fastest first."""
+    if not rows:
+        return bars(title, [])
+    first = rows[0]
+    point = (first.dtype, first.batch_size, first.context_tokens)
+    same = [row for row in rows if (row.dtype, row.batch_size, row.context_tokens) == point]
+    known = sorted(
+        (row for row in same if row.tpot_floor_s), key=lambda row: (row.tpot_floor_s or 0.0, row.device)
+    )
     shown = [
         Bar(
-            f"{row.device} · {row.dtype}",
+            _short_device(row.device),
             row.tpot_floor_s,
-            note=units.seconds(row.tpot_floor_s) + (" (does not fit)" if row.fits is False else ""),
+            note=units.seconds(row.tpot_floor_s),
             detail=row.note or "",
             group="does not fit" if row.fits is False else "fits" if row.fits else "memory size not known",
         )
-        for row in rows
+        for row in known
     ]
-    return bars(title, shown)
+    left_out = len(same) - len(known)
+    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_whole(first.context_tokens)})"
+    told = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
+    if left_out:
+        told += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
+    return bars(title + suffix, shown, description=told)
+
+
+def batch_chart(rows: Sequence[WhatIf], title: str = "Most tokens per second, by batch size") -> str:
+    """Draw the throughput bound over the batch size at the first row's context; what does not fit is left out."""
+    lines: dict[str, list[tuple[float, float | None]]] = {}
+    for row in rows:
+        if (
+            row.context_tokens == rows[0].context_tokens
+            and row.tokens_per_s is not None
+            and row.fits is not False
+        ):
+            name = f"{_short_device(row.device)}, {row.dtype}"
+            lines.setdefault(name, []).append((float(row.batch_size), row.tokens_per_s))
+    drawn = [Line(name, sorted(points)) for name, points in sorted(lines.items()) if len(points) > 1]
+    suffix = f" (context {_whole(rows[0].context_tokens)})" if rows else ""
+    return line_chart(
+        title + suffix,
+        drawn,
+        x_label="Batch size (sequences per step)",
+        y_label="Tokens per second",
+        x_log=True,
+        y_log=True,
+        y_format=units.count,
+    )
+
+
+def _short_device(name: str) -> str:
+    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ")

@@ -13,7 +13,9 @@ Formatter = Callable[[float | None], str]
 _PAD = 16.0
 _BAR_HEIGHT = 22.0
 _ROW_HEIGHT = 32.0
-_LABEL_SHARE = 0.34
+_MANY = 24
+"""More rows than this are drawn thinner."""
+_LABEL_SHARE = 0.42
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,12 @@ def stacked_bars(
     body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
     for place, (row, total, note) in enumerate(zip(rows, totals, notes, strict=True)):
         scale = (frame.bar_width / (total if as_share else longest)) if total > 0 else 0.0
-        top = frame.top + place * _ROW_HEIGHT
+        top = frame.top + place * frame.pitch
         body.append(frame.label(row.label, top))
-        body.extend(_segments(row, total, top, frame.left, scale, indices, formatter))
+        body.extend(_segments(row, total, top, frame, scale, indices, formatter))
         # Notes of shares align in a column; notes of lengths follow their bar.
         note_x = frame.left + (frame.bar_width if as_share else total * scale) + 8
-        body.append(svg.text(note_x, top + 15.5, note, role="muted"))
+        body.append(svg.text(note_x, top + frame.baseline, svg.fit(note, frame.note_width), role="muted"))
     markup, legend_height = svg.legend(
         list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, width - 2 * _PAD
     )
@@ -112,12 +114,16 @@ def bars(
     scale = frame.bar_width / max(known)
     body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
     for place, (row, note) in enumerate(zip(rows, notes, strict=True)):
-        top = frame.top + place * _ROW_HEIGHT
+        top = frame.top + place * frame.pitch
         length = row.value * scale if row.value is not None and row.value in known else 0.0
         body.append(frame.label(row.label, top))
         if length > 0:
-            body.append(_bar(row, frame.left, top, length, groups.get(row.group, 0), formatter))
-        body.append(svg.text(frame.left + length + 8, top + 15.5, note, role="muted"))
+            body.append(_bar(row, frame, top, length, groups.get(row.group, 0), formatter))
+        body.append(
+            svg.text(
+                frame.left + length + 8, top + frame.baseline, svg.fit(note, frame.note_width), role="muted"
+            )
+        )
     height = frame.bottom(len(rows))
     if groups:
         markup, legend_height = svg.legend(list(groups.items()), _PAD, height + 6, width - 2 * _PAD)
@@ -134,22 +140,33 @@ class _Frame:
     left: float
     bar_width: float
     label_width: float
+    note_width: float
+    pitch: float = _ROW_HEIGHT
+    bar_height: float = _BAR_HEIGHT
     top: float = 42.0
+
+    @property
+    def baseline(self) -> float:
+        """Where text stands, below the top of its bar."""
+        return self.bar_height / 2 + 4.5
 
     @staticmethod
     def around(labels: Sequence[str], notes: Sequence[str], width: float) -> _Frame:
         label_width = min(max(svg.text_width(label) for label in labels), width * _LABEL_SHARE)
         note_width = min(max(svg.text_width(note) for note in notes), width * 0.4)
         left = _PAD + label_width + 10
-        return _Frame(left, max(width - left - note_width - 8 - _PAD, 40.0), label_width)
+        bar_width = max(width - left - note_width - 8 - _PAD, 40.0)
+        if len(labels) > _MANY:
+            return _Frame(left, bar_width, label_width, note_width, pitch=20.0, bar_height=14.0)
+        return _Frame(left, bar_width, label_width, note_width)
 
     def label(self, content: str, top: float) -> str:
         shown = svg.fit(content, self.label_width)
-        mark = svg.text(self.left - 10, top + 15.5, shown, anchor="end")
+        mark = svg.text(self.left - 10, top + self.baseline, shown, anchor="end")
         return mark if shown == content else svg.element("g", svg.hover(content) + mark)
 
     def bottom(self, rows: int) -> float:
-        return self.top + rows * _ROW_HEIGHT
+        return self.top + rows * self.pitch
 
 
 def _drawable(row: StackedRow) -> list[Segment]:
@@ -160,12 +177,13 @@ def _segments(
     row: StackedRow,
     total: float,
     top: float,
-    left: float,
+    frame: _Frame,
     scale: float,
     indices: Mapping[str, int],
     formatter: Formatter,
 ) -> list[str]:
     marks: list[str] = []
+    left = frame.left
     for part in _drawable(row):
         length = part.value * scale
         share = units.percent(part.value / total)
@@ -180,7 +198,7 @@ def _segments(
                 x=left,
                 y=top,
                 width=max(length, 0.5),
-                height=_BAR_HEIGHT,
+                height=frame.bar_height,
                 class_=f"{svg.colour_class(index)} lpo-edge",
                 data_name=part.name,
                 data_value=repr(float(part.value)),
@@ -193,22 +211,27 @@ def _segments(
             role = svg.ink_role(index)
             marks.append(
                 svg.text(
-                    left + length / 2, top + 15, inside, anchor="middle", role=role, pointer_events="none"
+                    left + length / 2,
+                    top + frame.baseline - 0.5,
+                    inside,
+                    anchor="middle",
+                    role=role,
+                    pointer_events="none",
                 )
             )
         left += length
     return marks
 
 
-def _bar(row: Bar, left: float, top: float, length: float, index: int, formatter: Formatter) -> str:
+def _bar(row: Bar, frame: _Frame, top: float, length: float, index: int, formatter: Formatter) -> str:
     told = f"{row.label}: {row.note or formatter(row.value)}" + (f", {row.detail}" if row.detail else "")
     return svg.element(
         "rect",
         svg.hover(told),
-        x=left,
+        x=frame.left,
         y=top,
         width=max(length, 0.5),
-        height=_BAR_HEIGHT,
+        height=frame.bar_height,
         rx=2,
         class_=svg.colour_class(index),
         **svg.data_attributes(row.data),

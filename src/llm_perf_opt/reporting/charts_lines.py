@@ -93,7 +93,7 @@ def line_chart(
     for index, (line, points) in enumerate(drawn):
         body.extend(_series(line, points, index, x, y, x_format, y_format))
     markup, used = svg.legend(
-        [(line.name, index) for index, line in enumerate(lines)], 16, height - 4, width - 32
+        [(line.name, index) for index, line in enumerate(lines)], 18, height - 4, width - 32, lines=True
     )
     told = description or _tell_lines(drawn, marks, x_format, y_format)
     return svg.document(title, told, width, height + used + 6, [*body, markup], kind="lines")

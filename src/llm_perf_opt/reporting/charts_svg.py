@@ -220,9 +220,18 @@ def no_data(title: str, reason: str, *, kind: str, width: float = DEFAULT_WIDTH)
 
 
 def legend(
-    entries: Sequence[tuple[str, int]], x: float, y: float, width: float, *, limit: int = 24
+    entries: Sequence[tuple[str, int]],
+    x: float,
+    y: float,
+    width: float,
+    *,
+    limit: int = 24,
+    lines: bool = False,
 ) -> tuple[str, float]:
-    """Lay out (name, colour index) entries in rows; return the markup and the height it takes."""
+    """Lay out (name, colour index) entries in rows; return the markup and the height it takes.
+
+    ``lines``: samples are strokes, dashed as in a line chart that runs out of colours.
+    """
     parts: list[str] = []
     left, top = x, y
     shown = list(entries[:limit])
@@ -231,7 +240,7 @@ def legend(
         needed = 18 + text_width(label) + 14
         if left > x and left + needed > x + width:
             left, top = x, top + LINE_HEIGHT + 3
-        parts.append(element("rect", x=left, y=top, width=11, height=11, rx=2, class_=colour_class(index)))
+        parts.append(_sample(left, top, index, lines))
         parts.append(text(left + 16, top + 10, label))
         left += needed
     if len(entries) > limit:
@@ -239,6 +248,14 @@ def legend(
             left, top = x, top + LINE_HEIGHT + 3
         parts.append(text(left, top + 10, f"and {len(entries) - limit} more", role="muted"))
     return "".join(parts), top + LINE_HEIGHT - y
+
+
+def _sample(left: float, top: float, index: int, as_line: bool) -> str:
+    if not as_line:
+        return element("rect", x=left, y=top, width=11, height=11, rx=2, class_=colour_class(index))
+    dash = " lpo-dash" if index >= PALETTE_SIZE else ""
+    path = f"M{number(left - 2)} {number(top + 6)}h13"
+    return element("path", d=path, class_=f"lpo-line-{index % PALETTE_SIZE + 1}{dash}", stroke_width=3)
 
 
 _DRAWABLE = 1e100
