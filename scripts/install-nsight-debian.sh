@@ -45,16 +45,21 @@ case $PREFIX in /*) ;; *) PREFIX=$PWD/$PREFIX ;; esac
 [ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ] || die "needs Debian (or a derivative) on amd64"
 [ -r "$KEYRING" ] || die "$KEYRING is missing: apt-get install debian-archive-keyring"
 
-# First Debian archive that apt is configured with: deb822 files, then one-line lists.
+# The Debian archive that apt is configured with: Debian's own file, else the first entry that looks like one.
 mirror() {
-  {
-    for f in /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list.d/*.sources; do
-      [ -r "$f" ] && sed -n 's/^URIs:[[:space:]]*\([^[:space:]]*\).*/\1/p' "$f"
-    done
-    for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-      [ -r "$f" ] && sed -n 's/^deb[[:space:]]\{1,\}\(\[[^]]*\][[:space:]]\{1,\}\)\{0,1\}\([^[:space:]]*\).*/\2/p' "$f"
-    done
-  } | grep -E '/debian/?$' | head -n 1
+  uris='s/^URIs:[[:space:]]*\([^[:space:]]*\).*/\1/p'
+  line='s/^deb[[:space:]]\{1,\}\(\[[^]]*\][[:space:]]\{1,\}\)\{0,1\}\([^[:space:]]*\).*/\2/p'
+  found=
+  if [ -r /etc/apt/sources.list.d/debian.sources ]; then
+    found=$(sed -n "$uris" /etc/apt/sources.list.d/debian.sources | head -n 1)
+  fi
+  if [ -z "$found" ]; then
+    found=$({
+      for f in /etc/apt/sources.list.d/*.sources; do [ ! -r "$f" ] || sed -n "$uris" "$f"; done
+      for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do [ ! -r "$f" ] || sed -n "$line" "$f"; done
+    } | grep -E '/debian/?$' | head -n 1) || true
+  fi
+  printf '%s' "$found"
 }
 MIRROR=${NSIGHT_DEBIAN_MIRROR:-$(mirror)}
 [ -n "$MIRROR" ] || die "no Debian archive in apt's configuration; set NSIGHT_DEBIAN_MIRROR=<URL of a Debian archive>"
@@ -96,8 +101,10 @@ install_libraries() {
   [ -n "$missing" ] || return 0
   [ "$WITH_LIBS" = yes ] || { say "missing libraries (--no-libs given):$missing"; return 0; }
   [ "$(id -u)" = 0 ] || die "Nsight Systems needs these libraries, install them as root:$missing"
+  # A fresh machine may have no package lists yet: fetch them only when needed.
   # shellcheck disable=SC2086
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing ||
+    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing; }
 }
 
 fetch_and_unpack() { # suite directory
