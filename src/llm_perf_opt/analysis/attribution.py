@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.phases import RangeMeaning, RangeRule, meaning_of
-from llm_perf_opt.ingest.linking import distinct
+from llm_perf_opt.ingest.linking import distinct, exact_sums
 from llm_perf_opt.ingest.timeline import OpKind, Ranges, Timeline
 
 Int64 = npt.NDArray[np.int64]
@@ -151,13 +151,6 @@ def totals(timeline: Timeline, keys: Int64, rows: npt.NDArray[np.bool_] | None =
         key: Total(count, time)
         for key, count, time in zip(groups.tolist(), launches.tolist(), total.tolist(), strict=True)
     }
-
-
-def exact_sums(code: Int64, values: Int64, groups: int) -> Int64:
-    """Integer sums by group. ``bincount`` adds doubles, exact below 2**53, so halves are summed apart."""
-    high = np.bincount(code, weights=(values >> 24).astype(np.float64), minlength=groups).astype(np.int64)
-    low = np.bincount(code, weights=(values & 0xFFFFFF).astype(np.float64), minlength=groups).astype(np.int64)
-    return (high << 24) + low
 
 
 def by_path_and_name(

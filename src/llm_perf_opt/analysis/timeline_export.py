@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.analysis.attribution import NONE, Attribution, attribute, exact_sums
+from llm_perf_opt.analysis.attribution import NONE, Attribution, attribute
 from llm_perf_opt.analysis.kernel_names import short_name
 from llm_perf_opt.analysis.kernels import family_of
+from llm_perf_opt.ingest.linking import exact_sums
 from llm_perf_opt.ingest.timeline import Int32, Int64, OpKind, Timeline
 
 _DEVICE_PROCESS = 1 << 24

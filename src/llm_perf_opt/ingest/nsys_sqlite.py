@@ -17,6 +17,7 @@ from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.linking import (
     UNKNOWN,
     distinct,
+    exact_sums,
     launching_rows,
     link_ranges,
     order_by_thread,
@@ -26,7 +27,15 @@ from llm_perf_opt.ingest.linking import (
 from llm_perf_opt.ingest.nsys_schema import Export, open_export
 from llm_perf_opt.ingest.sqlite_pages import NULL, Int64
 from llm_perf_opt.ingest.text_pool import TextPool, operator_name
-from llm_perf_opt.ingest.timeline import DeviceOps, HostCalls, OpKind, Ranges, Timeline
+from llm_perf_opt.ingest.timeline import (
+    DeviceOps,
+    HostCalls,
+    KernelTotals,
+    NamedTotal,
+    OpKind,
+    Ranges,
+    Timeline,
+)
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -95,6 +104,27 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         )
 
 
+def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
+    """Read only what the kernels cost, by name: the quick look at a large export."""
+    with open_export(Path(path), use_pages=use_pages) as export:
+        source = f"{export.path.name} ({export.schema})"
+        if not export.has(KERNELS):
+            return KernelTotals(source, warnings=("no kernels in the capture",))
+        name = _name_column(export)
+        columns = export.read(KERNELS, ("start", "end", name))
+        used, group = distinct(columns[name])
+        total = exact_sums(group, columns["end"] - columns["start"], len(used)).tolist()
+        count = np.bincount(group, minlength=len(used)).tolist()
+        found = export.strings(used.tolist())
+        by_name: dict[str, tuple[int, int]] = {}
+        for string, launches, time in zip(used.tolist(), count, total, strict=True):
+            label = found.get(string, _unnamed("kernel", string))
+            before = by_name.get(label, (0, 0))
+            by_name[label] = (before[0] + launches, before[1] + time)
+        rows = [NamedTotal(label, launches, time) for label, (launches, time) in by_name.items()]
+        return KernelTotals(source, tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name))))
+
+
 def _known(values: Int64, fallback: int = UNKNOWN) -> Int64:
     return np.where(values == NULL, fallback, values)
 
@@ -107,6 +137,14 @@ def _named(export: Export, ids: Int64, pool: TextPool, kind: str) -> Int64:
         [pool.add(found.get(one, f"[{kind} without a name, string id {one}]")) for one in used.tolist()],
         position,
     )
+
+
+def _unnamed(kind: str, string_id: int) -> str:
+    return f"[{kind} without a name, string id {string_id}]"
+
+
+def _name_column(export: Export) -> str:
+    return "demangledName" if export.has(KERNELS, "demangledName") else "shortName"
 
 
 def _picked(index: list[int], position: Int64) -> Int64:
@@ -137,7 +175,7 @@ def _ops(columns: dict[str, Int64], name: Int64, kind: OpKind, size: Int64 | Non
 
 
 def _kernels(export: Export, pool: TextPool) -> _Ops:
-    name = next((one for one in ("demangledName", "shortName") if export.has(KERNELS, one)), "demangledName")
+    name = _name_column(export)
     columns = _read_ops(export, KERNELS, name)
     return _ops(columns, _named(export, columns.pop(name), pool, "kernel"), OpKind.KERNEL)
 
