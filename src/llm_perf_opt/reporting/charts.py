@@ -51,14 +51,23 @@ BUDGET_COLOURS = {"compute": 0, "copy": 4, "launch": 1, "sync": 5, "host": 3, "o
 """Palette index of a budget part, so that every chart shows launch time in the same colour."""
 FAMILY_COLOURS = {
     "gemm": 0,
+    "gemv": 8,
     "attention": 1,
+    "kv_cache": 9,
     "elementwise": 2,
-    "reduction": 3,
+    "triton": 10,
+    "reduce": 3,
+    "norm": 11,
     "copy": 4,
-    "norm": 5,
+    "memcpy": 12,
+    "moe": 5,
+    "conv": 13,
     "other": 6,
+    "communication": 14,
+    "index": 7,
+    "sort": 15,
 }
-"""Palette index of a kernel family."""
+"""Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
 
 _PHASE_ORDER = ("preprocess", "vision", "prefill", "decode")
 

@@ -18,7 +18,7 @@ DEFAULT_WIDTH = 760.0
 PALETTE_SIZE = 8
 
 # Okabe and Ito's colour-blind-safe set, ordered so that neighbours differ in lightness too.
-_LIGHT = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a7a7a", "#f0e442")
+_LIGHT = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#737373", "#f0e442")
 _DARK = ("#4aa3df", "#e9ab2e", "#2fbf93", "#d994ba", "#8accf0", "#ee7f3b", "#a3a3a3", "#efe466")
 _THEME = {
     "surface": ("#ffffff", "#15181d"),
@@ -26,8 +26,8 @@ _THEME = {
     "muted": ("#5a6470", "#a2acb8"),
     "grid": ("#dfe3e8", "#343b45"),
 }
-# Text on a filled bar: white on the two darkest light-theme colours, near-black elsewhere.
-_INK_LIGHT = ("#ffffff", "#14171a", "#ffffff", "#14171a", "#14171a", "#ffffff", "#ffffff", "#14171a")
+# Text on a filled bar: white on the two darkest colours of the light theme, near-black elsewhere (at least 4.5:1).
+_INK_LIGHT = ("#ffffff", "#14171a", "#14171a", "#14171a", "#14171a", "#14171a", "#ffffff", "#14171a")
 
 # Code points that XML 1.0 does not allow, and lone surrogates: kernel names and model output may hold them.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
