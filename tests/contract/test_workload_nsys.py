@@ -25,7 +25,7 @@ from llm_perf_opt.profiling.vendor.workload import (
     workload_environment,
     workload_overrides,
 )
-from nsys_support import app_config, stage_context, with_command
+from tests.nsys_support import app_config, stage_context, with_command
 
 
 def test_argv_whole() -> None:

@@ -28,7 +28,7 @@ from llm_perf_opt.profiling.vendor.nsys_run import (
 from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
 from llm_perf_opt.profiling.vendor.workload import Workload
 from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
-from nsys_support import RecordedProgress, alive, stage_context, with_command
+from tests.nsys_support import RecordedProgress, alive, stage_context, with_command
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
 TOOLS = checks.find_tools("nsys")
@@ -142,6 +142,13 @@ def test_a_range_that_never_opens(tool: Path, watch: Callable[..., Captured]) ->
     assert result.reports == []
     assert result.fault is not None
     assert result.fault.kind == "range-never-opened"
+
+
+def test_a_cuda_profiler_that_is_never_started(one_tool: Path, watch: Callable[..., Captured]) -> None:
+    result = watch(one_tool, "--rounds", "1", trace="cuda,nvtx", capture_range="cudaProfilerApi")
+    assert result.fault is not None
+    assert result.fault.kind == "range-never-opened"
+    assert "cudaProfilerStart" in result.fault.message
 
 
 @pytest.mark.contract("E7")

@@ -12,7 +12,7 @@ import pytest
 from llm_perf_opt.errors import ToolError
 from llm_perf_opt.profiling.vendor.launch import SizeLimit, run_probe, run_process
 from llm_perf_opt.profiling.vendor.processes import JOB_VARIABLE, survivors
-from nsys_support import alive
+from tests.nsys_support import alive
 
 PYTHON = sys.executable
 

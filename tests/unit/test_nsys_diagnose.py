@@ -8,6 +8,7 @@ import pytest
 from llm_perf_opt.profiling.vendor.launch import ProcessResult
 from llm_perf_opt.profiling.vendor.nsys_diagnose import Evidence, diagnose, no_kernels
 
+RANGE = "opening the range 'decode'"
 REPORT = [Path("/run/nsys/run.nsys-rep")]
 
 
@@ -18,7 +19,7 @@ def evidence(
     defaults: dict[str, Any] = {
         "process": process,
         "reports": REPORT,
-        "label": None,
+        "trigger": None,
         "ends_program": False,
         "opened": False,
         "closed": False,
@@ -36,7 +37,7 @@ def test_a_report_and_a_clean_exit_is_success() -> None:
 @pytest.mark.contract("B10")
 @pytest.mark.parametrize("code", [143, 137, -15])
 def test_B10_the_end_that_nsys_makes_is_success(code: int) -> None:
-    hit = {"label": "decode", "opened": True, "closed": True}
+    hit = {"trigger": RANGE, "opened": True, "closed": True}
     assert diagnose(evidence(code=code, ends_program=True, **hit)) is None
     # The same code without nsys being the one who ends programs is a crash.
     crashed = diagnose(evidence(code=code, ends_program=False, **hit))
@@ -52,12 +53,12 @@ def test_A6_exit_code_zero_without_a_report_is_not_success() -> None:
 
 
 def test_a_range_that_never_opened() -> None:
-    fault = diagnose(evidence("Generated:\n", reports=[], label="decode@LLM"))
+    fault = diagnose(evidence("Generated:\n", reports=[], trigger="opening the range 'decode@LLM'"))
     assert fault is not None
     assert fault.kind == "range-never-opened"
     assert "'decode@LLM'" in fault.message
     assert "prefill" in fault.fix
-    own = diagnose(evidence(reports=[], label="x", built_in=False))
+    own = diagnose(evidence(reports=[], trigger="calling cudaProfilerStart", built_in=False))
     assert own is not None
     assert "exact name" in own.fix
 
@@ -114,13 +115,13 @@ def test_only_the_raw_stream() -> None:
 
 def test_limits_with_and_without_a_report() -> None:
     with_report = diagnose(evidence(code=None, ended="timeout"))
-    without = diagnose(evidence("working\n", code=None, ended="timeout", reports=[], label="decode"))
+    without = diagnose(evidence("working\n", code=None, ended="timeout", reports=[], trigger=RANGE))
     size = diagnose(evidence(code=None, ended="size", reports=[]))
     assert with_report is not None and without is not None and size is not None
     assert (with_report.kind, with_report.status) == ("hang", "degraded")
     assert (without.kind, without.status) == ("hang", "failed")
     assert "60 s" in without.message
-    assert "had not been opened" in without.message
+    assert "had not come to opening the range" in without.message
     assert "  | working" in without.message
     assert (size.kind, size.status) == ("size", "failed")
     assert "max_bytes" in size.fix

@@ -16,7 +16,7 @@ from llm_perf_opt.profiling.vendor.nsys_probe import (
     parse_version_text,
     probe_nsys,
 )
-from nsys_support import fake_nsys, write_program
+from tests.nsys_support import fake_nsys, write_program
 
 REPORTS_2022 = """
 The following built-in reports are available:

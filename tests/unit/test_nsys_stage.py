@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.errors import ConfigError, ToolError
 from llm_perf_opt.profiling.vendor import nsys_run
 from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
-from nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command
+from tests.nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command
 
 PROGRAM = with_command(sys.executable, "-c", "pass")
 
@@ -184,6 +184,9 @@ def test_the_tool_missing_is_a_skip_with_the_way_to_get_it(tmp_path: Path) -> No
         ({"extra_args": ["--unknown-flag=1"]}, "pipeline.nsys.extra_args"),
         ({"nvtx_domain_include": ["a"], "nvtx_domain_exclude": ["b"]}, "pipeline.nsys.nvtx_domain_include"),
         ({"timeout_s": 0.0}, "pipeline.nsys.timeout_s"),
+        ({"trace": 5}, "pipeline.nsys.trace"),
+        ({"trace": ["cuda", None]}, "pipeline.nsys.trace"),
+        ({"capture_range": "nvtx", "nvtx_capture": {"a": 1}}, "pipeline.nsys.nvtx_capture"),
     ],
 )
 def test_B10_mistakes_are_errors_before_anything_starts(

@@ -7,17 +7,17 @@ It writes ``nsys/run.nsys-rep`` (``run.<label>.nsys-rep`` for several labels), t
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from llm_perf_opt.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.profiling.nvtx import backend_name
 from llm_perf_opt.profiling.vendor import checks
 from llm_perf_opt.profiling.vendor.nsys import (
     build_export_cmd,
-    check_capture,
     check_extra_args,
     output_names,
 )
@@ -30,48 +30,11 @@ from llm_perf_opt.profiling.vendor.nsys_files import (
 from llm_perf_opt.profiling.vendor.nsys_probe import NsysCapabilities, probe_nsys
 from llm_perf_opt.profiling.vendor.nsys_run import CaptureRequest
 from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
-from llm_perf_opt.profiling.vendor.workload import original_directory, replay_lines, workload
+from llm_perf_opt.profiling.vendor.workload import original_directory, workload
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
+from llm_perf_opt.stages.nsys_config import NsysConfig, config_errors, labels_of, trace_of
 
 _MIN_FREE_BYTES = 256 << 20
-
-
-@dataclass
-class NsysConfig(StageConfig):
-    """``pipeline.nsys.*``: the Nsight Systems capture."""
-
-    description: str = ""
-    """What the preset is for."""
-    gating_nvtx: bool = True
-    """false: capture the whole run and pass no NVTX flag, whatever capture_range says."""
-    trace: Any = "cuda,nvtx,osrt,cudnn,cublas"
-    """APIs to trace: a comma-separated string or a list."""
-    sample: str = "none"
-    """CPU sampling: none, process-tree or system-wide. Passed even as none (left out, nsys samples)."""
-    cpuctxsw: str = "none"
-    """Context-switch trace: none, process-tree or system-wide. nsys 2022.4 hangs with it."""
-    capture_range: str = "none"
-    """When to capture: none (whole run), nvtx (a range), cudaProfilerApi, hotkey."""
-    nvtx_capture: Any = None
-    """Exact range name (``decode``, ``decode@domain``), or a list: one capture each. Needed with nvtx."""
-    capture_range_end: str | None = None
-    """none, stop, stop-shutdown, repeat[:N], repeat-shutdown:N. null: not passed; nsys ends the program then."""
-    nvtx_domain_include: list[str] = field(default_factory=list)
-    """Only these NVTX domains (``default``: the unnamed one)."""
-    nvtx_domain_exclude: list[str] = field(default_factory=list)
-    """All but these NVTX domains."""
-    extra_args: list[str] = field(default_factory=list)
-    """Further options of ``nsys profile``, as they are."""
-    executable: str | None = None
-    """Which nsys; null: LLM_PERF_OPT_NSYS, PATH, then the usual places."""
-    timeout_s: float | None = None
-    """Time limit of one capture; null: pipeline.workload.timeout_s."""
-    max_bytes: int | None = 20 << 30
-    """Size limit of one capture on disk; null: none."""
-    force_overwrite: bool = True
-    """Replace an earlier capture in the same run directory; false: refuse to start."""
-    keep_qdstrm: bool = True
-    """Keep the raw stream when the importer failed, to import it elsewhere."""
 
 
 class NsysStage(Stage):
@@ -85,7 +48,7 @@ class NsysStage(Stage):
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
         config = context.stage_config(self.name, NsysConfig)
-        problems = [_as_problem(error) for error in _config_errors(config)]
+        problems = [_as_problem(error) for error in config_errors(config)]
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
             wanted = config.executable or "nsys"
@@ -107,10 +70,9 @@ class NsysStage(Stage):
         lines: list[str] = []
         for request in _requests(context, config, executable, folder):
             report = request.base.with_name(f"{request.base.name}.nsys-rep")
-            lines.append(f"run   {replay_lines(request.command())}")
-            lines.append(
-                f"run   {replay_lines(build_export_cmd(report, sqlite_of(report), executable=executable))}"
-            )
+            export = build_export_cmd(report, sqlite_of(report), executable=executable)
+            lines.append(f"run   {shlex.join(request.command())}")
+            lines.append(f"run   {shlex.join(export)}")
             lines.append(f"write {report}")
             lines.append(f"write {sqlite_of(report)}")
         return [*lines, f"write {folder / SUMMARY}", f"write {folder / 'cmd.txt'}"]
@@ -118,7 +80,7 @@ class NsysStage(Stage):
     def run(self, context: StageContext) -> StageResult:
         """Capture each label, export, summarise; judge by what is there."""
         config = context.stage_config(self.name, NsysConfig)
-        for error in _config_errors(config):
+        for error in config_errors(config):
             raise error
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
@@ -147,7 +109,7 @@ def _requests(
 ) -> list[CaptureRequest]:
     """One request per label; without gating, one for the whole run."""
     gated = config.gating_nvtx and config.capture_range == "nvtx"
-    labels = _labels(config) if gated else []
+    labels = labels_of(config) if gated else []
     capture_range = config.capture_range if gated or config.capture_range != "nvtx" else "none"
     whole = CaptureRequest(
         executable=executable,
@@ -155,7 +117,7 @@ def _requests(
         workload=workload(context),
         capture_range=capture_range,
         capture_range_end=config.capture_range_end or None if capture_range != "none" else None,
-        trace=_trace(config),
+        trace=trace_of(config),
         sample=config.sample,
         cpuctxsw=config.cpuctxsw,
         domain_include=tuple(config.nvtx_domain_include),
@@ -171,45 +133,6 @@ def _requests(
         replace(whole, label=label, base=folder / names[label], session=f"{whole.session}-{number}")
         for number, label in enumerate(labels)
     ]
-
-
-def _labels(config: NsysConfig) -> list[str]:
-    value = config.nvtx_capture
-    if value is None or value == "":
-        return []
-    labels = [value] if isinstance(value, str) else list(value)
-    return list(dict.fromkeys(str(label) for label in labels))
-
-
-def _trace(config: NsysConfig) -> str:
-    parts = config.trace.split(",") if isinstance(config.trace, str) else [str(part) for part in config.trace]
-    return ",".join(part.strip() for part in parts if part.strip()) or "none"
-
-
-def _config_errors(config: NsysConfig) -> list[ConfigError]:
-    errors: list[ConfigError] = []
-    try:
-        check_capture(
-            config.capture_range, _labels(config), config.capture_range_end, gating=config.gating_nvtx
-        )
-    except ConfigError as error:
-        errors.append(error)
-    if config.nvtx_domain_include and config.nvtx_domain_exclude:
-        errors.append(
-            ConfigError(
-                "pipeline.nsys.nvtx_domain_include and nvtx_domain_exclude exclude each other",
-                hint="give only one of them",
-                key="pipeline.nsys.nvtx_domain_include",
-            )
-        )
-    for key in ("timeout_s", "max_bytes"):
-        value = getattr(config, key)
-        if value is not None and value <= 0:
-            full = f"pipeline.nsys.{key}"
-            errors.append(
-                ConfigError(f"{full}={value} is not positive", hint="use null for the default", key=full)
-            )
-    return errors
 
 
 def _machine_problems(

@@ -36,8 +36,8 @@ class Evidence:
 
     process: ProcessResult
     reports: Sequence[Path]
-    label: str | None
-    """Range it waited for; ``None``: not gated."""
+    trigger: str | None
+    """What it waited for (``opening the range 'decode'``); ``None``: it captured from the start."""
     ends_program: bool
     """Whether nsys ends the program at the end of the range (its default, and ``*-shutdown``)."""
     opened: bool
@@ -111,7 +111,7 @@ def diagnose(evidence: Evidence) -> Fault | None:
         return _limit_reached(evidence)
     if not evidence.reports:
         return _nothing_captured(evidence)
-    if evidence.label and not evidence.opened:
+    if evidence.trigger and not evidence.opened:
         return _range_never_opened(evidence)
     if _program_failed(evidence):
         status: Literal["failed", "degraded"] = "failed" if evidence.built_in else "degraded"
@@ -156,8 +156,8 @@ def _limit_reached(evidence: Evidence) -> Fault:
     kind = "hang" if process.ended == "timeout" else "size"
     if evidence.reports:
         return Fault(kind, "degraded", f"{what}; the report holds what came before", fix)
-    if evidence.label and not evidence.opened:
-        what += f"; the range '{evidence.label}' had not been opened"
+    if evidence.trigger and not evidence.opened:
+        what += f"; it had not come to {evidence.trigger}"
     return Fault(kind, "failed", f"{what}; no report was written\n{_quoted(process)}".rstrip(), fix)
 
 
@@ -190,7 +190,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
             "fix the program (its output is above and in the log), then run again",
             transient=process.returncode == 1 and not process.text.strip(),
         )
-    if evidence.label and not evidence.opened:
+    if evidence.trigger and not evidence.opened:
         return _range_never_opened(evidence)
     return Fault(
         "no-report",
@@ -216,7 +216,7 @@ def _range_never_opened(evidence: Evidence) -> Fault:
     return Fault(
         "range-never-opened",
         "failed",
-        f"the program ended without opening the range '{evidence.label}', so nsys captured nothing",
+        f"the program ended without {evidence.trigger}, so nsys captured nothing",
         fix,
     )
 

@@ -32,6 +32,8 @@ _GRACE_S = 20.0
 """After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
 _EXPORT_TIMEOUT_S = 1800.0
 _STATS_TIMEOUT_S = 900.0
+_GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+"""Kernels one by one, or whole graphs (``--cuda-graph-trace=graph``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ class CaptureRequest:
     timeout_s: float | None = 1800.0
     max_bytes: int | None = None
     session: str = field(default_factory=lambda: f"llm-perf-opt-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def trigger(self) -> str | None:
+        """What starts the capture, in words; ``None``: the start of the program."""
+        ways = {
+            "nvtx": f"opening the range '{self.label}'",
+            "cudaProfilerApi": "calling cudaProfilerStart",
+            "hotkey": "the hotkey being pressed",
+        }
+        return ways.get(self.capture_range)
 
     @property
     def ends_program(self) -> bool:
@@ -212,12 +224,11 @@ def write_summaries(
 def has_kernels(database: Path) -> bool:
     """Tell whether an export holds GPU kernels."""
     with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        found = connection.execute("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (table,))
-        return (
-            found.fetchone() is not None
-            and connection.execute(f"SELECT 1 FROM {table}").fetchone() is not None
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        found = (
+            connection.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in _GPU_WORK if table in there
         )
+        return any(row.fetchone() is not None for row in found)
 
 
 def _evidence(
@@ -231,7 +242,7 @@ def _evidence(
     return Evidence(
         process=process,
         reports=reports,
-        label=request.label,
+        trigger=request.trigger,
         ends_program=request.ends_program,
         opened=RANGE_OPENED in marks,
         closed=RANGE_CLOSED in marks,

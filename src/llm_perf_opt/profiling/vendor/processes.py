@@ -21,6 +21,8 @@ _PROC = Path("/proc")
 
 def survivors(group: int, job: str) -> list[int]:
     """Return the live processes of the group, or that carry the job's marker; never this process itself."""
+    if not _PROC.is_dir():
+        return []
     marker = f"{JOB_VARIABLE}={job}".encode()
     pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
     return sorted(pid for pid in pids if pid != os.getpid() and _belongs(_PROC / str(pid), group, marker))
@@ -31,6 +33,10 @@ def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
 
     ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves.
     """
+    if not _PROC.is_dir():  # not Linux: the group is all that can be found
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+        return 0
     deadline = time.monotonic() + settle_s
     left = survivors(group, job)
     while left and time.monotonic() < deadline:
