@@ -17,7 +17,7 @@ from typing import Protocol
 _CAST = re.compile(r"\((?:[A-Za-z_][\w:]*(?:<[^()<>]*>)?(?: \w+)*)\)(?=-?\d)")
 _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::")
 _NOISE = re.compile(r"\bunnamed\b|\banonymous namespace\b|\bconst\b")
-_WORD = re.compile(r"-?\b\d+(?:\.\d+)?\b|[A-Za-z_]\w*|!")
+_WORD = re.compile(r"-?\b\d\w*(?:\.\d+)?|\b[A-Za-z_]\w*|!")
 
 
 class Profiled(Protocol):

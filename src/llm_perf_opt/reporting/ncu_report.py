@@ -18,6 +18,7 @@ from llm_perf_opt.reporting.escape import md_block, md_cell, md_code, md_target,
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu_facts import NcuKernelFacts, PrecisionFacts
     from llm_perf_opt.analysis.ncu_rules import RankedRule
+    from llm_perf_opt.ingest.ncu_types import NcuRule
 
 Namer = Callable[[str], tuple[str, str]]
 """Full kernel name → (readable name, family)."""
@@ -314,21 +315,24 @@ def _rule_rows(
             found: list[RankedRule | None] = [
                 row for key, row in gains.items() if key[:3] == (each.kernel, rule.section, rule.name)
             ]
-            for row in found or [None]:
-                rows.append(
-                    {
-                        "kernel": short,
-                        "phase": row.phase if row else each.phase,
-                        "section": rule.section,
-                        "rule": rule.name,
-                        "kind": rule.kind,
-                        "scope": rule.speedup_scope,
-                        "estimated_speedup_ratio": rule.speedup_ratio,
-                        "gain_upper_s": row.gain_upper_s if row else None,
-                        "text": rule.text,
-                    }
-                )
+            rows.extend(_rule_row(short, each.phase, rule, row) for row in found or [None])
     return rows
+
+
+def _rule_row(
+    short: str, phase: str | None, rule: NcuRule, row: RankedRule | None
+) -> dict[str, str | float | int | None]:
+    return {
+        "kernel": short,
+        "phase": row.phase if row else phase,
+        "section": rule.section,
+        "rule": rule.name,
+        "kind": rule.kind,
+        "scope": rule.speedup_scope,
+        "estimated_speedup_ratio": rule.speedup_ratio,
+        "gain_upper_s": row.gain_upper_s if row else None,
+        "text": rule.text,
+    }
 
 
 def _csv(rows: Sequence[Mapping[str, str | float | int | None]]) -> str:
