@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
@@ -10,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.errors import ConfigError, LlmPerfError
-from llm_perf_opt.files import atomic_write_json
+from llm_perf_opt.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.logs import ROOT, run_log
 from llm_perf_opt.profiling.artifacts import Artifacts
 from llm_perf_opt.profiling.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
@@ -70,7 +73,7 @@ def execute(
     handler = run_log(artifacts.root)
     try:
         atomic_write_json(artifacts.path("env.json"), environment())
-        artifacts.path("config.yaml").write_text(resolved_yaml, encoding="utf-8")
+        atomic_write_text(artifacts.path("config.yaml"), resolved_yaml)
         problems = check_stages(stages, context)
         _write_hardware(config, artifacts, progress)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
@@ -82,6 +85,7 @@ def execute(
         manifest.seconds = time.perf_counter() - began
         _settle(manifest)
         with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
+            _write_inputs(artifacts)
             write_manifest(artifacts, manifest)
         logging.getLogger(ROOT).removeHandler(handler)
         handler.close()
@@ -156,6 +160,15 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
             threads=config.run.threads,
         )
     atomic_write_json(artifacts.path(HARDWARE_NAME), to_plain(hardware))
+
+
+def _write_inputs(artifacts: Artifacts) -> None:
+    """Put the samples that were really used at the root; stages that ran leave the list in their scratch."""
+    for path in sorted((artifacts.root / "tmp").glob("*/inputs.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
+        atomic_write_text(artifacts.path("inputs.yaml"), text)
+        return
 
 
 def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:

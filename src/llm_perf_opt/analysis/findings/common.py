@@ -42,14 +42,19 @@ def kernel_seconds(summary: Summary, wanted: Callable[[Kernel], bool], phase: st
     return sum(k.total_s or 0.0 for k in summary.kernels if wanted(k) and (phase is None or k.phase == phase))
 
 
+def kernel_busy_share(summary: Summary, phase: str) -> float | None:
+    """Return the share of wall-clock in which kernels run: from the timeline, else from totals (an upper bound)."""
+    share = part_share(summary, phase, "compute")
+    if share is not None:
+        return share
+    use = summary.utilisation.get(phase)
+    return use.device_busy_ratio if use is not None else None
+
+
 def share_of_sample(summary: Summary, share_of_kernel_time: float, phase: str | None = None) -> float | None:
-    """Turn a share of kernel time into seconds of one sample: share × busy share × wall-clock."""
+    """Turn a share of kernel time into seconds of one sample: share × share with kernels running × wall-clock."""
     key = phase or WHOLE
-    seconds = span_seconds(summary, key)
-    use = summary.utilisation.get(key)
-    busy = use.device_busy_ratio if use is not None else None
-    if busy is None:
-        busy = part_share(summary, key, "compute")
+    seconds, busy = span_seconds(summary, key), kernel_busy_share(summary, key)
     return None if seconds is None or busy is None else seconds * busy * share_of_kernel_time
 
 

@@ -21,11 +21,7 @@ def _is_launch(summary: Summary, phase: str) -> bool:
 def _finding(summary: Summary, phase: str) -> Finding:
     seconds = span_seconds(summary, phase)
     verdict = summary.verdicts[phase]
-    waiting = _waiting_share(summary, phase)
-    gain = seconds * waiting if seconds is not None and waiting is not None else None
-    arithmetic = verdict.arithmetic
-    if gain is not None and waiting is not None:
-        arithmetic = f"{units.seconds(seconds)} × {units.percent(waiting)} spent launching or on the host = at most {units.seconds(gain)}"
+    gain, arithmetic = _gain(summary, phase, seconds)
     evidence = [verdict.arithmetic, *verdict.evidence]
     launches = summary.metrics.get("launches_per_token")
     if launches is not None and phase == "decode":
@@ -40,14 +36,32 @@ def _finding(summary: Summary, phase: str) -> Finding:
         phase=phase,
         evidence=evidence,
         gain_upper_s=gain,
-        arithmetic=arithmetic,
+        arithmetic=arithmetic or verdict.arithmetic,
         advice=advice,
         confidence="high"
         if phase in summary.budget
-        or (phase in summary.utilisation
-        and summary.utilisation[phase].device_busy_ratio is not None)
+        or (phase in summary.utilisation and summary.utilisation[phase].device_busy_ratio is not None)
         else "medium",
     )
+
+
+def _gain(summary: Summary, phase: str, seconds: float | None) -> tuple[float | None, str | None]:
+    """Bound the gain by the phase's own idle time, else by the idle time of the whole run."""
+    if seconds is None:
+        return None, None
+    waiting = _waiting_share(summary, phase)
+    if waiting is not None:
+        gain = seconds * waiting
+        return (
+            gain,
+            f"{units.seconds(seconds)} × {units.percent(waiting)} spent launching or on the host = at most {units.seconds(gain)}",
+        )
+    whole, idle = span_seconds(summary, WHOLE), _waiting_share(summary, WHOLE)
+    if whole is None or idle is None:
+        return None, None
+    gain = min(seconds, whole * idle)
+    text = f"the device idles for {units.percent(idle)} of {units.seconds(whole)} per sample; at most {units.seconds(gain)} of that is in {phase}"
+    return gain, text
 
 
 def _waiting_share(summary: Summary, phase: str) -> float | None:

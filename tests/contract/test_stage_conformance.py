@@ -1,0 +1,250 @@
+"""What every stage must do, whoever wrote it. Plug-ins can run this suite on their own stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+
+from llm_perf_opt.config.compose import compose_raw, typed_config
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.errors import ToolError
+from llm_perf_opt.profiling.artifacts import Artifacts
+from llm_perf_opt.progress import LogProgress
+from llm_perf_opt.runners.pipeline import execute
+from llm_perf_opt.stages import base
+from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult, stage_types
+
+from tests.support import QUICK, files_below
+
+BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "nsys", "ncu")
+
+
+def compose(*overrides: str) -> AppConfig:
+    raw = compose_raw(overrides)
+    HydraConfig.instance().set_config(raw)
+    return typed_config(raw, overrides)
+
+
+def only(name: str) -> list[str]:
+    return [f"pipeline.{stage}.enable={'true' if stage == name else 'false'}" for stage in stage_types()]
+
+
+def run(config: AppConfig, root: Path, *overrides: str):  # type: ignore[no-untyped-def]
+    return execute(
+        config,
+        Artifacts.for_run(root),
+        LogProgress(),
+        command=["test"],
+        overrides=overrides,
+        resolved_yaml="test: true\n",
+    )
+
+
+@pytest.mark.contract("B16")
+def test_built_in_stages_register_through_entry_points_like_any_other() -> None:
+    assert set(BUILT_IN) <= set(stage_types())
+    orders = [kind.order for kind in stage_types().values()]
+    assert orders == sorted(orders)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_check_and_plan_write_nothing(name: str, tmp_path: Path) -> None:
+    overrides = [*only(name), *QUICK]
+    context = StageContext(
+        config=compose(*overrides),
+        artifacts=Artifacts.for_run(tmp_path / "run"),
+        progress=LogProgress(),
+        overrides=tuple(overrides),
+    )
+    stage = stage_types()[name]()
+    problems = stage.check(context)
+    lines = [] if any(p.severity == "skip" for p in problems) else stage.plan(context)
+    assert files_below(tmp_path) == []
+    assert all(p.message and p.fix for p in problems)
+    assert all(isinstance(line, str) and line for line in lines)
+
+
+@pytest.mark.contract("A4")
+def test_a_disabled_stage_leaves_no_directory(tmp_path: Path) -> None:
+    outcome = run(
+        compose(*[f"pipeline.{s}.enable=false" for s in stage_types()], "hardware.probe=false"),
+        tmp_path / "run",
+    )
+    assert outcome.exit_code == 0
+    assert [p.name for p in (tmp_path / "run").iterdir() if p.is_dir()] == []
+
+
+@pytest.mark.parametrize("name", ["static_analysis", "torch_profiler", "direct_inference"])
+def test_a_stage_writes_only_below_its_own_directories_and_a_rerun_is_idempotent(
+    name: str, tmp_path: Path
+) -> None:
+    config = compose(*only(name), *QUICK)
+    first = run(config, tmp_path / "run")
+    assert first.manifest.stages[name].status in ("ok", "degraded"), first.manifest.stages[name]
+    allowed = {
+        name,
+        "tmp",
+        "env.json",
+        "config.yaml",
+        "inputs.yaml",
+        "hardware.json",
+        "manifest.json",
+        "run.log",
+    }
+    assert {p.name for p in (tmp_path / "run").iterdir()} <= allowed
+    if (tmp_path / "run" / "tmp").is_dir():
+        assert {p.name for p in (tmp_path / "run" / "tmp").iterdir()} <= {name}
+    before = files_below(tmp_path / "run")
+    second = run(config, tmp_path / "run")
+    assert second.manifest.stages[name].status == first.manifest.stages[name].status
+    assert files_below(tmp_path / "run") == before
+    listed = second.manifest.stages[name].artifacts
+    assert listed
+    assert all((tmp_path / "run" / path).is_file() for path in listed)
+
+
+@pytest.mark.parametrize("name", ["nsys", "ncu"])
+def test_a_missing_tool_is_a_typed_skip_with_the_fix(name: str, tmp_path: Path) -> None:
+    config = compose(*only(name), *QUICK, f"pipeline.{name}.executable=/nowhere/{name}")
+    outcome = run(config, tmp_path / "run")
+    record = outcome.manifest.stages[name]
+    assert record.status == "skipped"
+    assert record.reason
+    assert record.fix
+    assert not (tmp_path / "run" / name).exists()
+    assert outcome.exit_code == 0
+
+
+@dataclass
+class ProbeConfig(StageConfig):
+    depth: int = 3
+    """How deep."""
+
+
+class ProbeStage(Stage):
+    """A profiler nobody thought of when the orchestrator was written."""
+
+    name: ClassVar[str] = "power_probe"
+    order: ClassVar[int] = 15
+    title: ClassVar[str] = "power probe"
+    config_type: ClassVar[type[StageConfig]] = ProbeConfig
+    behaviour: ClassVar[str] = "ok"
+
+    def check(self, context: StageContext) -> list[Problem]:
+        return [Problem("skip", "no power meter", "plug one in")] if self.behaviour == "skip" else []
+
+    def plan(self, context: StageContext) -> list[str]:
+        return ["read the meter"]
+
+    def run(self, context: StageContext) -> StageResult:
+        config = context.stage_config(self.name, ProbeConfig)
+        path = context.artifacts.out_dir(self.name) / "watts.txt"
+        path.write_text(str(config.depth))
+        if self.behaviour == "bug":
+            raise ZeroDivisionError("watts by zero")
+        if self.behaviour == "tool":
+            raise ToolError("the meter fell off", hint="screw it on")
+        if self.behaviour == "interrupt":
+            raise KeyboardInterrupt
+        return StageResult("ok", artifacts=[path])
+
+
+class _EntryPoint:
+    def __init__(self, kind: type[Stage]) -> None:
+        self.name, self._kind = kind.name, kind
+
+    def load(self) -> type[Stage]:
+        return self._kind
+
+
+@pytest.fixture
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ProbeStage]]:
+    from llm_perf_opt.config import compose as compose_module
+    from llm_perf_opt.config import store
+
+    real = base.entry_points
+
+    def both(group: str) -> list[object]:
+        return [*real(group=group), *([_EntryPoint(ProbeStage)] if group == base.ENTRY_POINT_GROUP else [])]
+
+    caches = (stage_types, store.register_schema, compose_module.known_keys)
+    monkeypatch.setattr(base, "entry_points", both)
+    for cached in caches:
+        cached.cache_clear()
+    yield ProbeStage
+    monkeypatch.undo()
+    for cached in caches:
+        cached.cache_clear()
+    store.register_schema()
+
+
+QUIET = (
+    "pipeline.torch_profiler.enable=false",
+    "pipeline.power_probe.enable=true",
+    "hardware.probe=false",
+    "infer.mode=tiny",
+)
+
+
+@pytest.mark.contract("B16")
+def test_B16_a_new_profiler_is_one_class_and_its_keys_appear_by_themselves(
+    plugged_in: type[ProbeStage], tmp_path: Path
+) -> None:
+    config = compose("pipeline.static_analysis.enable=false", *QUIET, "pipeline.power_probe.depth=7")
+    outcome = run(config, tmp_path / "run")
+    assert outcome.manifest.stages["power_probe"].status == "ok"
+    assert outcome.manifest.stages["power_probe"].artifacts == ["power_probe/watts.txt"]
+    assert (tmp_path / "run" / "power_probe" / "watts.txt").read_text() == "7"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words", "fix"),
+    [("bug", "ZeroDivisionError: watts by zero", "run.log"), ("tool", "the meter fell off", "screw it on")],
+)
+def test_a_failing_stage_does_not_cost_the_others_their_results(
+    plugged_in: type[ProbeStage],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    behaviour: str,
+    words: str,
+    fix: str,
+) -> None:
+    monkeypatch.setattr(plugged_in, "behaviour", behaviour)
+    outcome = run(
+        compose("pipeline.static_analysis.enable=true", "pipeline.direct_inference.enable=false", *QUIET),
+        tmp_path / "run",
+    )
+    assert outcome.exit_code == 1
+    assert outcome.manifest.status == "failed"
+    record = outcome.manifest.stages["power_probe"]
+    assert record.status == "failed"
+    assert words in (record.reason or "")
+    assert fix in (record.fix or "")
+    assert outcome.manifest.stages["static_analysis"].status == "ok"
+
+
+def test_ctrl_c_in_a_stage_keeps_what_was_done_and_exits_130(
+    plugged_in: type[ProbeStage], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plugged_in, "behaviour", "interrupt")
+    config = compose("pipeline.static_analysis.enable=true", *QUIET, "pipeline.direct_inference.enable=true")
+    outcome = run(config, tmp_path / "run")
+    assert outcome.exit_code == 130
+    assert outcome.manifest.status == "interrupted"
+    statuses = {name: record.status for name, record in outcome.manifest.stages.items()}
+    assert statuses == {"static_analysis": "ok", "power_probe": "failed", "direct_inference": "skipped"}
+    assert outcome.manifest.stages["power_probe"].artifacts == ["power_probe/watts.txt"]
+
+
+def test_a_skip_is_typed_and_starts_nothing(
+    plugged_in: type[ProbeStage], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plugged_in, "behaviour", "skip")
+    outcome = run(compose("pipeline.static_analysis.enable=false", *QUIET), tmp_path / "run")
+    assert (outcome.manifest.stages["power_probe"].status, outcome.exit_code) == ("skipped", 0)
+    assert not (tmp_path / "run" / "power_probe").exists()

@@ -1,0 +1,70 @@
+"""Small things several tests need: a command line in-process, a tiny workload, a plug-in stage."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+QUICK = (
+    "infer.max_new_tokens=4",
+    "infer.mode=tiny",
+    "infer.warmup_rounds=0",
+    "run.repeats=1",
+    "dataset.generated.pages=1",
+    "dataset.generated.max_side=640",
+    "hardware.probe=false",
+)
+"""Overrides that make the default workload as small as it gets."""
+
+
+def cli(
+    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 240.0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m llm_perf_opt`` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "llm_perf_opt", *arguments],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def files_below(folder: Path) -> list[str]:
+    """List files relative to a folder, sorted."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def imported_modules(arguments: Sequence[str], cwd: Path | None = None) -> set[str]:
+    """Return the modules a command line imports."""
+    code = (
+        "import sys, json, io, contextlib\n"
+        "from llm_perf_opt.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    code = main(sys.argv[1:])\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
