@@ -44,12 +44,12 @@ SLIDING = {
 def count() -> Callable[..., Static]:
     """Count a small model on the meta device at given shapes."""
     import torch
-    from tests.unit.small_workloads import infer_config, model_config
 
     from llm_perf_opt.analysis.static_conventions import Conventions
     from llm_perf_opt.config.schema import ModelConfig
     from llm_perf_opt.workloads.registry import load_adapter
     from llm_perf_opt.workloads.static_run import StaticCounter
+    from tests.unit.small_workloads import infer_config, model_config
 
     def counted(kind: str, batch: int, prompt: int, context: int, **conventions: Any) -> Static:
         model = (

@@ -94,9 +94,7 @@ def _graded(floor: Floor, measured: Stat | None) -> Prediction:
         return Prediction(floor.seconds, floor.bound, None, floor.arithmetic)
     # The work is a mean over the samples, so it is compared with their mean time.
     ratio = measured.mean / floor.seconds
-    text = (
-        f"{floor.arithmetic}; measured {units.seconds(measured.mean)} = {units.number(ratio)} × the floor"
-    )
+    text = f"{floor.arithmetic}; measured {units.seconds(measured.mean)} = {units.number(ratio)} × the floor"
     return Prediction(floor.seconds, floor.bound, ratio, text)
 
 
