@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kineto_traces import HOST, LAYOUTS, annotation, call, document, kernel, op, span, write
 
 from llm_perf_opt.analysis.attribution import attribute, by_path_and_name
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.kineto import KinetoCapture, read_kineto
 from llm_perf_opt.ingest.timeline import OpKind
+from tests.unit.kineto_traces import HOST, LAYOUTS, annotation, call, document, kernel, op, span, write
 
 PREFILL_AND_DECODE = [
     annotation("prefill", 100.0, 100.0),

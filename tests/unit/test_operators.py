@@ -6,12 +6,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from kineto_traces import annotation, call, document, kernel, op, write
 
 from llm_perf_opt.analysis.attribution import attribute
 from llm_perf_opt.analysis.operators import module_host_times, operator_records
 from llm_perf_opt.ingest.kineto import read_kineto
 from llm_perf_opt.summary.model import Operator
+from tests.unit.kineto_traces import annotation, call, document, kernel, op, write
 
 NESTED = [
     annotation("prefill", 0.0, 100.0),

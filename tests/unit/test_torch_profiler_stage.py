@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from small_workloads import infer_config, model_config
 
 from llm_perf_opt.config.schema import (
     AppConfig,
@@ -36,6 +35,7 @@ from llm_perf_opt.stages.torch_profiler_config import (
     representative_tokens,
     usable_activities,
 )
+from tests.unit.small_workloads import infer_config, model_config
 
 TOKENS = 5
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.ingest.kineto_columns import Columns, NeedsExactTimes, Table
-from llm_perf_opt.ingest.kineto_operators import OperatorSpans, OperatorTable, operator_table
+from llm_perf_opt.ingest.kineto_operators import OperatorTable, operator_table
 from llm_perf_opt.ingest.kineto_stream import EventStream
 from llm_perf_opt.ingest.linking import link_ranges, order_by_thread, order_by_time
 from llm_perf_opt.ingest.timeline import UNKNOWN, DeviceOps, HostCalls, Int32, Int64, Ranges, Timeline
@@ -72,7 +72,6 @@ def read_kineto(path: Path) -> KinetoCapture:
     host = _host(columns, origin_ns)
     ops, external = _device(columns, origin_ns, host)
     names = [str(name) for name in columns.names]
-    spans = _operator_spans(columns, origin_ns)
     timeline = Timeline(
         source=f"{path.name} (torch profiler trace)",
         names=names,
@@ -85,7 +84,9 @@ def read_kineto(path: Path) -> KinetoCapture:
     timeline = replace(
         timeline, facts=facts, warnings=(*stream.warnings, *_what_is_missing(columns, timeline))
     )
-    operators = operator_table(spans, host.ranges, ops, external, host.calls, len(names))
+    operators = operator_table(
+        columns.operators, origin_ns, host.ranges, ops, external, host.calls, len(names)
+    )
     return KinetoCapture(timeline, operators, _memory(columns, origin_ns), facts)
 
 
@@ -205,17 +206,6 @@ def _pid(value: Any) -> int:
 
 
 # --- the rest --------------------------------------------------------------------------------------------
-
-
-def _operator_spans(columns: Columns, origin_ns: int) -> OperatorSpans:
-    start, end = _times(columns.operators, origin_ns)
-    return OperatorSpans(
-        start,
-        end,
-        columns.operators.take("thread").astype(np.int64),
-        columns.operators.take("name"),
-        _positive(columns.operators.take("external")),
-    )
 
 
 def _memory(columns: Columns, origin_ns: int) -> MemorySamples:

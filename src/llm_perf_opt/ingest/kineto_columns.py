@@ -17,12 +17,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from llm_perf_opt.ingest.kineto_decode import ABSENT, EXACT_BELOW_US, Args, Event, microseconds_to_ns
+from llm_perf_opt.ingest.kineto_decode import (
+    ABSENT,
+    EXACT_BELOW_US,
+    AnyEvent,
+    Args,
+    Event,
+    Instant,
+    Metadata,
+    microseconds_to_ns,
+)
 
 Column = npt.NDArray[Any]
 Fields = Mapping[str, Column]
 
-KERNEL, COPY, MEMSET, CALL, OPERATOR, RANGE, MEMORY, METADATA, OVERHEAD, OTHER = range(10)
+KERNEL, COPY, MEMSET, CALL, OPERATOR, RANGE, OVERHEAD, OTHER = range(8)
 
 # The names of Kineto's activity types, and those of torch before 1.12 (capitalised).
 _KINDS = {
@@ -36,10 +45,9 @@ _KINDS = {
     "cpu_op": OPERATOR,
     "Operator": OPERATOR,
     "user_annotation": RANGE,
-    "cpu_instant_event": MEMORY,
     "overhead": OVERHEAD,
-    "": METADATA,
 }
+METADATA, INSTANT = Metadata.cat, "cpu_instant_event"
 _CALL_SUFFIXES = ("_runtime", "_driver")
 """``cuda_runtime``, ``cuda_driver``, and the same of other back ends."""
 
@@ -117,9 +125,9 @@ class Columns:
             OVERHEAD: self._add_overhead,
         }
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, events: list[AnyEvent]) -> None:
         """Sort a piece's events into the tables. The events are used up."""
-        groups: dict[str, list[Event]] = {}
+        groups: dict[str, list[Any]] = {}
         for event in events:
             group = groups.get(event.cat)
             if group is None:
@@ -128,24 +136,15 @@ class Columns:
                 group.append(event)
         for category, members in groups.items():
             self.counts[category] += len(members)
-            kind = kind_of(category)
-            if kind == METADATA:
+            if category == METADATA:
                 self._add_metadata(members)
-            elif kind == MEMORY:
+            elif category == INSTANT:
                 self._add_memory(members)
-            elif kind in self._takers:
-                self._take(self._takers[kind], members)
+            elif (taker := self._takers.get(kind_of(category))) is not None:
+                taker(self._fields(members))
         events.clear()  # gone before the next piece is decoded: its memory is still in the cache
 
     # --- columns of one category -------------------------------------------------------------------------
-
-    def _take(self, taker: Callable[[Fields], None], events: list[Event]) -> None:
-        fields = self._fields(events)
-        complete = fields["ph"] == b"X"
-        if not complete.all():
-            fields = {name: column[complete] for name, column in fields.items()}
-        if complete.any():
-            taker(fields)
 
     def _fields(self, events: list[Event]) -> Fields:
         names = self.names
@@ -188,20 +187,23 @@ class Columns:
             external=_external(fields),
         )
 
-    def _add_memory(self, events: list[Event]) -> None:
-        events = [event for event in events if event.name == "[memory]"]
-        if events:
-            fields = self._fields(events)
-            self.memory.add(
-                time=self._times(fields)["start"],
-                device_type=fields["device_type"],
-                device=fields["device_id"],
-                allocated=fields["allocated"],
-            )
+    def _add_memory(self, events: list[Any]) -> None:
+        reports = [event for event in events if isinstance(event, Instant) and event.name == "[memory]"]
+        if not reports:
+            return
+        time = np.array([event.ts for event in reports])
+        if time.max() >= EXACT_BELOW_US:
+            raise NeedsExactTimes
+        self.memory.add(
+            time=microseconds_to_ns(time),
+            device_type=np.array([event.args.device_type for event in reports]),
+            device=np.array([event.args.device_id for event in reports]),
+            allocated=np.array([event.args.allocated for event in reports]),
+        )
 
-    def _add_metadata(self, events: list[Event]) -> None:
+    def _add_metadata(self, events: list[Metadata]) -> None:
         for event in events:
-            if event.ph == "M" and event.name == "thread_name" and isinstance(event.args.label, str):
+            if event.name == "thread_name" and isinstance(event.args.label, str):
                 self.thread_names[event.pid, event.tid] = event.args.label.strip()
 
     def _add_overhead(self, fields: Fields) -> None:
@@ -227,39 +229,28 @@ def _either(first: Column, second: Column) -> Column:
 _ENCODER = msgspec.msgpack.Encoder()
 _FLOAT64_TAG = 0xCB
 _EVENT_FIELDS = ("name", "pid", "tid", "ts", "dur")
-_ARGS_FIELDS = tuple(field.name for field in msgspec.structs.fields(Args) if field.name != "label")
+_ARGS_FIELDS = tuple(field.name for field in msgspec.structs.fields(Args))
 
 
 @functools.lru_cache(maxsize=256)
 def _record_type(category: str) -> np.dtype[Any]:
-    """Layout of one encoded event of a category: where the phase and each number lie."""
-    record = _ENCODER.encode(Event(ph="X", cat=category, name=0.0))
-    encoded = {field.name: field.encode_name for field in msgspec.structs.fields(Args)}
-    start_of_args = record.index(_key("args"))
-    names, offsets = [], []
-    for name in _EVENT_FIELDS:
-        names.append(name)
-        offsets.append(record.index(_key(name)) + len(_key(name)))
-    for name in _ARGS_FIELDS:
-        names.append(name)
-        offsets.append(record.index(_key(encoded[name]), start_of_args) + len(_key(encoded[name])))
-    ph_offset = record.index(_key("ph")) + len(_key("ph")) + 1
+    """Layout of one encoded event of a category: where each number lies, and the tags of those that may be text."""
+    record = _ENCODER.encode(Event(cat=category, name=0.0))
+    behind = {field.name: _ENCODER.encode(field.encode_name) for field in msgspec.structs.fields(Args)}
+    behind |= {name: _ENCODER.encode(name) for name in _EVENT_FIELDS}
+    start_of_args = record.index(_ENCODER.encode("args"))
+    tags = {
+        name: record.index(key, start_of_args if name in _ARGS_FIELDS else 0) + len(key)
+        for name, key in behind.items()
+    }
     return np.dtype(
         {
-            "names": ["ph", "pid_tag", "tid_tag", *names],
-            "formats": ["S1", "u1", "u1"] + [">f8"] * len(names),
-            "offsets": [
-                ph_offset,
-                *(offsets[names.index(name)] for name in ("pid", "tid")),
-                *(o + 1 for o in offsets),
-            ],
+            "names": ["pid_tag", "tid_tag", *tags],
+            "formats": ["u1", "u1", *([">f8"] * len(tags))],
+            "offsets": [tags["pid"], tags["tid"], *(tag + 1 for tag in tags.values())],
             "itemsize": len(record),
         }
     )
-
-
-def _key(name: str) -> bytes:
-    return _ENCODER.encode(name)
 
 
 def packed_fields(events: list[Event]) -> Fields | None:
@@ -271,17 +262,14 @@ def packed_fields(events: list[Event]) -> Fields | None:
     if len(text) != header + count * record.itemsize:
         return None
     rows = np.frombuffer(text, dtype=record, offset=header)
-    if not all((rows[f"{name}_tag"] == _FLOAT64_TAG).all() for name in ("pid", "tid")):
+    if not all((rows[tag] == _FLOAT64_TAG).all() for tag in ("pid_tag", "tid_tag")):
         return None
-    return {
-        "ph": rows["ph"],
-        **{name: rows[name].astype(np.float64) for name in (*_EVENT_FIELDS, *_ARGS_FIELDS)},
-    }
+    return {name: rows[name].astype(np.float64) for name in (*_EVENT_FIELDS, *_ARGS_FIELDS)}
 
 
 def plucked_fields(events: list[Event]) -> Fields:
     """Read the same columns attribute by attribute; ids that are text stay text."""
-    fields: dict[str, Column] = {"ph": np.array([event.ph.encode() for event in events])}
+    fields: dict[str, Column] = {}
     for name in _EVENT_FIELDS:
         values = [getattr(event, name) for event in events]
         numeric = name not in ("pid", "tid") or all(isinstance(value, float) for value in values)

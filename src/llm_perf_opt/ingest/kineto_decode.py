@@ -8,10 +8,12 @@ those are read as decimal text and made relative to an origin of whole microseco
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -22,8 +24,8 @@ EXACT_BELOW_US = float(2**43)
 ABSENT = -1.0
 
 
-class Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are used. Numbers are floats (exact up to 2**53) for a reason: see
+class Args(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of a complete event that are used. Numbers are floats (exact up to 2**53) for a reason: see
     ``kineto_columns``, which relies on every record having the same size.
     """
 
@@ -34,17 +36,25 @@ class Args(msgspec.Struct, gc=False):
     device: float = ABSENT
     stream: float = ABSENT
     bytes: float = ABSENT
+
+
+class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of an allocator's report."""
+
     allocated: float = msgspec.field(default=ABSENT, name="Total Allocated")
     device_type: float = msgspec.field(default=ABSENT, name="Device Type")
     device_id: float = msgspec.field(default=ABSENT, name="Device Id")
-    label: float | str = msgspec.field(default=ABSENT, name="name")
-    """Of metadata events: the name of a process or thread."""
 
 
-class Event(msgspec.Struct, gc=False):
-    """A trace event."""
+class NameArgs(msgspec.Struct, gc=False, frozen=True):
+    """The arguments of metadata that names a process or thread."""
 
-    ph: str = ""
+    label: Any = msgspec.field(default=None, name="name")
+
+
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """Something with a beginning and a duration: all that is counted."""
+
     cat: str = ""
     name: float | str = ""
     """The text; ``kineto_columns`` puts the number of the name here."""
@@ -52,20 +62,60 @@ class Event(msgspec.Struct, gc=False):
     tid: float | str = ABSENT
     ts: float = 0.0
     dur: float = 0.0
-    args: Args = msgspec.field(default_factory=Args)
+    args: Args = Args()
 
 
-class _ExactEvent(msgspec.Struct, gc=False):
+class _ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     """The same fields in the same order, with the time stamp as written."""
 
-    ph: str = ""
     cat: str = ""
     name: float | str = ""
     pid: float | str = ABSENT
     tid: float | str = ABSENT
     ts: Decimal = Decimal(0)
     dur: float = 0.0
-    args: Args = msgspec.field(default_factory=Args)
+    args: Args = Args()
+
+
+class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    """A point in time: what an allocator reports, markers."""
+
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    args: MemoryArgs = MemoryArgs()
+
+
+class _ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
+    cat: str = ""
+    name: str = ""
+    ts: Decimal = Decimal(0)
+    args: MemoryArgs = MemoryArgs()
+
+
+class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """The name of a process or thread."""
+
+    cat: ClassVar[str] = "metadata"
+    name: str = ""
+    pid: float | str = ABSENT
+    tid: float | str = ABSENT
+    args: NameArgs = NameArgs()
+
+
+def _ignored(tag: str, category: str) -> Any:
+    """A type for events of one phase that are only counted; nothing of them is kept."""
+    return msgspec.defstruct(
+        f"Ignored_{tag}", [], tag_field="ph", tag=tag, gc=False, namespace={"cat": category}
+    )
+
+
+# Kineto writes X, i, M and the arrows from launch to kernel (s, f); the rest of the Chrome format is here so that
+# one foreign event does not send its whole piece down the slow path.
+_IGNORED = tuple(_ignored(tag, "flow") for tag in "stf") + tuple(
+    _ignored(tag, "other") for tag in "BECbenSTpFNODRcVvPI(),"
+)
+AnyEvent = Event | Instant | Metadata
 
 
 class BadPiece(Exception):
@@ -80,7 +130,7 @@ class PieceDecoder:
         self.origin_us = 0
         """What time stamps are relative to, in exact mode."""
 
-    def decode(self, text: bytes | memoryview) -> list[Event]:
+    def decode(self, text: bytes | memoryview) -> list[AnyEvent]:
         """Return the events; raise :class:`BadPiece` when the text is not JSON."""
         try:
             return self._relative(_EXACT.decode(text)) if self.exact else _FAST.decode(text)
@@ -89,16 +139,16 @@ class PieceDecoder:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadPiece(str(error)) from error
 
-    def _relative(self, events: list[_ExactEvent]) -> list[Event]:
+    def _relative(self, events: list[Any]) -> list[AnyEvent]:
+        timed = [event for event in events if isinstance(event, _ExactEvent | _ExactInstant)]
         if not self.origin_us:
-            self.origin_us = int(next((event.ts for event in events if event.ts), Decimal(0)))
+            self.origin_us = int(next((event.ts for event in timed if event.ts), Decimal(0)))
         origin = self.origin_us
-        relative = cast("list[Event]", events)
-        for event in relative:
-            event.ts = float(event.ts - origin)
-        return relative
+        for event in timed:
+            event.ts = float(event.ts - origin)  # type: ignore[assignment]
+        return events
 
-    def _decode_lenient(self, text: bytes | memoryview) -> list[Event]:
+    def _decode_lenient(self, text: bytes | memoryview) -> list[AnyEvent]:
         try:
             values = _LOOSE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -107,12 +157,18 @@ class PieceDecoder:
         if self.exact:
             return self._relative(events)
         for event in events:
-            event.ts = float(event.ts)  # type: ignore[assignment]
-        return cast("list[Event]", events)
+            if not isinstance(event, Metadata):
+                event.ts = float(event.ts)
+        return events
 
 
-_FAST = msgspec.json.Decoder(list[Event])
-_EXACT = msgspec.json.Decoder(list[_ExactEvent])
+def _decoder(*kinds: Any) -> msgspec.json.Decoder[list[Any]]:
+    kind: Any = functools.reduce(operator.or_, (*kinds, Metadata, *_IGNORED))
+    return msgspec.json.Decoder(list[kind])
+
+
+_FAST = _decoder(Event, Instant)
+_EXACT = _decoder(_ExactEvent, _ExactInstant)
 _LOOSE = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 
 
@@ -127,28 +183,31 @@ def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[
 # --- forgiving paths -------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
-_ARGUMENTS = {
-    field.encode_name: field.name for field in msgspec.structs.fields(Args) if field.name != "label"
-}
 
 
-def _event_from(value: Mapping[str, Any]) -> _ExactEvent:
+def _event_from(value: Mapping[str, Any]) -> Any:
+    phase, cat, name = (_text(value.get(key)) for key in ("ph", "cat", "name"))
+    pid, tid, ts = _id(value.get("pid")), _id(value.get("tid")), _number(value.get("ts"), 0)
     args = value.get("args")
+    args = args if isinstance(args, Mapping) else {}
+    if phase == "M":
+        return Metadata(name, pid, tid, NameArgs(args.get("name")))
+    if phase == "i":
+        return _ExactInstant(cat, name, ts, MemoryArgs(**_numbers(args, MemoryArgs)))
+    if phase != "X":
+        cat = "other"
     return _ExactEvent(
-        ph=_text(value.get("ph")),
-        cat=_text(value.get("cat")),
-        name=_text(value.get("name")),
-        pid=_id(value.get("pid")),
-        tid=_id(value.get("tid")),
-        ts=_number(value.get("ts"), 0),
-        dur=float(_number(value.get("dur"), 0)),
-        args=_args_from(args if isinstance(args, Mapping) else {}),
+        cat, name, pid, tid, ts, float(_number(value.get("dur"), 0)), Args(**_numbers(args, Args))
     )
 
 
-def _args_from(value: Mapping[str, Any]) -> Args:
-    found = {field: float(_number(value[key], -1)) for key, field in _ARGUMENTS.items() if key in value}
-    return Args(label=_text(value["name"]) if "name" in value else ABSENT, **found)
+def _numbers(value: Mapping[str, Any], kind: type[Args] | type[MemoryArgs]) -> dict[str, float]:
+    fields = msgspec.structs.fields(kind)
+    return {
+        field.name: float(_number(value[field.encode_name], -1))
+        for field in fields
+        if field.encode_name in value
+    }
 
 
 def _text(value: Any) -> str:

@@ -13,22 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.ingest.kineto_columns import Table
 from llm_perf_opt.ingest.linking import enclosing, innermost, launching_rows, order_by_thread
 from llm_perf_opt.ingest.timeline import DeviceOps, HostCalls, Int32, Int64, Ranges
 
 NONE = -1
-
-
-@dataclass(slots=True)
-class OperatorSpans:
-    """Every operator call of a trace, in file order."""
-
-    start_ns: Int64
-    end_ns: Int64
-    thread: Int64
-    name: Int32
-    external: Int64
-    """The id that device operations carry to say which operator caused them; -1 when absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,74 +48,103 @@ class _Nodes:
 
     start: Int64
     end: Int64
-    thread: Int64
+    thread: Int32
     name: Int32
-    row: Int64
-    """Row among the operators, or among the ranges."""
-    is_range: npt.NDArray[np.bool_]
-    parent: Int64
+    external: Int64
+    """The id that device operations carry to say which operator caused them; -1 for ranges."""
+    range: Int32
+    """Row among the ranges; -1 for operators."""
+    parent: Int32
+
+    @property
+    def is_range(self) -> npt.NDArray[np.bool_]:
+        return self.range >= 0
 
 
 def operator_table(
-    spans: OperatorSpans, ranges: Ranges, ops: DeviceOps, external: Int64, calls: HostCalls, names: int
+    spans: Table,
+    origin_ns: int,
+    ranges: Ranges,
+    ops: DeviceOps,
+    external: Int64,
+    calls: HostCalls,
+    names: int,
 ) -> OperatorTable:
-    """Sum operator calls; ``external`` is the operator id of each device operation (-1: absent)."""
-    nodes = _nest(spans, ranges)
-    levels = list(_levels(nodes.parent))
-    around = _innermost_range(nodes, levels)
-    own = np.maximum(nodes.end - nodes.start - _time_of_children(nodes), 0)
-    repeated = _inside_same_name(nodes)
-    device = total_device = None
-    if len(ops):
-        device = _device_time(nodes, spans, ops, external, calls)
-        total_device = device.copy()
-        for level in reversed(levels[1:]):
-            np.add.at(total_device, nodes.parent[level], total_device[level])
-    rows = np.flatnonzero(~nodes.is_range)
-    group = (around[rows].astype(np.int64) + 1) * max(1, names) + nodes.name[rows]
-    keys, code = np.unique(group, return_inverse=True)
-    first = ~repeated[rows]
+    """Sum operator calls; ``external`` is the operator id of each device operation (-1: absent).
 
-    def summed(values: Int64 | None, only: npt.NDArray[np.bool_] | None = None) -> Int64 | None:
-        if values is None:
-            return None
-        picked = values[rows] if only is None else np.where(only, values[rows], 0)
+    ``spans`` is used up: it is by far the largest part of a trace that is kept.
+    """
+    nodes = _nest(spans, origin_ns, ranges)
+    levels = list(_levels(nodes.parent))
+    rows = np.flatnonzero(~nodes.is_range)
+    around = _innermost_range(nodes, levels)[rows].astype(np.int64)
+    keys, code = _groups((around + 1) * max(1, names) + nodes.name[rows])
+    del around
+    repeated = _inside_same_name(nodes)[rows]
+
+    def summed(values: Int64, *, once: bool = False) -> Int64:
+        picked = values[rows]
+        if once:
+            picked[repeated] = 0
         total = np.zeros(len(keys), np.int64)
         np.add.at(total, code, picked)
         return total
 
+    duration = nodes.end - nodes.start
+    total_ns = summed(duration, once=True)
+    inner = np.flatnonzero(nodes.parent >= 0)
+    np.subtract.at(duration, nodes.parent[inner], (nodes.end - nodes.start)[inner])
+    self_ns = summed(np.maximum(duration, 0))
+    del duration, inner
+    self_device = total_device = None
+    if len(ops):
+        device = _device_time(nodes, ops, external, calls)
+        self_device = summed(device)
+        for level in reversed(levels[1:]):
+            np.add.at(device, nodes.parent[level], device[level])
+        total_device = summed(device, once=True)
     return OperatorTable(
         name=(keys % max(1, names)).astype(np.int32),
         range=(keys // max(1, names) - 1).astype(np.int32),
         calls=np.bincount(code, minlength=len(keys)).astype(np.int64),
-        self_ns=_known(summed(own)),
-        total_ns=_known(summed(nodes.end - nodes.start, first)),
-        self_device_ns=summed(device),
-        total_device_ns=summed(total_device, first),
+        self_ns=self_ns,
+        total_ns=total_ns,
+        self_device_ns=self_device,
+        total_device_ns=total_device,
     )
 
 
-def _known(values: Int64 | None) -> Int64:
-    return np.zeros(0, np.int64) if values is None else values
+def _groups(keys: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct keys in order, and the place of each key among them."""
+    limit = int(keys.max(initial=-1)) + 1
+    if limit > 4 * len(keys) + (1 << 20):
+        distinct, code = np.unique(keys, return_inverse=True)
+        return distinct, code
+    seen = np.zeros(limit, bool)
+    seen[keys] = True
+    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
 
 
-def _nest(spans: OperatorSpans, ranges: Ranges) -> _Nodes:
-    start = np.concatenate((ranges.start_ns, spans.start_ns))
-    end = np.concatenate((ranges.end_ns, spans.end_ns))
-    thread = np.concatenate((ranges.thread, spans.thread))
+def _nest(spans: Table, origin_ns: int, ranges: Ranges) -> _Nodes:
+    begin = spans.take("start") + origin_ns
+    end = np.concatenate((ranges.end_ns, begin + spans.take("dur")))
+    start = np.concatenate((ranges.start_ns, begin))
+    del begin
+    thread = np.concatenate((ranges.thread.astype(np.int32), spans.take("thread")))
     order = order_by_thread(thread, start, end)
     start, end, thread = start[order], end[order], thread[order]
-    parent = np.full(len(order), NONE, np.int64)
+    parent = np.full(len(order), NONE, np.int32)
     for first, last in thread_slices(thread):
         found = enclosing(end[first:last])
         parent[first:last] = np.where(found >= 0, found + first, NONE)
-    count = len(ranges)
-    is_range = order < count
-    row = np.where(is_range, order, order - count)
-    return _Nodes(start, end, thread, np.concatenate((ranges.name, spans.name))[order], row, is_range, parent)
+    name = np.concatenate((ranges.name, spans.take("name")))[order]
+    external = np.concatenate((np.full(len(ranges), NONE), spans.take("external")))[order]
+    external[external <= 0] = NONE
+    row = np.where(order < len(ranges), order, NONE).astype(np.int32)
+    return _Nodes(start, end, thread, name, external, row, parent)
 
 
-def thread_slices(thread: Int64) -> Iterator[tuple[int, int]]:
+def thread_slices(thread: Int32) -> Iterator[tuple[int, int]]:
     """Yield the bounds of each thread's rows in a column sorted by thread."""
     if not len(thread):
         return
@@ -135,7 +153,7 @@ def thread_slices(thread: Int64) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(edges)
 
 
-def _levels(parent: Int64) -> Iterator[Int64]:
+def _levels(parent: Int32) -> Iterator[Int64]:
     """Yield the rows at depth 0, 1, 2, …"""
     done = np.zeros(len(parent), bool)
     level, waiting = np.flatnonzero(parent < 0), np.flatnonzero(parent >= 0)
@@ -151,48 +169,37 @@ def _innermost_range(nodes: _Nodes, levels: list[Int64]) -> Int32:
     around = np.full(len(nodes.start), NONE, np.int32)
     for level in levels[1:]:
         above = nodes.parent[level]
-        around[level] = np.where(nodes.is_range[above], nodes.row[above], around[above])
+        around[level] = np.where(nodes.range[above] >= 0, nodes.range[above], around[above])
     return around
-
-
-def _time_of_children(nodes: _Nodes) -> Int64:
-    inner = np.flatnonzero(nodes.parent >= 0)
-    total = np.zeros(len(nodes.start), np.int64)
-    np.add.at(total, nodes.parent[inner], (nodes.end - nodes.start)[inner])
-    return total
 
 
 def _inside_same_name(nodes: _Nodes) -> npt.NDArray[np.bool_]:
     """Whether an operator runs inside another call of itself."""
     found = np.zeros(len(nodes.start), bool)
-    rows, above = np.arange(len(nodes.start)), nodes.parent
+    rows, above = np.arange(len(nodes.start), dtype=np.int32), nodes.parent
     while True:
         inner = above >= 0
         rows, above = rows[inner], above[inner]
         if not len(rows):
             return found
-        same = (nodes.name[above] == nodes.name[rows]) & ~nodes.is_range[above]
+        same = (nodes.name[above] == nodes.name[rows]) & (nodes.range[above] < 0)
         found[rows[same]] = True
         rows, above = rows[~same], nodes.parent[above[~same]]
 
 
-def _device_time(
-    nodes: _Nodes, spans: OperatorSpans, ops: DeviceOps, external: Int64, calls: HostCalls
-) -> Int64:
+def _device_time(nodes: _Nodes, ops: DeviceOps, external: Int64, calls: HostCalls) -> Int64:
     """Device time each node caused directly.
 
     The operator's id on the device operation decides. Without one (or when ids repeat, as in merged traces)
     it is the innermost operator that was running when the launching call began.
     """
-    place = np.empty(len(spans.start_ns), np.int64)
-    rows = np.flatnonzero(~nodes.is_range)
-    place[nodes.row[rows]] = rows
     node = np.full(len(ops), NONE, np.int64)
-    known = spans.external[spans.external >= 0]
-    if len(np.unique(known)) == len(known):
-        one_process = np.zeros(len(spans.external), np.int64), np.zeros(len(ops), np.int64)
-        found = launching_rows(one_process[0], spans.external, spans.start_ns, one_process[1], external)
-        node = np.where(found >= 0, place[found] if len(place) else NONE, NONE)
+    known = np.sort(nodes.external[nodes.external >= 0])
+    if not (known[1:] == known[:-1]).any():
+        one_process = np.zeros(max(len(nodes.external), len(ops)), np.int64)
+        node = launching_rows(
+            one_process[: len(nodes.external)], nodes.external, nodes.start, one_process[: len(ops)], external
+        ).astype(np.int64)
     left = np.flatnonzero((node < 0) & (ops.launch >= 0))
     node[left] = _operator_at(nodes, calls.thread[ops.launch[left]], calls.start_ns[ops.launch[left]])
     caused = np.zeros(len(nodes.start), np.int64)
@@ -213,7 +220,7 @@ def _operator_at(nodes: _Nodes, thread: Int64, time: Int64) -> Int64:
         found[mine] = np.where(inside >= 0, inside + first, NONE)
     while True:
         annotation = np.flatnonzero(found >= 0)
-        annotation = annotation[nodes.is_range[found[annotation]]]
+        annotation = annotation[nodes.range[found[annotation]] >= 0]
         if not len(annotation):
             return found
         found[annotation] = nodes.parent[found[annotation]]

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.errors import InputError
-from llm_perf_opt.ingest.kineto_decode import BadPiece, Event, PieceDecoder, repair
+from llm_perf_opt.ingest.kineto_decode import AnyEvent, BadPiece, PieceDecoder, repair
 from llm_perf_opt.ingest.kineto_window import Window
 
 Codes = npt.NDArray[np.uint8]
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 2 << 20
 """Text decoded at a time: large enough to amortise, small enough to forget."""
 _HEADER_LIMIT_BYTES = 256 << 20
 _GUESS_WINDOW_BYTES = 64 << 10
@@ -98,7 +98,7 @@ class EventStream:
         self._bare_array = False
         self._repaired = 0
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> Iterator[list[AnyEvent]]:
         with _open(self.path) as stream:
             window = Window(stream, self._piece_bytes)
             try:
@@ -147,7 +147,7 @@ class EventStream:
 
     # --- pieces ------------------------------------------------------------------------------------------
 
-    def _pieces(self, window: Window) -> Iterator[list[Event]]:
+    def _pieces(self, window: Window) -> Iterator[list[AnyEvent]]:
         """Yield events until the array is closed; leaves the window behind the closing bracket."""
         size = self._piece_bytes
         while True:
@@ -173,7 +173,7 @@ class EventStream:
             if shape.array_end is not None or (end is None and window.at_end):
                 return
 
-    def _decode(self, window: Window, end: int) -> list[Event]:
+    def _decode(self, window: Window, end: int) -> list[AnyEvent]:
         """Decode a piece whose bounds are known; mend it once if it is not JSON."""
         try:
             return window.as_array(end, self.decoder.decode)
@@ -189,7 +189,7 @@ class EventStream:
             self._repaired += 1
             return events
 
-    def _last_of_open_array(self, window: Window) -> list[Event]:
+    def _last_of_open_array(self, window: Window) -> list[AnyEvent]:
         """Handle a file that ends inside the array: the Chrome format allows that for bare arrays only."""
         if self._bare_array:
             with contextlib.suppress(BadPiece):
