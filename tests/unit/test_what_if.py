@@ -223,3 +223,22 @@ def test_memory_curve_is_weights_plus_cache() -> None:
     assert windowed.scaling is not None
     windowed.scaling.kv = [KvPart(10, 10_000.0, window=100)]
     assert memory_curve(windowed, 1, [5000]) == [(5000.0, 1e10 + 1e7)]
+
+
+def test_several_shapes_keep_their_mean_point(count: Callable[..., Static]) -> None:
+    from llm_perf_opt.analysis.static_mean import _mean_static
+
+    short, long = count("llama", 1, 40, 50), count("llama", 1, 80, 90)
+    mean = _mean_static([(short, 1), (long, 3)])
+    assert own_point(mean, "bfloat16") == Point("bfloat16", 1, 80, 70)
+    own = own_point(mean, "bfloat16")
+    assert own is not None
+    needed = demand(mean, own)
+    assert needed.step is not None and needed.step[0] == pytest.approx(mean.phases["decode"].flops)
+    rows = what_if(mean, load_catalogue(), dtype="bfloat16")
+    assert len(rows) > len(load_catalogue().devices), "variations need the scaling facts"
+
+
+def test_context_of_a_windowed_model_is_the_context(count: Callable[..., Static]) -> None:
+    own = own_point(count("sliding", 1, 60, 70), "bfloat16")
+    assert own is not None and own.context_tokens == 70

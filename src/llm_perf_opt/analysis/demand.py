@@ -48,7 +48,8 @@ def own_point(static: Static, dtype: str | None) -> Point | None:
     scaling = static.scaling
     if scaling is not None:
         key = canonical_dtype(dtype)
-        return Point(key, scaling.batch_size, round(scaling.context_tokens), round(scaling.prompt_tokens))
+        sequences, cached = max(round(scaling.batch_size), 1), round(scaling.context_tokens)
+        return Point(key, sequences, cached, round(scaling.prompt_tokens))
     decode, per_token = static.phases["decode"], static.kv_bytes_per_token
     cached = round((decode.kv_bytes or 0.0) / per_token) - 1 if per_token else 0
     prefill = static.phases.get("prefill")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from llm_perf_opt.analysis.static_document import StaticDocument, Totals
-from llm_perf_opt.summary.model import Coverage, Static, StaticModule, StaticPhase
+from llm_perf_opt.summary.model import AttentionPart, Coverage, Scaling, Static, StaticModule, StaticPhase
 
 Weighted = Sequence[tuple[StaticDocument, int]]
 
@@ -90,6 +91,36 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
         resident_bytes=max(
             (static.resident_bytes for static, _ in statics), key=lambda d: d.get("total", 0.0)
         ),
+        scaling=_mean_scaling(statics),
+    )
+
+
+def _mean_scaling(statics: Sequence[tuple[Static, int]]) -> Scaling | None:
+    """Average what depends on the shapes; experts, cache layout and tables belong to the model."""
+    known = [(static.scaling, times) for static, times in statics if static.scaling is not None]
+    if len(known) < len(statics):
+        return None
+
+    def mean(name: str) -> float:
+        return _mean((getattr(scaling, name), times) for scaling, times in known) or 0.0
+
+    parts = dict.fromkeys((part.phase, part.window) for scaling, _ in known for part in scaling.attention)
+    attention = {
+        (phase, window): _mean(
+            (sum(p.flops for p in scaling.attention if (p.phase, p.window) == (phase, window)), times)
+            for scaling, times in known
+        )
+        for phase, window in parts
+    }
+    return replace(
+        known[0][0],
+        batch_size=mean("batch_size"),
+        prompt_tokens=mean("prompt_tokens"),
+        context_tokens=mean("context_tokens"),
+        attention=[
+            AttentionPart(phase, flops or 0.0, window) for (phase, window), flops in attention.items()
+        ],
+        head_flops=_mean_maps([(scaling.head_flops, times) for scaling, times in known]),
     )
 
 

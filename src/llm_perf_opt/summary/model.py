@@ -258,7 +258,8 @@ class KvPart:
 class Scaling:
     """What is needed to price the same model at other batch sizes, contexts and data types."""
 
-    batch_size: int
+    batch_size: float
+    """Sequences per pass; the mean over a run's batches."""
     prompt_tokens: float
     context_tokens: float
     """Cached positions at the decode step that was counted."""
@@ -371,6 +372,10 @@ class Operator:
     """Device time of the kernels it and its children launched."""
     phase: str | None = None
     """Phase, when the table is split by phase."""
+    share_ratio: float | None = None
+    """Self time ÷ self time of all operators of the phase, on the processor that ``share_of`` names."""
+    share_of: Literal["device", "host"] | None = None
+    """``device`` where any operator of the phase has device time, else ``host``."""
 
 
 @dataclass(slots=True)
@@ -403,6 +408,21 @@ class Kernel:
     """NVIDIA's best estimate of the share of this kernel's time that could be saved."""
     agreement: str | None = None
     """Whether our class and NVIDIA's verdict agree."""
+
+
+@dataclass(slots=True)
+class KernelFamily:
+    """All kernels of one family, summed."""
+
+    family: str
+    kernels: int
+    """Different kernels, by full name."""
+    launches: int | None
+    """How often they ran; ``None`` when no capture counts launches."""
+    total_s: float | None
+    """Device time; ``None`` when no capture has a time for them."""
+    share_ratio: float | None
+    """Of all kernel time."""
 
 
 @dataclass(slots=True)
@@ -475,6 +495,10 @@ class Finding:
     arithmetic: str
     advice: str
     confidence: Confidence
+    gain_share_ratio: float | None = None
+    """``gain_upper_s`` as a share of what ``gain_of`` names."""
+    gain_of: str | None = None
+    """``a sample's wall-clock``, or the captured time where nothing was timed without a profiler."""
 
 
 @dataclass(slots=True)
@@ -508,12 +532,16 @@ class Summary:
     coverage: CoverageSummary = field(default_factory=CoverageSummary)
     stages: dict[str, StageInfo] = field(default_factory=dict)
     timings: Timings = field(default_factory=Timings)
+    wall_clock: Budget | None = None
+    """One sample's wall-clock by phase (medians); ``None`` when nothing was timed."""
     static: Static | None = None
     predictions: dict[str, Prediction] = field(default_factory=dict)
     utilisation: dict[str, Utilisation] = field(default_factory=dict)
     budget: dict[str, Budget] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    kernel_families: list[KernelFamily] = field(default_factory=list)
+    """The same kernels summed by family, the longest first."""
     ledger: list[LedgerRow] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

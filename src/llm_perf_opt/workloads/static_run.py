@@ -186,6 +186,9 @@ class StaticCounter:
                 hint="give the adapter static_calls that run on the meta device",
             )
         static, layers = self._static(counts)
+        if static.scaling is not None:
+            # Windowed layers hold less than the context, so the count alone does not tell it.
+            static.scaling.context_tokens = shapes.context_tokens
         if self.closed_form is not None:
             for phase in missing:
                 self._fill_in(self.closed_form, static, layers, phase, shapes)
