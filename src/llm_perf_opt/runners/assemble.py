@@ -10,6 +10,7 @@ from typing import Any, cast
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.predictions import missing_reasons, predict_phases
+from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.utilisation import phase_utilisation
 from llm_perf_opt.analysis.verdicts import WHOLE, judge
 from llm_perf_opt.errors import InputError, LlmPerfError
@@ -89,9 +90,9 @@ def assemble(request: Request) -> Summary:
     """Read the sources, analyse them, and put everything in its place."""
     notes = list(request.notes)
     clock = _wall_clock(request, notes)
-    static = _static(request, notes)
+    static, facts = _static(request, notes)
     captures = read_captures(request.sources, clock, notes, strict=request.strict)
-    workload = _workload(request, clock, captures)
+    workload = _workload(request, clock, captures, facts)
     hardware = request.hardware or _look_up(request, clock, captures, notes)
     dtype = workload.dtype or request.dtype
     summary = Summary(
@@ -113,6 +114,7 @@ def assemble(request: Request) -> Summary:
     )
     _relate(summary, clock, captures, dtype)
     _explain(summary, captures, dtype)
+    add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)
     if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in notes:
         summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
     return summary
@@ -212,7 +214,9 @@ def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
         summary.what_if = what_if(summary.static, load_catalogue(), dtype=dtype)
 
 
-def _workload(request: Request, clock: WallClock | None, captures: Captures) -> Workload:
+def _workload(
+    request: Request, clock: WallClock | None, captures: Captures, facts: dict[str, str]
+) -> Workload:
     """Prefer what was measured over what was configured."""
     workload = clock.workload if clock is not None else Workload()
     for name in (
@@ -229,8 +233,9 @@ def _workload(request: Request, clock: WallClock | None, captures: Captures) -> 
     ):
         if getattr(workload, name) is None:
             setattr(workload, name, getattr(request.workload, name))
-    if workload.dtype is None:
-        workload.dtype = request.dtype or captures.dtype
+    workload.dtype = workload.dtype or request.dtype or captures.dtype or facts.get("dtype")
+    workload.model = workload.model or facts.get("name")
+    workload.architecture = workload.architecture or facts.get("architecture")
     return workload
 
 
@@ -247,18 +252,20 @@ def _wall_clock(request: Request, notes: list[str]) -> WallClock | None:
         return None
 
 
-def _static(request: Request, notes: list[str]) -> Static | None:
-    if request.sources.static is None:
-        return None
-    from llm_perf_opt.ingest.static import load_static
+def _static(request: Request, notes: list[str]) -> tuple[Static | None, dict[str, str]]:
+    """Read the static model and what its document says about the model."""
+    path = request.sources.static
+    if path is None:
+        return None, {}
+    from llm_perf_opt.ingest.static import load_model_facts, load_static
 
     try:
-        return load_static(request.sources.static)
+        return load_static(path), load_model_facts(path)
     except InputError as error:
         if request.strict:
             raise
         notes.append(f"The static model could not be read: {error.message}")
-        return None
+        return None, {}
 
 
 def _look_up(request: Request, clock: WallClock | None, captures: Captures, notes: list[str]) -> Hardware:
