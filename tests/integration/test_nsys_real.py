@@ -403,3 +403,28 @@ def test_B15_a_list_makes_one_capture_each_and_cmd_txt_replays(one_tool: Path, t
     run_probe(["sh", str(folder / "cmd.txt")], timeout_s=60.0, cwd=tmp_path)
     assert ranges(one_tool, folder / "run.decode.nsys-rep") == ["decode"]
     assert (folder / "run.prefill.sqlite").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.contract("A5")
+def test_A5_A10_the_built_in_workload_from_the_command_line(one_tool: Path, tmp_path: Path) -> None:
+    """One real decode of the built-in workload, started from a directory with an awkward name."""
+    start = tmp_path / "it's a, dir"
+    start.mkdir()
+    command = [sys.executable, "-m", "llm_perf_opt.cli", "run", "run.device=cpu", "run.repeats=1"]
+    command += ["infer.max_new_tokens=3", "dataset.sampling.num_samples_per_epoch=1", "hardware.probe=false"]
+    command += ["pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=false"]
+    command += ["pipeline.nsys.enable=true", "profiling/nsys@pipeline.nsys=nsys.decode"]
+    result = run_probe(
+        command, timeout_s=240.0, cwd=start, env={"OMP_NUM_THREADS": "1", "LLM_PERF_OPT_NSYS": str(one_tool)}
+    )
+    assert result.returncode == 0, result.text
+    (run,) = (start / "tmp" / "runs").iterdir()
+    reports = list(run.rglob("*.nsys-rep"))
+    assert reports == [run / "nsys" / "run.nsys-rep"]
+    captured = ranges(one_tool, reports[0])
+    assert captured[0] == "decode"
+    assert "warmup" not in captured
+    assert not (run / "ncu").exists()
+    assert not (run / "torch_profiler").exists()
+    assert sorted(path.name for path in (run / "tmp").iterdir()) == ["nsys", "workload"]
