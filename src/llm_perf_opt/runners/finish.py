@@ -6,36 +6,20 @@ import json
 from pathlib import Path
 
 from llm_perf_opt.errors import InputError
-from llm_perf_opt.files import atomic_write_json
 from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.render import render_all
 from llm_perf_opt.runners.assemble import assemble_run
 from llm_perf_opt.runners.pipeline import Outcome
 from llm_perf_opt.runners.sources import run_sources
 from llm_perf_opt.runners.tables import write_capture_tables
-from llm_perf_opt.summary.codec import from_plain, to_plain
+from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.files import SUMMARY_NAME, load_summary, save_summary
 from llm_perf_opt.summary.model import Summary
-
-SUMMARY_NAME = "summary.json"
-
-
-def load_summary(run_dir: Path) -> Summary:
-    """Read ``summary.json`` of a run directory (or the file itself)."""
-    path = run_dir / SUMMARY_NAME if run_dir.is_dir() else run_dir
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="give the directory of a finished run"
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    return from_plain(Summary, document, where=path.name)
 
 
 def save_and_render(summary: Summary, out_dir: Path) -> Path:
     """Write ``summary.json`` and every report; return the one to open first."""
-    atomic_write_json(out_dir / SUMMARY_NAME, to_plain(summary))
+    save_summary(summary, out_dir)
     return render_all(summary, out_dir)
 
 

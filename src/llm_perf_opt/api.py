@@ -1,0 +1,74 @@
+"""For scripts and notebooks: a finished run as typed values and tables.
+
+>>> import llm_perf_opt
+>>> run = llm_perf_opt.load_run("tmp/runs/20260101-120000")      # doctest: +SKIP
+>>> run.summary.timings.tpot_s.median                            # doctest: +SKIP
+0.0091
+>>> run.kernels().filter(...)                                    # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.summary.model import Summary
+
+if TYPE_CHECKING:
+    import polars
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory (or the output of ``ingest``) that was read back."""
+
+    path: Path
+    summary: Summary
+
+    def kernels(self) -> polars.DataFrame:
+        """Return one row per kernel and phase, counters as columns of their own."""
+        rows = [_flat(kernel, "counters") for kernel in self.summary.kernels]
+        return _frame(rows)
+
+    def operators(self) -> polars.DataFrame:
+        """Return one row per operator and phase."""
+        return _frame([dataclasses.asdict(operator) for operator in self.summary.operators])
+
+    def ledger(self) -> polars.DataFrame:
+        """Return the module ledger."""
+        return _frame(
+            [
+                {k: v for k, v in dataclasses.asdict(row).items() if k != "others_s"}
+                for row in self.summary.ledger
+            ]
+        )
+
+    def modules(self) -> polars.DataFrame:
+        """Return the static module tree, FLOPs and weights of each phase as columns."""
+        modules = self.summary.static.modules if self.summary.static is not None else []
+        return _frame([_flat(module, "flops", "weight_bytes") for module in modules])
+
+
+def load_run(path: Path | str) -> Run:
+    """Read ``summary.json`` of a run directory; raises :class:`llm_perf_opt.errors.InputError` if it cannot."""
+    from llm_perf_opt.summary.files import load_summary
+
+    folder = Path(path).expanduser()
+    return Run(path=folder, summary=load_summary(folder))
+
+
+def _flat(value: Any, *nested: str) -> dict[str, Any]:
+    """Turn a dataclass into one row; the named dictionaries become columns ``name_key``."""
+    row = dataclasses.asdict(value)
+    for name in nested:
+        for key, item in row.pop(name).items():
+            row[f"{name.removesuffix('s')}_{key}" if name == "counters" else f"{name}_{key}"] = item
+    return row
+
+
+def _frame(rows: list[dict[str, Any]]) -> polars.DataFrame:
+    import polars
+
+    return polars.DataFrame(rows, infer_schema_length=None, strict=False)
