@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_workloads import samples, workload
 
 from llm_perf_opt.errors import ConfigError, InputError
 from llm_perf_opt.ingest.timings import load_timings
@@ -23,6 +22,7 @@ from llm_perf_opt.workloads.driver import run_workload
 from llm_perf_opt.workloads.engine import Engine, StopCheck
 from llm_perf_opt.workloads.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.results import SampleResult, write_timings
+from tests.unit.small_workloads import samples, workload
 
 
 @pytest.fixture
@@ -262,3 +262,26 @@ def test_stop_check_answers_late_but_right(flags: list[bool], lag: int) -> None:
     check = StopCheck(lag)
     answers = [check.push(torch.tensor([flag])) for flag in flags]
     assert answers == [False] * min(lag, len(flags)) + flags[: max(0, len(flags) - lag)]
+
+
+def test_compiled_decode_step_is_one_graph_and_keeps_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured by torch.compile once, in the warm-up; code generation (minutes) is left to a manual run."""
+    from torch._dynamo.utils import counters
+
+    real = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: real(function, backend="eager", **options)
+    )
+    requests = samples("v1", tmp_path, 2)
+    plain = Engine(workload("v1", static=True)).run_sample(requests)[1]
+    torch._dynamo.reset()
+    counters.clear()
+    engine = Engine(workload("v1", static=True, model={"compile": True}))
+    engine.warm_up(requests)
+    assert counters["stats"]["unique_graphs"] == 1
+    compiled = engine.run_sample(requests)[1]
+    assert counters["stats"]["unique_graphs"] == 1, "the measured pass must not compile again"
+    assert not counters["graph_break"]
+    assert compiled.token_ids == plain.token_ids

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_workloads import samples, workload
 
 from llm_perf_opt.workloads.base import Batch
 from llm_perf_opt.workloads.engine import Engine
+from tests.unit.small_workloads import samples, workload
 
 KINDS = ("v1", "v2", "llama", "qwen_moe")
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_workloads import ARCH_V1, SAM, TEXT, infer_config, model_config, samples, workload
 
 from llm_perf_opt.config.schema import InferConfig, ModelConfig, Weights
 from llm_perf_opt.errors import ConfigError, InputError
 from llm_perf_opt.workloads.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
+from tests.unit.small_workloads import ARCH_V1, SAM, TEXT, infer_config, model_config, samples, workload
 
 SHARD = "model-00001-of-000001.safetensors"
 RENAMES = (

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
 
 from llm_perf_opt.config.schema import CacheKind, Dtype, ImageMode, InferConfig, ModelConfig
 from llm_perf_opt.errors import ConfigError, InputError
@@ -18,6 +17,7 @@ from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.engine import Engine
 from llm_perf_opt.workloads.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
+from tests.unit.small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
 
 
 def refused(config: ModelConfig, infer: InferConfig | None = None) -> ConfigError:

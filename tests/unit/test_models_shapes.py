@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from small_workloads import infer_config, model_config, samples
 
 from llm_perf_opt.config.schema import ImageMode, InferConfig, ModelConfig
 from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
 from llm_perf_opt.workloads.registry import load_adapter
+from tests.unit.small_workloads import infer_config, model_config, samples
 
 CONF = Path(__file__).resolve().parents[2] / "src" / "llm_perf_opt" / "conf" / "model"
 

@@ -138,7 +138,6 @@ def test_sizes_must_divide_into_tokens(key: str, value: int) -> None:
 def test_ocr2_views_equal_transformers_own(tmp_path: Path) -> None:
     """DeepSeek-OCR-2's views against the library's PIL processor, tiles and padding included."""
     import torch
-    from small_workloads import ARCH_V2, page
     from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
         DeepseekOcr2ImageProcessorPil,
     )
@@ -146,6 +145,7 @@ def test_ocr2_views_equal_transformers_own(tmp_path: Path) -> None:
     from llm_perf_opt.config.schema import ModelConfig
     from llm_perf_opt.workloads.base import Sample
     from llm_perf_opt.workloads.registry import load_adapter
+    from tests.unit.small_workloads import ARCH_V2, page
 
     arch = {**ARCH_V2, "text_config": {**ARCH_V2["text_config"], "max_position_embeddings": 8192}}
     adapter = load_adapter(ModelConfig(adapter="deepseek_ocr2", arch=arch), InferConfig(max_tiles=6))

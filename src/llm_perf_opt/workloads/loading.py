@@ -83,20 +83,22 @@ def _fill(model: torch.nn.Module, device: str, seed: int) -> None:
     generator = torch.Generator("cpu").manual_seed(seed)
     block = torch.randn(_BLOCK, generator=generator)
     doubled = torch.cat([block, block]).to(device)
-    by_dtype: dict[torch.dtype, torch.Tensor] = {}
+    scaled: dict[tuple[torch.dtype, float], torch.Tensor] = {}
     offset = 0
     for parameter, scale in _parameters_with_scale(model):
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or not scale:
             parameter.zero_()
             continue
-        source = by_dtype.setdefault(parameter.dtype, doubled.to(parameter.dtype))
+        # Few scales occur, so each is computed once, and filling a weight is copying memory.
+        source = scaled.get((parameter.dtype, scale))
+        if source is None:
+            source = scaled[parameter.dtype, scale] = (doubled * scale).to(parameter.dtype)
         flat = parameter.view(-1)
         for start in range(0, flat.numel(), _BLOCK):
             part = flat[start : start + _BLOCK]
-            torch.mul(source[offset : offset + part.numel()], scale, out=part)
-        if scale:
-            offset = (offset + flat.numel() + 1) % _BLOCK
-            parameter._is_hf_initialized = parameter.ndim > 1
+            part.copy_(source[offset : offset + part.numel()])
+        offset = (offset + flat.numel() + 1) % _BLOCK
+        parameter._is_hf_initialized = parameter.ndim > 1
 
 
 def _parameters_with_scale(model: torch.nn.Module) -> Iterator[tuple[torch.Tensor, float]]:
