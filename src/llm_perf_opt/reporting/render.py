@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_perf_opt.files import atomic_write_text
+from llm_perf_opt.reporting.html import report_html
 from llm_perf_opt.reporting.kernels_md import kernels_markdown
 from llm_perf_opt.reporting.operators_md import operators_markdown
 from llm_perf_opt.reporting.report_md import report_markdown
@@ -19,4 +20,5 @@ def render_all(summary: Summary, out_dir: Path) -> Path:
     atomic_write_text(out_dir / "kernels.md", kernels_markdown(summary))
     if summary.operators:
         atomic_write_text(out_dir / "torch_profiler" / "operators.md", operators_markdown(summary))
-    return out_dir / "report.md"
+    atomic_write_text(out_dir / "report.html", report_html(summary))
+    return out_dir / "report.html"

@@ -1,0 +1,98 @@
+"""Shares that reports show: of a sample's wall-clock, of kernel time by family, of a phase's operators.
+
+They are made here, once, so that every report prints the same number and no renderer divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.analysis.findings.common import WHOLE
+from llm_perf_opt.summary.model import Budget, BudgetPart, Kernel, KernelFamily, Operator, Summary, Timings
+
+OF_SAMPLE = "a sample's wall-clock"
+OF_SPAN = "the captured time"
+OF_KERNELS = "the captured kernel time"
+
+
+def wall_clock_split(timings: Timings, *, prefill_includes_vision: bool = False) -> Budget | None:
+    """Split a sample's wall-clock by phase (medians); ``None`` when no phase was timed.
+
+    A vision time that is already inside prefill is left out, so that nothing counts twice.
+    """
+    stats = {
+        "preprocess": timings.preprocess_s,
+        "vision": None if prefill_includes_vision and timings.prefill_s is not None else timings.vision_s,
+        "prefill": timings.prefill_s,
+        "decode": timings.decode_s,
+    }
+    known = {name: stat.median for name, stat in stats.items() if stat is not None}
+    span = sum(known.values())
+    if not span > 0:
+        return None
+    parts = [BudgetPart(name, seconds, seconds / span) for name, seconds in known.items()]
+    return Budget(span_s=span, parts=parts, source=timings.source)
+
+
+def kernel_families(kernels: Sequence[Kernel]) -> list[KernelFamily]:
+    """Sum kernels by family, the longest first; kernels without a time count, their time stays unknown."""
+    total = sum(kernel.total_s or 0.0 for kernel in kernels)
+    families = []
+    for name in dict.fromkeys(kernel.family for kernel in kernels):
+        inside = [kernel for kernel in kernels if kernel.family == name]
+        times = [kernel.total_s for kernel in inside if kernel.total_s is not None]
+        launches = [kernel.launches for kernel in inside if kernel.launches is not None]
+        seconds = sum(times) if times else None
+        families.append(
+            KernelFamily(
+                family=name,
+                kernels=len({kernel.name for kernel in inside}),
+                launches=sum(launches) if launches else None,
+                total_s=seconds,
+                share_ratio=seconds / total if seconds is not None and total > 0 else None,
+            )
+        )
+    return sorted(families, key=lambda family: (-(family.total_s or 0.0), family.family))
+
+
+def add_operator_shares(operators: Sequence[Operator]) -> None:
+    """Set each operator's share of its phase: of self device time where there is any, else of self host time."""
+    for phase in {operator.phase for operator in operators}:
+        inside = [operator for operator in operators if operator.phase == phase]
+        on_device = any(operator.self_device_s for operator in inside)
+        own = [(op.self_device_s or 0.0) if on_device else op.self_cpu_s for op in inside]
+        whole = sum(own)
+        for operator, seconds in zip(inside, own, strict=True):
+            operator.share_ratio = seconds / whole if whole > 0 else None
+            operator.share_of = "device" if on_device else "host"
+
+
+def add_gain_shares(summary: Summary) -> None:
+    """Relate each finding's bound to the whole it is a part of; a bound above the whole is the whole."""
+    whole, of = _whole(summary)
+    for finding in summary.findings:
+        if finding.gain_upper_s is None or whole is None:
+            continue
+        finding.gain_share_ratio = min(1.0, finding.gain_upper_s / whole)
+        finding.gain_of = of
+
+
+def _whole(summary: Summary) -> tuple[float | None, str | None]:
+    if summary.wall_clock is not None:
+        return summary.wall_clock.span_s, OF_SAMPLE
+    captured = summary.budget.get(WHOLE)
+    if captured is not None and captured.span_s > 0:
+        return captured.span_s, OF_SPAN
+    spans = sum(budget.span_s for budget in summary.budget.values())
+    if spans > 0:
+        return spans, OF_SPAN
+    kernels = summary.metrics.get("kernel_time_s")
+    return (kernels, OF_KERNELS) if kernels else (None, None)
+
+
+def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> None:
+    """Fill every share of a summary whose timings, kernels, operators and findings are in place."""
+    summary.wall_clock = wall_clock_split(summary.timings, prefill_includes_vision=prefill_includes_vision)
+    summary.kernel_families = kernel_families(summary.kernels)
+    add_operator_shares(summary.operators)
+    add_gain_shares(summary)

@@ -1,0 +1,262 @@
+"""Tables about parts: modules, kernels, operators, other devices, stages, the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llm_perf_opt import units
+from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, num, simple, text
+from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
+from llm_perf_opt.summary.model import Kernel, LedgerRow, Operator, Summary
+
+_COUNTER_FORMATS = (
+    ("_ratio", units.percent),
+    ("_flops_per_s", units.flops_per_s),
+    ("_bytes_per_s", units.bytes_per_s),
+    ("_flops_per_byte", units.number),
+    ("_bytes", units.size),
+    ("_hz", lambda value: units.MISSING if value is None else f"{units.count(value)}Hz"),
+    ("_s", units.seconds),
+    ("flops", units.flops),
+)
+
+
+def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
+    """Return modules with work, floor and measurement; in a ``tree`` each phase has its own branches."""
+    header = [
+        Column("module"),
+        Column("phase"),
+        Column("parameters", True),
+        Column("FLOPs", True),
+        Column("bytes", True, "weights it must read"),
+        Column("floor", True, "roofline floor: no machine with these limits can be faster"),
+        Column("measured", True),
+        Column("source", help="where the measured time comes from"),
+        Column("MFU", True, "model FLOPs utilisation"),
+        Column("MBU", True, "memory bandwidth utilisation"),
+        Column("launches", True, "kernel launches attributed to it"),
+    ]
+    ordered = sorted(rows, key=lambda row: phase_rank(row.phase)) if tree else list(rows)
+    known = {_key(row) for row in ordered}
+    return Table(header, [_ledger_row(row, known if tree else set()) for row in ordered])
+
+
+def _key(row: LedgerRow) -> str:
+    return f"{row.phase}:{row.module}"
+
+
+def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
+    parent, path = "", row.module
+    while known and "." in path and not parent:
+        path = path.rpartition(".")[0]
+        parent = f"{row.phase}:{path}" if f"{row.phase}:{path}" in known else ""
+    details = [(f"time by {source}", units.seconds(value)) for source, value in row.others_s.items()]
+    if row.device_s is not None:
+        details.append(("device time", units.seconds(row.device_s)))
+    if row.disagreement:
+        details.append(("sources disagree", row.disagreement))
+    cells = [
+        code(row.module or "(whole model)", indent=max(0, row.depth - 1) if known else 0),
+        text(phase_name(row.phase)),
+        num(row.params, units.count),
+        num(row.flops, units.flops),
+        num(row.bytes, units.size),
+        num(row.floor_s, units.seconds),
+        num(row.measured_s, units.seconds),
+        text(f"{row.measured_source} (disagrees)" if row.disagreement else row.measured_source),
+        num(row.mfu_ratio, units.percent),
+        num(row.mbu_ratio, units.percent),
+        num(row.launches, units.count),
+    ]
+    return Row(cells, _key(row), parent, row.depth, row.phase, details)
+
+
+def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0) -> Table:
+    """Return kernels by time; counters only where any kernel has them."""
+    counted = any(kernel.counters for kernel in kernels)
+    phased = any(kernel.phase for kernel in kernels)
+    header = [Column("#", True), Column("kernel"), Column("family")]
+    header += [Column("phase")] if phased else []
+    header += [Column("launches", True), Column("total", True), Column("share", True, "of all kernel time")]
+    if counted:
+        header += [
+            Column("bound by", help="our class from the counters"),
+            Column("NVIDIA", help="whether the verdict of NVIDIA's rules agrees; unfold a row to read it"),
+            Column("FLOP/B", True, "arithmetic intensity"),
+            Column("achieved", True, "arithmetic rate"),
+            Column("DRAM", True, "share of memory bandwidth"),
+            Column("compute", True, "share of arithmetic throughput"),
+        ]
+    return Table(
+        header,
+        [_kernel_row(place, k, phased, counted) for place, k in enumerate(kernels)],
+        left_out,
+        grouped_by="Family",
+    )
+
+
+def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool) -> Row:
+    cells = [Cell(str(place + 1), place + 1.0), code(kernel.short_name), text(kernel.family)]
+    cells += [text(phase_name(kernel.phase))] if phased else []
+    cells += [
+        num(kernel.launches, units.count),
+        num(kernel.total_s, units.seconds),
+        num(kernel.share_ratio, units.percent),
+    ]
+    if counted:
+        cells += [
+            text(kernel.bound),
+            text(kernel.agreement if kernel.vendor_verdict else None),
+            num(kernel.counters.get("intensity_flops_per_byte"), units.number),
+            num(kernel.counters.get("achieved_flops_per_s"), units.flops_per_s),
+            num(kernel.counters.get("dram_ratio"), units.percent),
+            num(kernel.counters.get("compute_ratio"), units.percent),
+        ]
+    return Row(cells, key=f"kernel-{place}", group=kernel.family, details=kernel_details(kernel))
+
+
+def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
+    """Return everything known about a kernel that a table row has no room for."""
+    facts = [("full name", kernel.name)]
+    if kernel.module:
+        facts.append(("module", kernel.module))
+    if kernel.bound:
+        facts.append(("our class", kernel.bound))
+    if kernel.vendor_verdict:
+        facts.append(("NVIDIA says", kernel.vendor_verdict))
+    if kernel.estimated_speedup_ratio is not None:
+        facts.append(
+            ("NVIDIA's best estimate", f"{units.percent(kernel.estimated_speedup_ratio)} of its time")
+        )
+    facts.extend(
+        (name.replace("_", " "), _counter(name, value))
+        for name, value in kernel.counters.items()
+        if value is not None
+    )
+    return facts
+
+
+def _counter(name: str, value: float) -> str:
+    for suffix, show in _COUNTER_FORMATS:
+        if name.endswith(suffix):
+            return show(value)
+    return units.number(value)
+
+
+def family_table(summary: Summary) -> Table:
+    """Return kernel time by family."""
+    rows = [
+        [
+            text(f.family),
+            num(f.kernels, units.count),
+            num(f.launches, units.count),
+            num(f.total_s, units.seconds),
+            num(f.share_ratio, units.percent),
+        ]
+        for f in summary.kernel_families
+    ]
+    return simple(columns("family", "kernels#", "launches#", "total#", "share#"), rows)
+
+
+def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: bool = True) -> Table:
+    """Return operators with self and total time; device columns only where there is a device."""
+    device = any(op.self_device_s is not None for op in operators)
+    header = columns("operator", *(["phase"] if phased else []), "calls#", "self host#", "total host#")
+    header += columns("self device#", "total device#") if device else []
+    header += [
+        Column("share", True, "of the self time of its phase: device time where there is any, else host")
+    ]
+    rows = []
+    for op in operators:
+        cells = [code(op.name), *([text(phase_name(op.phase))] if phased else [])]
+        cells += [
+            num(op.calls, units.count),
+            num(op.self_cpu_s, units.seconds),
+            num(op.total_cpu_s, units.seconds),
+        ]
+        if device:
+            cells += [num(op.self_device_s, units.seconds), num(op.total_device_s, units.seconds)]
+        cells.append(num(op.share_ratio, units.percent))
+        rows.append(Row(cells, group=phase_name(op.phase) if op.phase else ""))
+    return Table(header, rows, left_out)
+
+
+def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
+    """Return the floors of the same model on other devices."""
+    rows = [
+        Row(
+            [
+                text(w.device),
+                text(w.dtype),
+                num(w.batch_size, units.count),
+                num(w.context_tokens, units.count),
+                num(w.ttft_floor_s, units.seconds),
+                num(w.tpot_floor_s, units.seconds),
+                num(w.tokens_per_s, units.count),
+                text({True: "yes", False: "no", None: None}[w.fits]),
+                text(w.note),
+            ],
+            group=w.dtype,
+        )
+        for w in summary.what_if[:most]
+    ]
+    header = columns(
+        "device",
+        "data type",
+        "batch#",
+        "context#",
+        Column("TTFT floor", True, "least time to first token"),
+        Column("TPOT floor", True, "least time per output token"),
+        "tokens/s at most#",
+        Column("fits", help="whether weights and KV cache fit its memory"),
+        "note",
+    )
+    return Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+
+
+def stages_table(summary: Summary) -> Table:
+    """Return what became of each stage, with reason and fix."""
+    rows = [
+        Row(
+            [
+                code(name),
+                text(stage.status, strong=stage.status != "ok"),
+                num(stage.seconds, units.seconds),
+                text(stage.reason),
+                num(len(stage.artifacts), units.count),
+            ],
+            details=[("file", path) for path in stage.artifacts],
+        )
+        for name, stage in summary.stages.items()
+    ]
+    return Table(columns("stage", "status", "time#", "reason and fix", "files#"), rows)
+
+
+def environment_table(summary: Summary) -> Table:
+    """Return versions, machine and command line."""
+    rows = [("command", " ".join(summary.run.command)), ("started", summary.run.started)]
+    rows += [("duration", units.seconds(summary.run.seconds))] if summary.run.seconds is not None else []
+    rows += [(key.replace("_", " "), _plain(value)) for key, value in summary.environment.items()]
+    return simple(columns("what", "value"), [[text(name), text(value)] for name, value in rows if value])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_named(str(key), item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(units.number(item) if isinstance(item, float) else str(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _named(key: str, value: Any) -> str:
+    return units.size(value) if key.endswith("_bytes") and isinstance(value, int | float) else str(value)
+
+
+def methods_table(summary: Summary) -> Table:
+    """Return how each number was made and where it comes from."""
+    rows = [
+        [text(name, strong=True), text(how), code(source) if source else text(None)]
+        for name, how, source in methods(summary)
+    ]
+    return simple(columns("number", "how it was made", "from"), rows)

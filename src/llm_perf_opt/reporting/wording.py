@@ -1,0 +1,214 @@
+"""Sentences that several reports share: the workload, coverage, gains, limits, how numbers are made."""
+
+from __future__ import annotations
+
+from llm_perf_opt import units
+from llm_perf_opt.summary.model import Finding, Hardware, Summary
+
+PHASE_ORDER = ("preprocess", "vision", "prefill", "decode", "all")
+PHASE_NAMES = {"all": "whole capture"}
+BOUND_NAMES = {
+    "compute": "arithmetic (compute)",
+    "memory": "memory bandwidth",
+    "launch": "launching and host work",
+    "sync": "synchronisation",
+    "copy": "copies",
+    "balanced": "balanced",
+    "unknown": "not decided",
+}
+NUMBERS_OF_SUMMARY = "summary.json"
+
+
+def phase_name(phase: str | None) -> str:
+    """Name a phase for people."""
+    return PHASE_NAMES.get(phase, phase) if phase else units.MISSING
+
+
+def phase_rank(phase: str) -> int:
+    """Order phases by their place in a request."""
+    return PHASE_ORDER.index(phase) if phase in PHASE_ORDER else len(PHASE_ORDER)
+
+
+def title_of(summary: Summary) -> str:
+    """Name what was measured: the model, else the device, else the run."""
+    return summary.workload.model or summary.hardware.name or summary.run.id
+
+
+def workload_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Return what was run, as (name, value), unknown values left out."""
+    workload = summary.workload
+    facts: list[tuple[str, object]] = [
+        ("weights", workload.weights),
+        ("device", workload.device),
+        ("hardware", summary.hardware.name),
+        ("data type", workload.dtype),
+        ("batch size", workload.batch_size),
+        ("samples", workload.samples),
+        ("prompt tokens", units.number(workload.prompt_tokens) if workload.prompt_tokens else None),
+        ("of which image tokens", units.number(workload.image_tokens) if workload.image_tokens else None),
+        ("new tokens", units.number(workload.new_tokens) if workload.new_tokens else None),
+    ]
+    return [(name, str(value)) for name, value in facts if value is not None]
+
+
+def coverage_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Return how much of the run is explained; what no source tells is left out."""
+    coverage = summary.coverage
+    shares = [
+        ("device time attributed to a phase", coverage.time_attributed_ratio),
+        ("kernel time classified", coverage.kernel_time_classified_ratio),
+        ("arithmetic (FLOPs) counted", coverage.flops_counted_ratio),
+    ]
+    return [(name, units.percent(value)) for name, value in shares if value is not None]
+
+
+def gain_text(finding: Finding) -> str:
+    """Say what solving it is worth at most, as a time and a share."""
+    if finding.gain_upper_s is None:
+        return "worth not bounded by the data at hand"
+    text = f"at most {units.seconds(finding.gain_upper_s)}"
+    if finding.gain_share_ratio is not None and finding.gain_of:
+        return f"{text}, {units.percent(finding.gain_share_ratio)} of {finding.gain_of}"
+    return f"{text} per sample"
+
+
+def hardware_text(hardware: Hardware) -> str:
+    """Say which limits the run is measured against and where they come from."""
+    name = hardware.name or "this device"
+    if hardware.source == "none":
+        return f"No limits are known for {name}: {hardware.reason or 'unknown device'}."
+    peaks = ", ".join(
+        f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.peak_flops_per_s.items()
+    )
+    memory = units.bytes_per_s(hardware.bandwidth_bytes_per_s)
+    origin = {
+        "catalogue": "from the device catalogue",
+        "probe": "measured on this machine",
+        "user": "given by the user",
+    }[hardware.source]
+    return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
+
+
+def methods(summary: Summary) -> list[tuple[str, str, str]]:
+    """Return (number, how it was made, file it comes from) for the numbers this summary holds."""
+    sources = summary.sources
+    rows: list[tuple[bool, str, str, str]] = [
+        (
+            summary.wall_clock is not None,
+            "times",
+            "wall-clock per sample, warmed up, device-synchronised at phase edges, no profiler attached; median over samples and repeats",
+            summary.timings.source or sources.get("timings", ""),
+        ),
+        (
+            summary.static is not None,
+            "FLOPs and bytes",
+            "counted from the model's operators at the shapes of this run; a multiply-add is two FLOPs",
+            sources.get("static", ""),
+        ),
+        (
+            any(use.mfu_ratio is not None for use in summary.utilisation.values()),
+            "MFU (model FLOPs utilisation)",
+            "counted FLOPs ÷ (wall-clock × dense peak of the data type)",
+            summary.hardware.source,
+        ),
+        (
+            any(use.mbu_ratio is not None for use in summary.utilisation.values()),
+            "MBU (memory bandwidth utilisation)",
+            "weights read once and KV cache ÷ (wall-clock × memory bandwidth)",
+            summary.hardware.bandwidth_source or summary.hardware.source,
+        ),
+        (
+            bool(summary.predictions),
+            "floors",
+            "the longer of FLOPs ÷ peak and bytes ÷ bandwidth: perfect overlap, no launch cost, so no run can be faster",
+            sources.get("static", ""),
+        ),
+        (
+            bool(summary.budget),
+            "wall-clock budget",
+            "every instant of the captured span counted once: kernel running, else copy, else waiting in a synchronisation, else launching, else host",
+            next((b.source for b in summary.budget.values() if b.source), ""),
+        ),
+        (
+            any(use.device_busy_ratio is not None for use in summary.utilisation.values()),
+            "device busy",
+            "union of all device activity ÷ wall-clock",
+            sources.get("nsys") or sources.get("trace", ""),
+        ),
+        (
+            any(kernel.total_s is not None for kernel in summary.kernels),
+            "kernel times",
+            "device time of every launch, summed by full name; the family follows from the name",
+            sources.get("nsys") or sources.get("trace", ""),
+        ),
+        (
+            any(kernel.bound for kernel in summary.kernels),
+            "what bounds a kernel",
+            "our class from its counters, beside the verdict of NVIDIA's own rules",
+            sources.get("ncu", ""),
+        ),
+        (
+            bool(summary.operators),
+            "operator times",
+            "one profiled pass; the profiler adds time, so compare shares, not seconds",
+            sources.get("trace", ""),
+        ),
+        (
+            bool(summary.ledger),
+            "module ledger",
+            "static work joined with the measurement nearest to the truth; other sources stand beside it and a disagreement is shown",
+            "",
+        ),
+        (
+            bool(summary.findings),
+            "gains",
+            "upper bounds: the whole of the time that the problem touches; they overlap and do not add up",
+            "",
+        ),
+        (
+            bool(summary.what_if),
+            "what-if",
+            "the same floors with another device's limits",
+            "device catalogue",
+        ),
+    ]
+    return [(name, how, source or "") for present, name, how, source in rows if present]
+
+
+def missing_sections(summary: Summary) -> list[tuple[str, str]]:
+    """Return (section, what would produce it) for everything this summary cannot show."""
+    timeline = "a GPU timeline: `pipeline.nsys.enable=true` on a machine with an NVIDIA GPU, or `llm-perf-opt ingest --nsys FILE` (or `--trace FILE`)"
+    counting = (
+        "the static model: `pipeline.static_analysis.enable=true`, or `llm-perf-opt ingest --static FILE`"
+    )
+    rows = [
+        (
+            summary.wall_clock is None,
+            "Time per phase",
+            "wall-clock timings: `llm-perf-opt run`, or `llm-perf-opt ingest --timings FILE`",
+        ),
+        (not summary.budget, "Wall-clock budget", timeline),
+        (
+            not summary.predictions and not _kernel_counters(summary),
+            "Roofline",
+            f"{counting}, and known hardware limits (`hardware.device`, `--device`); for kernels, Nsight Compute counters (`pipeline.ncu.enable=true`, `--ncu DIR`)",
+        ),
+        (not summary.ledger, "Module ledger", counting),
+        (
+            not summary.timeline.get("lanes"),
+            "Timeline of one decode step",
+            timeline,
+        ),
+        (not summary.kernels, "Kernels", timeline),
+        (
+            not summary.operators,
+            "Operators",
+            "a torch profile: `pipeline.torch_profiler.enable=true`, or `llm-perf-opt ingest --trace FILE`",
+        ),
+        (not summary.what_if, "Other devices (what-if)", f"{counting}, and the data type"),
+    ]
+    return [(name, need) for absent, name, need in rows if absent]
+
+
+def _kernel_counters(summary: Summary) -> bool:
+    return any(k.counters.get("intensity_flops_per_byte") is not None for k in summary.kernels)
