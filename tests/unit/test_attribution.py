@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timelines import make_timeline
 
 from llm_perf_opt.analysis.attribution import attribute, by_innermost, by_path_and_name, by_range_and_name
 from llm_perf_opt.analysis.kernels import kernel_rows
 from llm_perf_opt.analysis.phases import meaning_of, parse_rules
 from llm_perf_opt.analysis.timeline_summary import summarise_timeline
 from llm_perf_opt.errors import ConfigError
+from tests.unit.timelines import make_timeline
 
 LAUNCH = "cudaLaunchKernel"
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timelines import Call, Op, Range, make_timeline
 
 from llm_perf_opt.analysis.attribution import attribute
 from llm_perf_opt.analysis.budget import (
@@ -22,6 +21,7 @@ from llm_perf_opt.analysis.budget import (
 from llm_perf_opt.analysis.intervals import union
 from llm_perf_opt.analysis.timeline_summary import summarise_timeline
 from llm_perf_opt.ingest.timeline import Timeline
+from tests.unit.timelines import Call, Op, Range, make_timeline
 
 LAUNCH, SYNC, OTHER, COPY = (
     "cudaLaunchKernel_v7000",

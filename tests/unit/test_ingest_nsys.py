@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import polars
 import pytest
-from nsys_exports import call, kernel, nvtx, write_export
-from test_ingest_nsys_sqlite import assert_same
 
 from llm_perf_opt.analysis.attribution import attribute, by_range_and_name
 from llm_perf_opt.analysis.timeline_summary import summarise_timeline
@@ -22,6 +20,8 @@ from llm_perf_opt.ingest.nsys import export_command, read_nsys
 from llm_perf_opt.ingest.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.ingest.timeline import OpKind, Timeline
 from llm_perf_opt.reporting.timeline_files import write_perfetto, write_tables
+from tests.unit.nsys_exports import call, kernel, nvtx, write_export
+from tests.unit.test_ingest_nsys_sqlite import assert_same
 
 KERNEL, RUNTIME, NVTX = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 NAMES = {1: "gemm", 3: "cudaLaunchKernel_v7000"}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nsys_exports import MARK, START_END, call, kernel, nvtx, process_id, thread_id, write_export
 
 from llm_perf_opt.analysis.attribution import attribute, by_innermost, by_path_and_name, by_range_and_name
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.nsys_schema import open_export
 from llm_perf_opt.ingest.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.ingest.timeline import OpKind, Timeline
+from tests.unit.nsys_exports import MARK, START_END, call, kernel, nvtx, process_id, thread_id, write_export
 
 KERNEL, RUNTIME, NVTX = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 NAMES = {
