@@ -6,8 +6,6 @@ import re
 from functools import lru_cache
 from importlib import resources
 
-import yaml
-
 _TYPES = (
     ("bf16", r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\bbfloat16\b|\bbf16\b"),
     ("f16", r"\b__half2?\b|\bc10::Half\b|cutlass::half_t|\bhalf\b|\bfp16\b|\bf16\b"),
@@ -28,6 +26,8 @@ _LONGEST = 80
 @lru_cache(maxsize=1)
 def name_rules() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Return the ordered rules that ship with the package."""
+    import yaml  # slow to import, and most callers never classify
+
     text = resources.files("llm_perf_opt.analysis").joinpath("kernel_names.yaml").read_text("utf-8")
     return tuple((re.compile(row["pattern"]), row["name"]) for row in yaml.safe_load(text))
 

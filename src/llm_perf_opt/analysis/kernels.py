@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-import yaml
-
 from llm_perf_opt.analysis.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.analysis.kernel_names import short_name
 from llm_perf_opt.ingest.timeline import NamedTotal, Timeline
@@ -47,6 +45,8 @@ class ModuleRow:
 @lru_cache(maxsize=1)
 def family_rules() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Return the ordered rules that ship with the package."""
+    import yaml  # slow to import, and most callers never classify
+
     text = resources.files("llm_perf_opt.analysis").joinpath("kernel_families.yaml").read_text("utf-8")
     return tuple((row["family"], re.compile(row["pattern"], re.IGNORECASE)) for row in yaml.safe_load(text))
 

@@ -20,13 +20,13 @@ from llm_perf_opt.ingest.linking import (
     exact_sums,
     launching_rows,
     link_ranges,
-    order_by_thread,
     order_by_time,
     process_of,
 )
+from llm_perf_opt.ingest.nsys_host import CALLS, NVTX, known, named, picked, read_calls, read_ranges, unnamed
 from llm_perf_opt.ingest.nsys_schema import Export, open_export
-from llm_perf_opt.ingest.sqlite_pages import NULL, Int64
-from llm_perf_opt.ingest.text_pool import TextPool, operator_name
+from llm_perf_opt.ingest.sqlite_pages import Int64
+from llm_perf_opt.ingest.text_pool import TextPool
 from llm_perf_opt.ingest.timeline import (
     DeviceOps,
     HostCalls,
@@ -41,9 +41,6 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
-SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-NVTX = "NVTX_EVENTS"
 
 _OP_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _DIRECTIONS = {
@@ -51,12 +48,6 @@ _DIRECTIONS = {
     6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
     11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
 }  # fmt: skip
-_SYNC_LABELS = {1: "Event sync", 3: "Stream sync", 4: "Context sync"}
-_STREAM_WAIT = 2  # cudaStreamWaitEvent: the device waits, the host does not
-_PUSH_POP, _START_END = 59, 60
-
-SYNC_PREFIX = "[CUDA synchronization]"
-"""Names host calls made from the synchronisation table: the host was blocked, whatever the call is called."""
 
 
 @dataclass(slots=True)
@@ -80,8 +71,8 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         pool = TextPool()
         warnings: list[str] = []
         tables = _device_operations(export, pool)
-        calls, call_correlation = _calls(export, pool)
-        ranges, process_wide = _ranges(export, pool, _last_time(tables, calls))
+        calls, call_correlation = read_calls(export, pool)
+        ranges, process_wide = read_ranges(export, pool, _last_time(tables, calls))
         facts = _facts(export)
         if not tables and not len(calls) and not len(ranges):
             warnings.append("the export holds no kernels, no CUDA calls and no NVTX ranges")
@@ -118,37 +109,15 @@ def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
         found = export.strings(used.tolist())
         by_name: dict[str, tuple[int, int]] = {}
         for string, launches, time in zip(used.tolist(), count, total, strict=True):
-            label = found.get(string, _unnamed("kernel", string))
+            label = found.get(string, unnamed("kernel", string))
             before = by_name.get(label, (0, 0))
             by_name[label] = (before[0] + launches, before[1] + time)
         rows = [NamedTotal(label, launches, time) for label, (launches, time) in by_name.items()]
         return KernelTotals(source, tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name))))
 
 
-def _known(values: Int64, fallback: int = UNKNOWN) -> Int64:
-    return np.where(values == NULL, fallback, values)
-
-
-def _named(export: Export, ids: Int64, pool: TextPool, kind: str) -> Int64:
-    """Turn string ids into indices of the pool."""
-    used, position = distinct(ids)
-    found = export.strings(used.tolist())
-    return _picked(
-        [pool.add(found.get(one, f"[{kind} without a name, string id {one}]")) for one in used.tolist()],
-        position,
-    )
-
-
-def _unnamed(kind: str, string_id: int) -> str:
-    return f"[{kind} without a name, string id {string_id}]"
-
-
 def _name_column(export: Export) -> str:
     return "demangledName" if export.has(KERNELS, "demangledName") else "shortName"
-
-
-def _picked(index: list[int], position: Int64) -> Int64:
-    return np.array(index, np.int64)[position] if index else np.empty(0, np.int64)
 
 
 def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
@@ -170,14 +139,14 @@ def _read_ops(export: Export, table: str, *more: str) -> dict[str, Int64]:
 def _ops(columns: dict[str, Int64], name: Int64, kind: OpKind, size: Int64 | None = None) -> _Ops:
     start, end, device, stream, correlation, process = (columns.pop(one) for one in _OP_COLUMNS)
     return _Ops(
-        start, end, _known(device), _known(stream), _known(correlation), _known(process), name, kind, size
+        start, end, known(device), known(stream), known(correlation), known(process), name, kind, size
     )
 
 
 def _kernels(export: Export, pool: TextPool) -> _Ops:
     name = _name_column(export)
     columns = _read_ops(export, KERNELS, name)
-    return _ops(columns, _named(export, columns.pop(name), pool, "kernel"), OpKind.KERNEL)
+    return _ops(columns, named(export, columns.pop(name), pool, "kernel"), OpKind.KERNEL)
 
 
 def _graphs(export: Export, pool: TextPool) -> _Ops:
@@ -191,98 +160,13 @@ def _copies(export: Export, pool: TextPool) -> _Ops:
     labels = _DIRECTIONS | export.labels("ENUM_CUDA_MEMCPY_OPER")
     kinds, position = distinct(columns.pop("copyKind"))
     index = [pool.add(f"[CUDA memcpy {labels.get(kind, f'kind {kind}')}]") for kind in kinds.tolist()]
-    return _ops(columns, _picked(index, position), OpKind.COPY, _known(columns.pop("bytes")))
+    return _ops(columns, picked(index, position), OpKind.COPY, known(columns.pop("bytes")))
 
 
 def _memsets(export: Export, pool: TextPool) -> _Ops:
     columns = _read_ops(export, MEMSETS, "bytes")
     name = np.full(len(columns["start"]), pool.add("[CUDA memset]"), np.int64)
-    return _ops(columns, name, OpKind.MEMSET, _known(columns.pop("bytes")))
-
-
-def _calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
-    """CUDA calls, and the waits that the synchronisation table adds to them; and their correlation ids."""
-    empty = np.empty(0, np.int64)
-    start = end = thread = correlation = name = empty
-    if export.has(CALLS):
-        export.require(CALLS, "start", "end", "globalTid", "correlationId", "nameId")
-        columns = export.read(CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
-        start, end = columns.pop("start"), columns.pop("end")
-        thread, correlation = _known(columns.pop("globalTid")), _known(columns.pop("correlationId"))
-        name = _named(export, columns.pop("nameId"), pool, "call")
-    waits = _waits(export, pool, thread, start, correlation)
-    if waits is not None:
-        start, end, thread, name = (
-            np.concatenate(pair) for pair in zip((start, end, thread, name), waits, strict=True)
-        )
-        # A wait launches nothing: its correlation id must not compete with the call it belongs to.
-        correlation = np.concatenate((correlation, np.full(len(waits[0]), UNKNOWN, np.int64)))
-    order = order_by_thread(thread, start, end)
-    calls = HostCalls(start[order], end[order], thread[order], name[order].astype(np.int32))
-    return calls, correlation[order]
-
-
-def _waits(
-    export: Export, pool: TextPool, thread: Int64, start: Int64, correlation: Int64
-) -> tuple[Int64, Int64, Int64, Int64] | None:
-    if not export.has(SYNCS, "start", "end", "syncType"):
-        return None
-    columns = export.read(SYNCS, ("start", "end", "correlationId", "globalPid", "syncType"))
-    blocking = columns["syncType"] != _STREAM_WAIT
-    columns = {name: values[blocking] for name, values in columns.items()}
-    call = launching_rows(
-        process_of(thread), correlation, start, _known(columns["globalPid"]), _known(columns["correlationId"])
-    )
-    where = columns["globalPid"].copy()  # the process stands for its unknown thread
-    where[call >= 0] = thread[call[call >= 0]]
-    labels = _SYNC_LABELS | export.labels("ENUM_CUPTI_SYNC_TYPE")
-    kinds, position = distinct(columns["syncType"])
-    index = [pool.add(f"{SYNC_PREFIX} {labels.get(kind, f'type {kind}')}") for kind in kinds.tolist()]
-    return columns["start"], columns["end"], _known(where), _picked(index, position)
-
-
-def _ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, Any]:
-    empty = np.empty(0, np.int64)
-    if not export.has(NVTX):
-        none = empty.astype(np.int32)
-        return Ranges(empty, empty, empty, none, none), empty.astype(bool)
-    export.require(NVTX, "start", "end", "eventType", "globalTid")
-    text = "text" if export.has(NVTX, "text") else None
-    columns = export.read(
-        NVTX,
-        ("start", "end", "eventType", "globalTid", "textId", "text"),
-        text="text" if text else None,
-        pool=pool,
-    )
-    is_range = (columns["eventType"] == _PUSH_POP) | (columns["eventType"] == _START_END)
-    columns = {name: values[is_range] for name, values in columns.items()}
-    start, thread = columns["start"], _known(columns["globalTid"])
-    # A range that was still open when the capture ended lasts until then.
-    end = np.maximum(_known(columns["end"], max(last_ns, int(start.max(initial=0)))), start)
-    name = _range_names(export, pool, columns)
-    order = order_by_thread(thread, start, end)
-    ranges = Ranges(
-        start[order],
-        end[order],
-        thread[order],
-        name[order].astype(np.int32),
-        np.full(len(order), UNKNOWN, np.int32),
-    )
-    return ranges, columns["eventType"][order] == _START_END
-
-
-def _range_names(export: Export, pool: TextPool, columns: dict[str, Int64]) -> Int64:
-    """Plain strings come as ``text``, registered ones as ``textId``."""
-    name = columns["text"].copy() if "text" in columns else np.full(len(columns["start"]), UNKNOWN, np.int64)
-    name[name == NULL] = UNKNOWN
-    registered = np.flatnonzero((name < 0) & (columns["textId"] != NULL))
-    ids, position = distinct(columns["textId"][registered])
-    found = export.strings(ids.tolist())
-    index = [pool.add(operator_name(found[one])) if one in found else UNKNOWN for one in ids.tolist()]
-    name[registered] = _picked(index, position)
-    if (name < 0).any():
-        name[name < 0] = pool.add("[range without a name]")
-    return name
+    return _ops(columns, name, OpKind.MEMSET, known(columns.pop("bytes")))
 
 
 def _last_time(tables: list[_Ops], calls: HostCalls) -> int:
