@@ -100,10 +100,12 @@ def _to_objects(raw: DictConfig) -> AppConfig:
 
 
 def _object(cls: type, node: DictConfig) -> Any:
-    typed = OmegaConf.structured(cls)
-    # Free-form subtrees may carry keys the dataclass does not list.
-    merged = OmegaConf.merge(typed, OmegaConf.create(OmegaConf.to_container(node, resolve=True)))
-    return OmegaConf.to_object(merged)
+    # Converted in place rather than merged into a fresh node: a second merge would resolve values twice, and a
+    # literal ``${`` in a prompt would be taken for an interpolation.
+    found = OmegaConf.to_object(node)
+    if not isinstance(found, cls):
+        raise ConfigError(f"{cls.__name__}: the section was replaced by {type(found).__name__}")
+    return found
 
 
 def _absolute_paths(raw: DictConfig, cwd: Path) -> None:

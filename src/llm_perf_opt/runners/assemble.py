@@ -113,7 +113,7 @@ def assemble(request: Request) -> Summary:
         metrics={**(clock.metrics if clock is not None else {}), **captures.metrics},
     )
     _relate(summary, clock, captures, dtype)
-    _explain(summary, captures, dtype)
+    _explain(summary, captures, dtype, request.catalogue)
     add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)
     if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in notes:
         summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
@@ -197,7 +197,7 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
         )
 
 
-def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
+def _explain(summary: Summary, captures: Captures, dtype: str | None, catalogue: Path | None) -> None:
     """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
     per_sample = summary.workload.samples or 1
     device_times = {
@@ -211,7 +211,7 @@ def _explain(summary: Summary, captures: Captures, dtype: str | None) -> None:
         from llm_perf_opt.analysis.what_if import what_if
         from llm_perf_opt.hardware.catalogue import load_catalogue
 
-        summary.what_if = what_if(summary.static, load_catalogue(), dtype=dtype)
+        summary.what_if = what_if(summary.static, load_catalogue(catalogue), dtype=dtype)
 
 
 def _workload(

@@ -62,10 +62,24 @@ def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: s
     config = typed_config(raw, overrides, cwd=Path.cwd())
     run_dir = Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links as given
     prepared = Prepared(config=config, raw=raw, run_dir=run_dir, overrides=tuple(overrides))
+    _check_names(config)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
         check_stages(enabled_stages(config), _context(config, Path(scratch), prepared.overrides))
     return prepared
+
+
+def _check_names(config: AppConfig) -> None:
+    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
+    from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.workloads.registry import load_adapter
+
+    if config.workload_command.command is None:
+        load_adapter(config.model, config.infer)
+    if config.hardware.device is not None or config.hardware.catalogue is not None:
+        catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
+        if config.hardware.device is not None:
+            catalogue.named(config.hardware.device)
 
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> None:
