@@ -61,17 +61,15 @@ class NcuStage(Stage):
             capabilities = probe_ncu(executable)
         except ToolError as error:
             return [*problems, Problem("skip", error.message, error.hint or checks.install_hint("ncu"))]
+        device, command = context.config.resolved_device, context.config.workload_command.command
+        if not device.startswith("cuda") and not command:
+            return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
         if not problems:
             try:
                 plan = make_plan(config, capabilities, {}, top_n=1)
                 problems += [_degraded(warning) for warning in plan.warnings]
             except ConfigError as error:
                 problems.append(_as_problem(error))
-        if (
-            not context.config.resolved_device.startswith("cuda")
-            and not context.config.workload_command.command
-        ):
-            problems.append(Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX))
         return problems
 
     def plan(self, context: StageContext) -> list[str]:

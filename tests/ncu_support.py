@@ -1,0 +1,81 @@
+"""Shared by the Nsight Compute tests: installed tools, NVIDIA's example reports, a stand-in that profiles."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+
+from llm_perf_opt.config.compose import compose_raw, typed_config
+from llm_perf_opt.profiling.artifacts import Artifacts
+from llm_perf_opt.profiling.vendor.checks import find_tools
+from llm_perf_opt.stages.base import StageContext
+
+TOOLS = find_tools("ncu")
+
+
+def example_reports() -> list[Path]:
+    """NVIDIA's example reports that come with the installed tools, each content once."""
+    found: dict[bytes, Path] = {}
+    for tool in TOOLS:
+        for path in sorted((tool.parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")):
+            found.setdefault(path.read_bytes(), path)
+    return list(found.values())
+
+
+def context(root: Path, *overrides: str, say: list[str] | None = None) -> StageContext:
+    raw = compose_raw(["pipeline.ncu.enable=true", *overrides])
+    HydraConfig.instance().set_config(raw)
+    return StageContext(
+        typed_config(raw, overrides), Artifacts.for_run(root), _Said(say if say is not None else [])
+    )
+
+
+class _Said:
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def task(self, title: str, total: int | None = None):  # type: ignore[no-untyped-def]
+        import contextlib
+
+        return contextlib.nullcontext(self)
+
+    def advance(self, steps: int = 1, note: str | None = None) -> None:
+        self.lines.append(note or "")
+
+    def say(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def profiling_stand_in(
+    folder: Path, real: Path, report: Path | None, *, only_unfiltered: bool = False
+) -> Path:
+    """Write an ``ncu`` that profiles by copying a real report, and is the real tool for everything else.
+
+    ``only_unfiltered``: with a kernel filter it profiles nothing, as when no kernel matches.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "ncu"
+    path.write_text(
+        f"""#!{sys.executable}
+import os, shutil, sys
+arguments = sys.argv[1:]
+asked = ("--import", "--version", "--help", "--list-sections", "--list-sets", "--list-chips", "--query-metrics")
+if any(word in arguments for word in asked):
+    os.execv({str(real)!r}, [{str(real)!r}, *arguments])
+log = arguments[arguments.index("--log-file") + 1]
+matches = {report is not None} and not ({only_unfiltered} and "--kernel-name" in arguments)
+with open(log, "w") as stream:
+    if matches:
+        stream.write('==PROF== Profiling "Sobel" - 0: 0%....50%....100% - 7 passes\\n')
+    else:
+        stream.write("==WARNING== No kernels were profiled.\\n")
+if matches:
+    shutil.copyfile({str(report)!r}, arguments[arguments.index("--export") + 1] + ".ncu-rep")
+sys.exit(1)  # the exit code means nothing
+"""
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
