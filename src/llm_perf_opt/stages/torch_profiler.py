@@ -11,6 +11,7 @@ from llm_perf_opt.files import atomic_write_json
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
 from llm_perf_opt.stages.torch_profiler_config import (
     NAME,
+    Activity,
     TorchProfilerConfig,
     effective_config,
     out_of_range,
@@ -256,10 +257,15 @@ class _Profiling:
             "prompt_tokens": batch.prompt_tokens,
             "new_tokens": profile.new_tokens,
             "profiled_s": profile.seconds,
-            "notes": [*usable_activities(self.config, self.context.config)[1], *capture.timeline.warnings],
+            "notes": self._notes(capture, options),
             "flops_by_operator": profile.flops_by_operator,
             "operators": [asdict(record) for record in records],
         }
+
+    def _notes(self, capture: KinetoCapture, options: ProfileOptions) -> list[str]:
+        notes = usable_activities(self.config, self.context.config)[1]
+        # Without CUDA activity, what a trace lacks of it is no news.
+        return [*notes, *capture.timeline.warnings] if Activity.cuda.value in options.activities else notes
 
     def _write_memory(self, batch: Batch, tokens: int, options: ProfileOptions) -> list[Path]:
         from llm_perf_opt.analysis.attribution import attribute

@@ -50,8 +50,9 @@ class TorchProfilerConfig(StageConfig):
     """torch's own FLOP count per operator, in ``profile.json``; records shapes too."""
     record_modules: bool = True
     """One annotation per module call in the trace, so that time can be traced to modules."""
-    start_up_passes: int = 1
-    """Short passes under the profiler that are thrown away: its own start-up stays out of the trace."""
+    start_up_passes: int = 0
+    """Short passes under the profiler that are thrown away first. Its own start-up is always kept out of the trace;
+    these also warm what only runs under a profiler."""
     active_passes: int = 1
     """Profiled passes in the trace."""
     rep_max_new_tokens: int | None = None
