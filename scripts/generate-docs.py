@@ -38,7 +38,12 @@ def field_docs(cls: type) -> dict[str, str]:
         assert isinstance(tree, ast.ClassDef)
         for node, after in zip(tree.body, tree.body[1:], strict=False):
             named = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-            if named and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+            if (
+                named
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
                 found[node.target.id] = " ".join(after.value.value.split())
     return found
 
@@ -47,8 +52,18 @@ def type_name(annotation: object) -> str:
     """Show a type as a user writes its values."""
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return " \\| ".join(f"`{item.name}`" for item in annotation)
-    text = annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
-    for old, new in (("typing.", ""), ("llm_perf_opt.summary.model.", ""), ("Optional[", "["), ("NoneType", "null"), (" | None", " or null")):
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not typing.get_args(annotation)
+        else str(annotation)
+    )
+    for old, new in (
+        ("typing.", ""),
+        ("llm_perf_opt.summary.model.", ""),
+        ("Optional[", "["),
+        ("NoneType", "null"),
+        (" | None", " or null"),
+    ):
         text = text.replace(old, new)
     return f"`{text}`"
 
@@ -60,18 +75,34 @@ def cell(text: str) -> str:
 
 def summary_page() -> str:
     """Describe every key of summary.json."""
-    parts = ["# summary.json\n\n", GENERATED, (model.__doc__ or "").strip().replace("``", "`"), "\n\nThe JSON Schema ships in the package: `llm_perf_opt/summary/summary.schema.json`.\n"]
+    parts = [
+        "# summary.json\n\n",
+        GENERATED,
+        (model.__doc__ or "").strip().replace("``", "`"),
+        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/summary/summary.schema.json`.\n",
+    ]
     classes = [c for c in vars(model).values() if isinstance(c, type) and dataclasses.is_dataclass(c)]
     for cls in [model.Summary, *[c for c in classes if c is not model.Summary]]:
         hints, docs = typing.get_type_hints(cls), field_docs(cls)
-        parts.append(f"\n## {cls.__name__}\n\n{(cls.__doc__ or '').strip().replace('``', '`')}\n\n| key | type | meaning |\n| --- | --- | --- |\n")
-        parts.extend(f"| `{f.name}` | {type_name(hints[f.name]).replace('|', chr(92) + '|')} | {cell(docs.get(f.name, ''))} |\n" for f in dataclasses.fields(cls))
+        parts.append(
+            f"\n## {cls.__name__}\n\n{(cls.__doc__ or '').strip().replace('``', '`')}\n\n| key | type | meaning |\n| --- | --- | --- |\n"
+        )
+        parts.extend(
+            f"| `{f.name}` | {type_name(hints[f.name]).replace('|', chr(92) + '|')} | {cell(docs.get(f.name, ''))} |\n"
+            for f in dataclasses.fields(cls)
+        )
     return "".join(parts)
 
 
 def default_of(item: dataclasses.Field[typing.Any]) -> str:
     """Show a field's default the way the command line takes it."""
-    value = item.default if item.default is not dataclasses.MISSING else item.default_factory() if item.default_factory is not dataclasses.MISSING else None
+    value = (
+        item.default
+        if item.default is not dataclasses.MISSING
+        else item.default_factory()
+        if item.default_factory is not dataclasses.MISSING
+        else None
+    )
     if value is None or value == "???":
         return "`null`" if value is None else "set in `config.yaml`"
     if isinstance(value, Enum):
@@ -88,19 +119,32 @@ def key_rows(cls: type, prefix: str) -> list[str]:
             rows.extend(key_rows(typing.cast(type, annotation), f"{prefix}.{item.name}"))
         else:
             shown = type_name(annotation)
-            rows.append(f"| `{prefix}.{item.name}` | {shown} | {default_of(item)} | {cell(docs.get(item.name, ''))} |\n")
+            rows.append(
+                f"| `{prefix}.{item.name}` | {shown} | {default_of(item)} | {cell(docs.get(item.name, ''))} |\n"
+            )
     return rows
 
 
 def configuration_page() -> str:
     """List every key with type, default and meaning."""
     head = "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
-    parts = ["# Every configuration key\n\n", GENERATED, "Defaults are those of the schema; the presets in `conf/` set some of them (`llm-perf-opt run --cfg job` shows the result).\n"]
+    parts = [
+        "# Every configuration key\n\n",
+        GENERATED,
+        "Defaults are those of the schema; the presets in `conf/` set some of them (`llm-perf-opt run --cfg job` shows the result).\n",
+    ]
     for name, cls in SECTIONS.items():
         parts.extend([f"\n## {name}\n\n{head}", *key_rows(cls, name)])
-    parts.extend([f"\n## pipeline.workload\n\n{head}", *key_rows(schema.WorkloadCommandConfig, "pipeline.workload")])
+    parts.extend(
+        [f"\n## pipeline.workload\n\n{head}", *key_rows(schema.WorkloadCommandConfig, "pipeline.workload")]
+    )
     for name, kind in stage_types().items():
-        parts.extend([f"\n## pipeline.{name}\n\n{kind.title}.\n\n{head}", *key_rows(kind.config_type, f"pipeline.{name}")])
+        parts.extend(
+            [
+                f"\n## pipeline.{name}\n\n{kind.title}.\n\n{head}",
+                *key_rows(kind.config_type, f"pipeline.{name}"),
+            ]
+        )
     return "".join(parts)
 
 
@@ -109,9 +153,14 @@ def main() -> int:
     pages = {
         ROOT / "docs" / "summary.md": summary_page(),
         ROOT / "docs" / "configuration-keys.md": configuration_page(),
-        ROOT / "src" / "llm_perf_opt" / "summary" / "summary.schema.json": json.dumps(json_schema(model.Summary), indent=2) + "\n",
+        ROOT / "src" / "llm_perf_opt" / "summary" / "summary.schema.json": json.dumps(
+            json_schema(model.Summary), indent=2
+        )
+        + "\n",
     }
-    stale = [path for path, text in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    stale = [
+        path for path, text in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
     if "--check" in sys.argv[1:]:
         for path in stale:
             print(f"out of date: {path.relative_to(ROOT)} (run scripts/generate-docs.py)")

@@ -16,6 +16,7 @@ from llm_perf_opt.errors import ToolError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 
 
 @contextlib.contextmanager
@@ -34,6 +35,12 @@ def explain_os_errors(path: Path) -> Iterator[None]:
             raise ToolError(
                 f"no permission to write {path}",
                 hint="choose a writable directory: artifacts.runs_dir=/some/dir",
+                path=str(path),
+            ) from error
+        if error.errno in _IN_THE_WAY:
+            raise ToolError(
+                f"cannot create {path}: a file is where a directory should be",
+                hint="choose another artifacts.runs_dir, or move the file",
                 path=str(path),
             ) from error
         raise

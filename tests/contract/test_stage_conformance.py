@@ -18,7 +18,6 @@ from llm_perf_opt.progress import LogProgress
 from llm_perf_opt.runners.pipeline import execute
 from llm_perf_opt.stages import base
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult, stage_types
-
 from tests.support import QUICK, files_below
 
 BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "nsys", "ncu")

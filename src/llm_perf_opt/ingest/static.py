@@ -47,7 +47,11 @@ def load_static(path: Path) -> Static:
 def load_model_facts(path: Path) -> dict[str, str]:
     """Return what the document says about the model: ``name``, ``architecture``, ``dtype``, where known."""
     facts = _read(path).get("model")
-    return {key: value for key, value in facts.items() if isinstance(value, str)} if isinstance(facts, dict) else {}
+    return (
+        {key: value for key, value in facts.items() if isinstance(value, str)}
+        if isinstance(facts, dict)
+        else {}
+    )
 
 
 def load_document(path: Path) -> StaticDocument:

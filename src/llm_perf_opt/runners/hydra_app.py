@@ -93,7 +93,7 @@ def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_nam
 def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
     """Make the run directory this process's own; two runs in one second get two directories."""
     if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
-        return [override("hydra.run.dir", str(prepared.run_dir))]
+        return [override("hydra.run.dir", str(Artifacts.for_run(prepared.run_dir).root))]
     return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
 
 
