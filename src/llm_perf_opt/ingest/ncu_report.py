@@ -70,6 +70,9 @@ def _unreadable(path: Path, why: str) -> InputError:
 
 def _launch(module: Any, action: Any, number: int, path: Path) -> NcuLaunch:
     kernel = action.name(module.IAction.NameBase_DEMANGLED)
+    if not kernel:
+        # What a report cut in the middle looks like: an action without a name.
+        raise _unreadable(path, "it is cut: a kernel in it has no name")
     launch = NcuLaunch(
         kernel=kernel,
         function=action.name(module.IAction.NameBase_FUNCTION) or function_name(kernel),
