@@ -1,27 +1,47 @@
-"""The last lines of a run: where the time went, three numbers, where the report is."""
+"""The last lines of a run: where the time went, the numbers, what to change first, where the report is."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from llm_perf_opt import units
+from llm_perf_opt.reporting.escape import one_line
+from llm_perf_opt.reporting.wording import BOUND_NAMES, gain_text, phase_name, phase_rank
 from llm_perf_opt.summary.model import Summary
 
-_BAR_WIDTH = 24
+_WIDTH = 79
+_BAR_WIDTH = 30
+_MOST_STAGES = 3
+_MOST_NOTES = 3
 
 
 def console_summary(summary: Summary, report: Path) -> str:
-    """Lay the summary out in at most a screenful of plain text."""
+    """Lay the summary out in about a screenful of plain text, 80 columns wide; a path is never broken."""
     lines = [
-        _headline(summary),
+        *_wrapped(_headline(summary), ""),
         *_stage_lines(summary),
         *_time_lines(summary),
         *_numbers(summary),
+        *_verdicts(summary),
         *_first_finding(summary),
+        *_notes(summary),
+        f"report: {report}",
     ]
-    lines.extend(f"note: {note}" for note in summary.notes[:3])
-    lines.append(f"report: {report}")
-    return "\n".join(line for line in lines if line)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "  ", *, most: int = 3) -> list[str]:
+    """Break text into lines that fit; what is cut is in the report."""
+    return textwrap.wrap(
+        one_line(text),
+        width=_WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        max_lines=most,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
 
 
 def _headline(summary: Summary) -> str:
@@ -29,59 +49,69 @@ def _headline(summary: Summary) -> str:
     parts = [
         workload.model,
         f"{workload.weights} weights" if workload.weights else None,
-        workload.device,
+        workload.device or summary.hardware.name,
         workload.dtype,
+        f"{workload.samples} sample{'s' if workload.samples != 1 else ''}" if workload.samples else None,
     ]
-    samples = f"{workload.samples} samples" if workload.samples else None
-    return f"{summary.run.status}: " + ", ".join(part for part in (*parts, samples) if part)
+    return f"{summary.run.status}: " + (", ".join(part for part in parts if part) or summary.run.id)
 
 
 def _stage_lines(summary: Summary) -> list[str]:
-    return [
-        f"  {name} {stage.status}: {stage.reason}"
-        for name, stage in summary.stages.items()
-        if stage.status != "ok"
-    ]
+    troubled = [(name, stage) for name, stage in summary.stages.items() if stage.status != "ok"]
+    lines = []
+    for name, stage in troubled[:_MOST_STAGES]:
+        lines.extend(_wrapped(f"{name} {stage.status}: {stage.reason or 'no reason given'}", most=2))
+    if len(troubled) > _MOST_STAGES:
+        lines.append(f"  and {len(troubled) - _MOST_STAGES} more stages, see the report")
+    return lines
 
 
 def _time_lines(summary: Summary) -> list[str]:
-    timings = summary.timings
-    rows = [
-        ("preprocess", timings.preprocess_s),
-        ("vision", timings.vision_s),
-        ("prefill", timings.prefill_s),
-        ("decode", timings.decode_s),
-    ]
-    known = [(name, stat.median) for name, stat in rows if stat is not None]
-    total = sum(value for _, value in known)
-    if not total:
+    if summary.wall_clock is None:
         return []
-    lines = ["where the time went (median per sample)"]
-    for name, value in known:
-        bar = "█" * max(1, round(_BAR_WIDTH * value / total))
-        lines.append(f"  {name:<11} {units.seconds(value):>9}  {units.percent(value / total):>7}  {bar}")
+    lines = ["where the time goes (median per sample)"]
+    for part in summary.wall_clock.parts:
+        bar = "█" * max(1, round(_BAR_WIDTH * part.share_ratio))
+        lines.append(
+            f"  {part.name:<11} {units.seconds(part.seconds):>9}  {units.percent(part.share_ratio):>7}  {bar}"
+        )
     return lines
 
 
 def _numbers(summary: Summary) -> list[str]:
-    timings = summary.timings
-    numbers = [
-        ("time to first token", units.seconds(timings.ttft_s.median) if timings.ttft_s else None),
-        ("time per output token", units.seconds(timings.tpot_s.median) if timings.tpot_s else None),
-        ("tokens per second", units.number(timings.tokens_per_s.median) if timings.tokens_per_s else None),
+    timings, metrics = summary.timings, summary.metrics
+    parts = [
+        f"first token {units.seconds(timings.ttft_s.median)}" if timings.ttft_s else "",
+        f"per output token {units.seconds(timings.tpot_s.median)}" if timings.tpot_s else "",
+        f"{units.number(timings.tokens_per_s.median)} tokens/s" if timings.tokens_per_s else "",
     ]
-    if not any(value for _, value in numbers):
-        kernels = sum(kernel.total_s or 0.0 for kernel in summary.kernels)
-        numbers = [
-            ("kernel time", units.seconds(kernels) if kernels else None),
-            ("kernels", str(len(summary.kernels)) if summary.kernels else None),
+    if not any(parts):
+        total, launches = metrics.get("kernel_time_s"), metrics.get("kernel_launches")
+        parts = [
+            f"kernel time {units.seconds(total)}" if total is not None else "",
+            f"{units.count(launches)} launches of {len(summary.kernels)} kernels" if launches else "",
         ]
-    return [f"  {name}: {value}" for name, value in numbers if value]
+    shown = ", ".join(part for part in parts if part)
+    return _wrapped(shown, "") if shown else []
+
+
+def _verdicts(summary: Summary) -> list[str]:
+    said = [
+        f"{phase_name(phase)}: {BOUND_NAMES[summary.verdicts[phase].bound]}"
+        for phase in sorted(summary.verdicts, key=phase_rank)
+    ]
+    return _wrapped(f"limited by: {'; '.join(said)}", "", most=2) if said else []
 
 
 def _first_finding(summary: Summary) -> list[str]:
     if not summary.findings:
         return []
     finding = summary.findings[0]
-    gain = f" (at most {units.seconds(finding.gain_upper_s)} per sample)" if finding.gain_upper_s else ""
-    return [f"first thing to change: {finding.title}{gain}"]
+    return _wrapped(f"change first: {finding.title} ({gain_text(finding)})", "", most=2)
+
+
+def _notes(summary: Summary) -> list[str]:
+    lines = [line for note in summary.notes[:_MOST_NOTES] for line in _wrapped(f"note: {note}", "", most=1)]
+    if len(summary.notes) > _MOST_NOTES:
+        lines.append(f"and {len(summary.notes) - _MOST_NOTES} more notes in the report")
+    return lines

@@ -39,7 +39,8 @@ def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
     ]
     ordered = sorted(rows, key=lambda row: phase_rank(row.phase)) if tree else list(rows)
     known = {_key(row) for row in ordered}
-    return Table(header, [_ledger_row(row, known if tree else set()) for row in ordered])
+    table = Table(header, [_ledger_row(row, known if tree else set()) for row in ordered])
+    return table.without_empty_columns()
 
 
 def _key(row: LedgerRow) -> str:
@@ -57,7 +58,11 @@ def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
     if row.disagreement:
         details.append(("sources disagree", row.disagreement))
     cells = [
-        code(row.module or "(whole model)", indent=max(0, row.depth - 1) if known else 0),
+        code(
+            row.module.removeprefix(f"{path}.") if parent else row.module or "(whole model)",
+            indent=max(0, row.depth - 1) if known else 0,
+            full=row.module,
+        ),
         text(phase_name(row.phase)),
         num(row.params, units.count),
         num(row.flops, units.flops),
@@ -237,26 +242,28 @@ def environment_table(summary: Summary) -> Table:
     """Return versions, machine and command line."""
     rows = [("command", " ".join(summary.run.command)), ("started", summary.run.started)]
     rows += [("duration", units.seconds(summary.run.seconds))] if summary.run.seconds is not None else []
-    rows += [(key.replace("_", " "), _plain(value)) for key, value in summary.environment.items()]
+    rows += [
+        (key.replace("_", "-" if key == "llm_perf_opt" else " "), _plain(value))
+        for key, value in summary.environment.items()
+    ]
     return simple(columns("what", "value"), [[text(name), text(value)] for name, value in rows if value])
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_named(str(key), item)}" for key, item in value.items())
+        return ", ".join(_named(str(key), item) for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(units.number(item) if isinstance(item, float) else str(item) for item in value)
     return "" if value is None else str(value)
 
 
 def _named(key: str, value: Any) -> str:
-    return units.size(value) if key.endswith("_bytes") and isinstance(value, int | float) else str(value)
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return f"{key.removesuffix('_bytes')} {units.size(value)}"
+    return f"{key} {value}"
 
 
 def methods_table(summary: Summary) -> Table:
     """Return how each number was made and where it comes from."""
-    rows = [
-        [text(name, strong=True), text(how), code(source) if source else text(None)]
-        for name, how, source in methods(summary)
-    ]
+    rows = [[text(name, strong=True), text(how), text(source)] for name, how, source in methods(summary)]
     return simple(columns("number", "how it was made", "from"), rows)

@@ -115,7 +115,7 @@ def utilisation_table(summary: Summary) -> Table:
             num(floor.error_ratio if floor is not None else None, _times),
         ]
         rows.append(Row(cells, key=phase, details=details))
-    return Table(header, rows)
+    return Table(header, rows).without_empty_columns()
 
 
 def _times(value: float | None) -> str:

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from llm_perf_opt import __version__, units
 from llm_perf_opt.reporting.escape import visible
@@ -22,6 +22,7 @@ from llm_perf_opt.reporting.wording import (
     phase_name,
     phase_rank,
     title_of,
+    why,
     workload_facts,
 )
 from llm_perf_opt.summary.model import Stat, Summary
@@ -80,9 +81,20 @@ def _printable(value: object) -> object:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+def inline(value: str) -> Markup:
+    """Show what stands between backticks as code; everything is escaped piece by piece."""
+    pieces = visible(value).split("`")
+    if len(pieces) % 2 == 0:
+        return escape(visible(value))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece)
+        for place, piece in enumerate(pieces)
+    )
+
+
 @functools.cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         autoescape=True,
         loader=FunctionLoader(_text),
         undefined=StrictUndefined,
@@ -90,6 +102,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["inline"] = inline
+    return environment
 
 
 @functools.cache
@@ -123,7 +137,7 @@ def _opening(summary: Summary) -> dict[str, Any]:
                 "bound": summary.verdicts[phase].bound,
                 "name": BOUND_NAMES[summary.verdicts[phase].bound],
                 "lever": summary.verdicts[phase].lever,
-                "arithmetic": summary.verdicts[phase].arithmetic,
+                "arithmetic": why(summary.verdicts[phase]),
                 "evidence": summary.verdicts[phase].evidence,
             }
             for phase in sorted(summary.verdicts, key=phase_rank)
@@ -144,64 +158,58 @@ def _opening(summary: Summary) -> dict[str, Any]:
 
 
 def headline_numbers(summary: Summary) -> list[dict[str, str]]:
-    """Return the few numbers that stand at the top: times where they were measured, else what the captures hold."""
-    timings, metrics = summary.timings, summary.metrics
+    """Return the few numbers at the top: times where they were measured, else what the captures hold."""
+    timings = summary.timings
     numbers = [
-        _number("time to first token", timings.ttft_s),
-        _number("time per output token", timings.tpot_s),
-        _number("tokens per second", timings.tokens_per_s, rate=True),
+        *_number("time to first token", timings.ttft_s),
+        *_number("time per output token", timings.tpot_s),
+        *_number("tokens per second", timings.tokens_per_s, rate=True),
     ]
     if summary.wall_clock is not None:
-        numbers.append(
-            {
-                "label": "per sample",
-                "value": units.seconds(summary.wall_clock.span_s),
-                "note": "sum of the phases",
-            }
+        numbers.append(_tile("per sample", units.seconds(summary.wall_clock.span_s), "sum of the phases"))
+    return (numbers or _capture_numbers(summary)) + _utilisation_numbers(summary)
+
+
+def _tile(label: str, value: str, note: str = "") -> dict[str, str]:
+    return {"label": label, "value": value, "note": note}
+
+
+def _capture_numbers(summary: Summary) -> list[dict[str, str]]:
+    kernels, launches = summary.metrics.get("kernel_time_s"), summary.metrics.get("kernel_launches")
+    numbers = [
+        _tile(f"captured time, {phase_name(phase)}", units.seconds(summary.budget[phase].span_s))
+        for phase in sorted(summary.budget, key=phase_rank)
+    ]
+    if kernels is not None:
+        numbers.append(_tile("kernel time", units.seconds(kernels), "summed over streams"))
+    if launches is not None:
+        numbers.append(_tile("kernel launches", units.count(launches), f"of {len(summary.kernels)} kernels"))
+    return numbers
+
+
+def _utilisation_numbers(summary: Summary) -> list[dict[str, str]]:
+    numbers = [
+        _tile(
+            f"device busy, {phase_name(phase)}", units.percent(summary.utilisation[phase].device_busy_ratio)
         )
-    if not any(numbers):
-        kernels, launches = metrics.get("kernel_time_s"), metrics.get("kernel_launches")
-        if kernels is not None:
-            numbers.append(
-                {"label": "kernel time", "value": units.seconds(kernels), "note": "summed over streams"}
-            )
-        if launches is not None:
-            numbers.append(
-                {
-                    "label": "kernel launches",
-                    "value": units.count(launches),
-                    "note": f"of {len(summary.kernels)} kernels",
-                }
-            )
-    for phase in sorted(summary.utilisation, key=phase_rank):
-        use = summary.utilisation[phase]
-        if use.device_busy_ratio is not None:
-            numbers.append(
-                {
-                    "label": f"device busy, {phase_name(phase)}",
-                    "value": units.percent(use.device_busy_ratio),
-                    "note": "",
-                }
-            )
-    for phase, label, kind in (
-        ("prefill", "of peak arithmetic in prefill", "mfu_ratio"),
-        ("decode", "of memory bandwidth in decode", "mbu_ratio"),
-    ):
-        ratio = getattr(summary.utilisation.get(phase), kind, None)
-        if ratio is not None:
-            numbers.append(
-                {
-                    "label": label,
-                    "value": units.percent(ratio),
-                    "note": "MFU" if kind == "mfu_ratio" else "MBU",
-                }
-            )
-    return [number for number in numbers if number]
+        for phase in sorted(summary.utilisation, key=phase_rank)
+        if summary.utilisation[phase].device_busy_ratio is not None
+    ]
+    prefill, decode = summary.utilisation.get("prefill"), summary.utilisation.get("decode")
+    if prefill is not None and prefill.mfu_ratio is not None:
+        numbers.append(
+            _tile("arithmetic used, prefill", units.percent(prefill.mfu_ratio), "MFU: share of the peak")
+        )
+    if decode is not None and decode.mbu_ratio is not None:
+        numbers.append(
+            _tile("bandwidth used, decode", units.percent(decode.mbu_ratio), "MBU: share of the peak")
+        )
+    return numbers
 
 
-def _number(label: str, stat: Stat | None, *, rate: bool = False) -> dict[str, str]:
+def _number(label: str, stat: Stat | None, *, rate: bool = False) -> list[dict[str, str]]:
     if stat is None:
-        return {}
+        return []
     show = units.number if rate else units.seconds
     spread = f"median of {stat.n}, {show(stat.p5)} to {show(stat.p95)}" if stat.n > 1 else "one value"
-    return {"label": label, "value": show(stat.median), "note": spread}
+    return [_tile(label, show(stat.median), spread)]

@@ -76,7 +76,7 @@ def sections_of(summary: Summary) -> list[Section]:
             "environment", "Environment", "Environment", [_table(environment_table(summary), "environment")]
         ),
         Section("stages", "Stages", "Stages", _stages(summary)),
-        Section("absent", "Not in this report", "Not here", _absent(summary)),
+        Section("absent", "Not in this report", "Missing", _absent(summary)),
         Section("methods", "How each number was made", "Methods", _methods(summary)),
     ]
     return [section for section in sections if section.blocks]
@@ -109,14 +109,14 @@ def _time(summary: Summary) -> list[Block]:
         blocks.append(_chart(charts.budget_chart({"one sample": summary.wall_clock}, "One sample, by phase")))
     table = time_table(summary)
     if table:
-        blocks += [_table(table, "time"), *_source(summary.timings.source)]
+        blocks += [_table(table, "time"), *_source(summary.sources.get("timings") or summary.timings.source)]
     return blocks
 
 
 def _budget(summary: Summary) -> list[Block]:
     if not summary.budget:
         return []
-    source = next((budget.source for budget in summary.budget.values() if budget.source), None)
+    source = summary.sources.get("nsys") or summary.sources.get("trace")
     return [
         _text("Every instant of the captured time counted once: the parts of a phase sum to its span."),
         _chart(charts.budget_chart(summary.budget)),
@@ -213,8 +213,12 @@ def _model(summary: Summary) -> list[Block]:
             f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without a formula: {uncounted}.",
             quiet=True,
         ),
-        Block("list", pairs=[(name.replace("_", " "), value) for name, value in static.conventions.items()]),
-        *_source(static.source or summary.sources.get("static")),
+        Block(
+            "list",
+            title="Counting conventions",
+            pairs=[(name.replace("_", " "), value) for name, value in static.conventions.items()],
+        ),
+        *_source(summary.sources.get("static") or static.source),
     ]
 
 
@@ -285,11 +289,11 @@ def _stages(summary: Summary) -> list[Block]:
 
 
 def _absent(summary: Summary) -> list[Block]:
-    pairs = [(name, f"needs {need.replace('`', '')}.") for name, need in missing_sections(summary)]
+    pairs = [(name[:1].upper() + name[1:], f"needs {need}.") for name, need in missing_sections(summary)]
     return [Block("list", pairs=pairs)] if pairs else []
 
 
 def _methods(summary: Summary) -> list[Block]:
-    pairs = [(kind, path) for kind, path in summary.sources.items()]
+    pairs = [(kind, f"`{path}`" if "`" not in path else path) for kind, path in summary.sources.items()]
     blocks = [_table(methods_table(summary), "methods")] if methods_table(summary) else []
-    return [*blocks, *([Block("list", title="Sources", pairs=pairs)] if pairs else [])]
+    return [*blocks, *([Block("list", title="Source files", pairs=pairs)] if pairs else [])]

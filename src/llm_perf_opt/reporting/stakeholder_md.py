@@ -5,29 +5,16 @@ from __future__ import annotations
 from llm_perf_opt import units
 from llm_perf_opt.reporting.escape import md_text
 from llm_perf_opt.reporting.markdown import bullets, section, table
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.reporting.plain_words import BOUNDS, MEASUREMENT, PHASES, in_plain_words
+from llm_perf_opt.reporting.wording import phase_rank
+from llm_perf_opt.summary.model import Finding, Stat, Summary
 
-_PHASE_WORDS = {
-    "vision": "Looking at the image",
-    "prefill": "Reading the request",
-    "decode": "Writing the answer",
-    "all": "The run as a whole",
-}
-_BOUND_WORDS = {
-    "compute": "limited by how fast the processor can calculate",
-    "memory": "limited by how fast data can be read from memory",
-    "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
-    "sync": "mostly waiting because the program stops to look at intermediate results",
-    "copy": "mostly busy moving data between the computer and the accelerator",
-    "balanced": "well balanced: calculating and reading memory take about the same time",
-    "unknown": "not decided with the data at hand",
-}
 _THREE = 3
 
 
 def stakeholder_markdown(summary: Summary) -> str:
     """Render the one-page summary."""
-    return "".join(
+    page = "".join(
         (
             "# Summary for stakeholders\n\n",
             _what(summary),
@@ -38,89 +25,150 @@ def stakeholder_markdown(summary: Summary) -> str:
             section("How far to trust this page", bullets(_trust(summary))),
         )
     )
+    return page.rstrip("\n") + "\n" + _small_units(page)
+
+
+def _small_units(page: str) -> str:
+    """Explain the units of short times that the page uses."""
+    known = {
+        " ms": "ms: thousandths of a second",
+        " µs": "µs: millionths of a second",
+        " ns": "ns: billionths of a second",
+    }
+    used = [meaning for unit, meaning in known.items() if unit in page]
+    return f"\n*{'; '.join(used)}.*\n" if used else ""
 
 
 def _what(summary: Summary) -> str:
     workload = summary.workload
-    name = md_text(workload.model or "The model")
-    where = (
-        f" on {md_text(summary.hardware.name or workload.device)}"
-        if summary.hardware.name or workload.device
+    name = md_text(workload.model) if workload.model else "the model"
+    place = summary.hardware.name or workload.device
+    where = f" on {md_text(place)}" if place else ""
+    count = (
+        f" It rests on {workload.samples} request{'s' if workload.samples != 1 else ''}."
+        if workload.samples
         else ""
     )
-    count = f" It covers {workload.samples} requests." if workload.samples else ""
-    return f"This page reports how fast {name} answers{where}, what limits it, and what would make it faster.{count}\n\n"
+    failed = (
+        ""
+        if summary.run.status == "ok"
+        else f" **The run did not complete ({summary.run.status}); what follows is what was measured until then.**"
+    )
+    return (
+        f"How fast {name} answers{where}, what limits it, and what would make it faster.{count}{failed}\n\n"
+    )
 
 
 def _speed(summary: Summary) -> str:
     timings = summary.timings
     rows = [
-        ("Time until the first word appears", timings.ttft_s, units.seconds),
-        ("Time for each further piece of text", timings.tpot_s, units.seconds),
-        ("Pieces of text per second", timings.tokens_per_s, units.number),
+        _speed_row("Time until the first word appears", timings.ttft_s),
+        _speed_row("Time for each further piece of text (about a word)", timings.tpot_s),
+        _speed_row("Pieces of text per second", timings.tokens_per_s, rate=True),
     ]
-    return table(
-        ["what", "typical", "slow case (1 in 20)"],
-        [
-            [
-                label,
-                show(stat.median),
-                show(stat.p5 if show is units.number else stat.p95) if stat.n > 1 else units.MISSING,
-            ]
-            for label, stat, show in rows
-            if stat is not None
-        ],
-        numbers=(1, 2),
-    )
+    return table(["what", "typical", "slow case (1 in 20)"], [row for row in rows if row], numbers=(1, 2))
+
+
+def _speed_row(label: str, stat: Stat | None, *, rate: bool = False) -> list[str]:
+    if stat is None:
+        return []
+    show = units.number if rate else units.seconds
+    slow = stat.p5 if rate else stat.p95
+    return [label, show(stat.median), show(slow) if stat.n > 1 else "not known"]
 
 
 def _where(summary: Summary) -> str:
-    timings = summary.timings
-    parts = [
-        ("preparing the input", timings.preprocess_s),
-        ("looking at the image", timings.vision_s),
-        ("reading the request", timings.prefill_s),
-        ("writing the answer", timings.decode_s),
-    ]
-    known = [(name, stat.median) for name, stat in parts if stat is not None]
-    total = sum(value for _, value in known)
-    if not total:
+    if summary.wall_clock is None:
         return ""
-    return table(
-        ["step", "time per request", "share"],
-        [[name, units.seconds(v), units.percent(v / total)] for name, v in known],
-        numbers=(1, 2),
-    )
+    rows = [
+        [
+            PHASES.get(part.name, md_text(part.name)),
+            units.seconds(part.seconds),
+            units.percent(part.share_ratio),
+        ]
+        for part in summary.wall_clock.parts
+    ]
+    return table(["step", "time per request", "share"], rows, numbers=(1, 2))
 
 
 def _limits(summary: Summary) -> list[str]:
+    # The whole says nothing new beside its parts.
+    phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
-        f"{_PHASE_WORDS.get(phase, md_text(phase))}: {_BOUND_WORDS[verdict.bound]}."
-        for phase, verdict in summary.verdicts.items()
+        f"{_capital(PHASES.get(phase) or md_text(phase))}: {BOUNDS[summary.verdicts[phase].bound]}."
+        for phase in sorted(phases, key=phase_rank)
     ]
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _advice(summary: Summary) -> str:
+    to_change = [finding for finding in summary.findings if finding.id not in MEASUREMENT]
+    if not to_change:
+        return "Nothing stands out in the data at hand; report.md says which further measurements would tell more.\n"
     lines = []
-    for index, finding in enumerate(summary.findings[:_THREE], 1):
-        worth = (
-            f"Saves at most {units.seconds(finding.gain_upper_s)} per request."
-            if finding.gain_upper_s is not None
-            else "Its worth cannot be bounded yet."
-        )
-        lines.append(f"{index}. **{md_text(finding.title)}.** {md_text(finding.advice)} {worth}")
-    return (
-        "\n".join(lines)
-        or "Nothing stands out in the data at hand; see report.md for what further measurements would tell.\n"
+    for place, finding in enumerate(to_change[:_THREE], 1):
+        plain = in_plain_words(finding)
+        lines.append(f"{place}. **{_sentence(plain.problem)}** {_sentence(plain.action)} {_worth(finding)}")
+    if len(to_change) < _THREE:
+        lines.append("\nThe data at hand shows no further cause with evidence.")
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return md_text(text if text.endswith((".", "!", "?")) else f"{text}.")
+
+
+def _worth(finding: Finding) -> str:
+    sure = {"high": "", "medium": " (fairly sure)", "low": " (a guess)"}[finding.confidence]
+    if finding.gain_upper_s is None:
+        return f"What it is worth cannot be bounded with the data at hand{sure}."
+    saved = units.seconds(finding.gain_upper_s)
+    if finding.gain_share_ratio is None:
+        return f"Worth at most {saved} per request{sure}."
+    whole = (
+        "of the time per request" if finding.gain_of == "a sample's wall-clock" else "of the recorded time"
     )
+    return f"Worth at most {saved}, {units.percent(finding.gain_share_ratio)} {whole}{sure}."
 
 
 def _trust(summary: Summary) -> list[str]:
-    lines = [md_text(note) for note in summary.notes]
-    unfinished = [name for name, stage in summary.stages.items() if stage.status in ("failed", "skipped")]
+    lines = []
+    if summary.workload.weights == "random":
+        lines.append(
+            "The model ran with random contents: the times are real, the text it wrote is meaningless."
+        )
+    if summary.hardware.kind == "cpu":
+        lines.append(
+            "It ran on an ordinary processor, without an accelerator; an accelerator behaves differently."
+        )
+    lines.extend(_clock_trust(summary))
+    lines.extend(MEASUREMENT[f.id] for f in summary.findings if f.id in MEASUREMENT)
+    if summary.hardware.source == "none":
+        lines.append(
+            "The speed limits of the machine are not known, so the page cannot say how far from them the model runs."
+        )
+    counted = summary.coverage.flops_counted_ratio
+    if counted is not None:
+        lines.append(f"{units.percent(counted)} of the model's calculations could be counted.")
+    unfinished = [
+        md_text(name) for name, stage in summary.stages.items() if stage.status in ("failed", "skipped")
+    ]
     if unfinished:
         lines.append(
-            f"These steps did not run: {', '.join(md_text(name) for name in unfinished)}; report.md says why."
+            f"These steps did not run: {', '.join(unfinished)}; report.md says why and how to change that."
         )
-    lines.append("Savings are upper limits: real gains are smaller, and they do not add up.")
+    lines.append("Savings are upper limits: real ones are smaller, and they overlap, so they do not add up.")
     return lines
+
+
+def _clock_trust(summary: Summary) -> list[str]:
+    stats = (summary.timings.ttft_s, summary.timings.decode_s, summary.timings.prefill_s)
+    counts = [stat.n for stat in stats if stat is not None]
+    if not counts:
+        return ["No times without recording were given, so nothing here says how long a request takes."]
+    if max(counts) == 1:
+        return ["Each time is a single value, so its uncertainty is not known."]
+    return [f"Times are the middle of {max(counts)} measurements."]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_perf_opt import units
 
@@ -19,6 +19,8 @@ class Cell:
     """A name that is shown letter by letter (kernel, module, file)."""
     strong: bool = False
     indent: int = 0
+    full: str = ""
+    """The whole name where ``text`` is a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,19 @@ class Table:
         """An empty table is not shown."""
         return bool(self.rows)
 
+    def without_empty_columns(self) -> Table:
+        """Leave out columns in which no row knows a value; the first one stays."""
+        kept = [
+            place
+            for place in range(len(self.columns))
+            if place == 0 or any(row.cells[place].text not in ("", units.MISSING) for row in self.rows)
+        ]
+        return replace(
+            self,
+            columns=[self.columns[place] for place in kept],
+            rows=[replace(row, cells=[row.cells[place] for place in kept]) for row in self.rows],
+        )
+
     @property
     def groups(self) -> list[str]:
         """Groups of the rows, in order of appearance."""
@@ -81,9 +96,9 @@ def text(value: object, *, strong: bool = False) -> Cell:
     return Cell(units.MISSING if value in (None, "") else str(value), strong=strong)
 
 
-def code(value: str, *, indent: int = 0) -> Cell:
+def code(value: str, *, indent: int = 0, full: str = "") -> Cell:
     """Return a cell that shows a name letter by letter."""
-    return Cell(value, code=True, indent=indent)
+    return Cell(value, code=True, indent=indent, full=full)
 
 
 def num(value: float | None, formatter: Callable[[float | None], str]) -> Cell:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from llm_perf_opt import units
-from llm_perf_opt.summary.model import Finding, Hardware, Summary
+from llm_perf_opt.summary.model import Finding, Hardware, Summary, Verdict
 
-PHASE_ORDER = ("preprocess", "vision", "prefill", "decode", "all")
-PHASE_NAMES = {"all": "whole capture"}
+PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
+PHASE_NAMES = {
+    "all": "whole capture",
+    "total": "whole sample",
+    "ttft": "time to first token",
+    "tpot": "one output token",
+}
 BOUND_NAMES = {
     "compute": "arithmetic (compute)",
     "memory": "memory bandwidth",
@@ -16,7 +21,6 @@ BOUND_NAMES = {
     "balanced": "balanced",
     "unknown": "not decided",
 }
-NUMBERS_OF_SUMMARY = "summary.json"
 
 
 def phase_name(phase: str | None) -> str:
@@ -89,6 +93,18 @@ def hardware_text(hardware: Hardware) -> str:
     return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
 
 
+_OUR_CLOCK = (
+    "wall-clock per sample, warmed up, device-synchronised at phase edges, no profiler attached; "
+    "median over samples and repeats"
+)
+_THEIR_CLOCK = "as given in the file; whether the run was warmed up and synchronised is not known"
+
+
+def _peak_source(summary: Summary) -> str:
+    peak = summary.hardware.peak_flops_per_s.get(summary.workload.dtype or "")
+    return peak.source if peak is not None else summary.hardware.source
+
+
 def methods(summary: Summary) -> list[tuple[str, str, str]]:
     """Return (number, how it was made, file it comes from) for the numbers this summary holds."""
     sources = summary.sources
@@ -96,8 +112,8 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             summary.wall_clock is not None,
             "times",
-            "wall-clock per sample, warmed up, device-synchronised at phase edges, no profiler attached; median over samples and repeats",
-            summary.timings.source or sources.get("timings", ""),
+            _OUR_CLOCK if summary.stages else _THEIR_CLOCK,
+            sources.get("timings") or summary.timings.source or "",
         ),
         (
             summary.static is not None,
@@ -108,13 +124,13 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             any(use.mfu_ratio is not None for use in summary.utilisation.values()),
             "MFU (model FLOPs utilisation)",
-            "counted FLOPs ÷ (wall-clock × dense peak of the data type)",
-            summary.hardware.source,
+            "counted FLOPs ÷ (mean wall-clock × dense peak of the data type)",
+            _peak_source(summary),
         ),
         (
             any(use.mbu_ratio is not None for use in summary.utilisation.values()),
             "MBU (memory bandwidth utilisation)",
-            "weights read once and KV cache ÷ (wall-clock × memory bandwidth)",
+            "weights read once and KV cache ÷ (mean wall-clock × memory bandwidth)",
             summary.hardware.bandwidth_source or summary.hardware.source,
         ),
         (
@@ -127,7 +143,7 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
             bool(summary.budget),
             "wall-clock budget",
             "every instant of the captured span counted once: kernel running, else copy, else waiting in a synchronisation, else launching, else host",
-            next((b.source for b in summary.budget.values() if b.source), ""),
+            sources.get("nsys") or sources.get("trace", ""),
         ),
         (
             any(use.device_busy_ratio is not None for use in summary.utilisation.values()),
@@ -175,39 +191,44 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
     return [(name, how, source or "") for present, name, how, source in rows if present]
 
 
+TIMELINE_NEED = (
+    "a GPU timeline: `pipeline.nsys.enable=true` on a machine with an NVIDIA GPU, or "
+    "`llm-perf-opt ingest --nsys FILE` (or `--trace FILE`)"
+)
+_STATIC_NEED = (
+    "the static model: `pipeline.static_analysis.enable=true`, or `llm-perf-opt ingest --static FILE`"
+)
+_LIMITS_NEED = (
+    f"{_STATIC_NEED}, and known hardware limits (`hardware.device`, `--device`); for kernels, Nsight Compute "
+    "counters (`pipeline.ncu.enable=true`, `--ncu DIR`)"
+)
+_CLOCK_NEED = "wall-clock timings: `llm-perf-opt run`, or `llm-perf-opt ingest --timings FILE`"
+_TRACE_NEED = "a torch profile: `pipeline.torch_profiler.enable=true`, or `llm-perf-opt ingest --trace FILE`"
+
+
 def missing_sections(summary: Summary) -> list[tuple[str, str]]:
-    """Return (section, what would produce it) for everything this summary cannot show."""
-    timeline = "a GPU timeline: `pipeline.nsys.enable=true` on a machine with an NVIDIA GPU, or `llm-perf-opt ingest --nsys FILE` (or `--trace FILE`)"
-    counting = (
-        "the static model: `pipeline.static_analysis.enable=true`, or `llm-perf-opt ingest --static FILE`"
-    )
-    rows = [
-        (
-            summary.wall_clock is None,
-            "Time per phase",
-            "wall-clock timings: `llm-perf-opt run`, or `llm-perf-opt ingest --timings FILE`",
-        ),
-        (not summary.budget, "Wall-clock budget", timeline),
-        (
-            not summary.predictions and not _kernel_counters(summary),
-            "Roofline",
-            f"{counting}, and known hardware limits (`hardware.device`, `--device`); for kernels, Nsight Compute counters (`pipeline.ncu.enable=true`, `--ncu DIR`)",
-        ),
-        (not summary.ledger, "Module ledger", counting),
-        (
-            not summary.timeline.get("lanes"),
-            "Timeline of one decode step",
-            timeline,
-        ),
-        (not summary.kernels, "Kernels", timeline),
-        (
-            not summary.operators,
-            "Operators",
-            "a torch profile: `pipeline.torch_profiler.enable=true`, or `llm-perf-opt ingest --trace FILE`",
-        ),
-        (not summary.what_if, "Other devices (what-if)", f"{counting}, and the data type"),
+    """Return (sections, what would produce them) for everything this summary cannot show."""
+    absent = [
+        (summary.wall_clock is None, "time per phase", _CLOCK_NEED),
+        (not summary.budget, "wall-clock budget", TIMELINE_NEED),
+        (not summary.timeline.get("lanes"), "timeline of one decode step", TIMELINE_NEED),
+        (not summary.kernels, "kernels", TIMELINE_NEED),
+        (not summary.predictions and not _kernel_counters(summary), "roofline", _LIMITS_NEED),
+        (not summary.ledger, "module ledger", _STATIC_NEED),
+        (not summary.what_if, "what-if on other devices", _STATIC_NEED),
+        (not summary.operators, "operators", _TRACE_NEED),
     ]
-    return [(name, need) for absent, name, need in rows if absent]
+    by_need: dict[str, list[str]] = {}
+    for is_absent, name, need in absent:
+        if is_absent:
+            by_need.setdefault(need, []).append(name)
+    return [(", ".join(names), need) for need, names in by_need.items()]
+
+
+def why(verdict: Verdict) -> str:
+    """Return a verdict's arithmetic as a sentence that does not repeat the verdict."""
+    text = verdict.arithmetic.removeprefix("not decided; ")
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _kernel_counters(summary: Summary) -> bool:

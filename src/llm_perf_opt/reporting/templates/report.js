@@ -40,13 +40,18 @@
       this.rows = [];
       for (const tr of this.body.rows) {
         if (tr.classList.contains("detail")) this.rows[this.rows.length - 1].detail = tr;
-        else this.rows.push({ tr, detail: null, children: [], parent: null, open: true, place: this.rows.length, words: tr.textContent.toLowerCase() });
+        else this.rows.push({ tr, detail: null, children: [], parent: null, open: true, place: this.rows.length, words: DataTable.words(tr) });
       }
       for (const row of this.rows) if (row.detail) row.words += " " + row.detail.textContent.toLowerCase();
       this.link();
       this.addSorting();
       this.addFolding();
       this.addTools();
+    }
+
+    static words(tr) {
+      const whole = [...tr.cells].map((cell) => cell.title).join(" ");
+      return (tr.textContent + " " + whole).toLowerCase();
     }
 
     link() {

@@ -1,0 +1,93 @@
+"""What the findings and verdicts mean, for readers who do not build models. Keys are those of the summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_perf_opt.summary.model import Finding
+
+PHASES = {
+    "preprocess": "preparing the input",
+    "vision": "looking at the image",
+    "prefill": "reading the request",
+    "decode": "writing the answer",
+    "all": "the recording as a whole",
+}
+BOUNDS = {
+    "compute": "limited by how fast the processor can calculate",
+    "memory": "limited by how fast data can be read from memory",
+    "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
+    "sync": "mostly waiting because the program stops to look at intermediate results",
+    "copy": "mostly busy moving data between the computer and the accelerator",
+    "balanced": "well balanced: calculating and reading memory take about the same time",
+    "unknown": "not decided with the data at hand",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A finding in everyday words: what is wrong, what to do."""
+
+    problem: str
+    action: str
+
+
+FINDINGS = {
+    "launch-bound": Plain(
+        "The processor waits for its next instruction",
+        "Have the engineers record the steps once and replay them as a whole, or answer several requests together.",
+    ),
+    "host-sync": Plain(
+        "The program stops to look at intermediate results",
+        "Have the engineers keep those decisions on the accelerator, so that it never has to wait.",
+    ),
+    "full-precision": Plain(
+        "The model calculates with more digits than it usually needs",
+        "Try the half-size number format and check that the answers stay as good.",
+    ),
+    "full-precision-kernels": Plain(
+        "Parts of the model calculate with more digits than they usually need",
+        "Find those parts, try the half-size number format, and check that the answers stay as good.",
+    ),
+    "unfused-elementwise": Plain(
+        "Much time goes into very small calculations",
+        "Let a compiler join them into fewer, larger ones.",
+    ),
+    "copy-kernels": Plain(
+        "Time is lost copying and converting data",
+        "Keep one number format and one layout of the data from start to end.",
+    ),
+    "copies": Plain(
+        "The accelerator waits for data from the computer",
+        "Prepare the next input while the current one is being worked on.",
+    ),
+    "kv-cache-growth": Plain(
+        "The model's working memory grows with the length of the text and slows it down",
+        "Use shorter requests or smaller images, or store that memory in a smaller number format.",
+    ),
+    "vision-dominated-ttft": Plain(
+        "Looking at the image takes most of the time before the first word",
+        "Use smaller images where quality allows, or work on several pages together.",
+    ),
+    "underfilled-grids": Plain(
+        "The pieces of work are too small to keep the accelerator busy",
+        "Answer several requests together, so that each piece is larger.",
+    ),
+    "padding-waste": Plain(
+        "Short requests are filled up to the length of long ones",
+        "Group requests of similar length.",
+    ),
+}
+"""Finding id → everyday words. A finding that is not listed is shown in its own words."""
+
+MEASUREMENT = {
+    "noisy-timings": "The measurements varied from one repetition to the next, so small differences mean nothing.",
+    "warm-up-pollution": "The first repetition was slower than the others, which makes the typical times look a little worse.",
+    "profiler-pollution": "Recording the details slowed the program down; the times on this page were taken without recording.",
+}
+"""Findings about the measurement itself: they say how far to trust the page, not what to change."""
+
+
+def in_plain_words(finding: Finding) -> Plain:
+    """Return everyday words for a finding."""
+    return FINDINGS.get(finding.id) or Plain(finding.title, finding.advice)
