@@ -24,8 +24,11 @@ SYNC_PREFIX = "[CUDA synchronization]"
 
 
 def known(values: Int64, fallback: int = UNKNOWN) -> Int64:
-    """Replace SQL NULL."""
-    return np.where(values == NULL, fallback, values)
+    """Replace SQL NULL, in place."""
+    missing = values == NULL
+    if missing.any():
+        values[missing] = fallback
+    return values
 
 
 def named(export: Export, ids: Int64, pool: TextPool, kind: str) -> Int64:

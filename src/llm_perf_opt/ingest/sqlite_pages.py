@@ -135,28 +135,47 @@ class PageReader:
         self, root: int, columns: Sequence[tuple[str, int]], text: str | None, pool: TextPool
     ) -> Decoded:
         """Decode ``columns`` (name, position in the record; ascending) of the table at page ``root``."""
-        parts: dict[str, list[Int64]] = {name: [] for name, _ in columns}
-        odd_rows: list[Int64] = []
-        odd_rowids: list[Int64] = []
-        total = 0
-        for buffer, pages in self.batches(self.leaves(root)):
+        gathered = {name: _Column() for name, _ in columns}
+        odd_rows = [np.empty(0, np.int64)]
+        odd_rowids = [np.empty(0, np.int64)]
+        total = done = 0
+        leaves = self.leaves(root)
+        for buffer, pages in self.batches(leaves):
+            done += pages
             try:
                 batch = _Batch(buffer, pages, self.page_size, self.usable)
+                expected = (total + len(batch.cell)) * len(leaves) // done
                 for name, values in batch.decode(columns, text, pool):
-                    parts[name].append(values)
+                    gathered[name].append(values, expected)
             except IndexError as error:
                 raise PagesUnsupported("a value outside its page") from error
             odd = np.flatnonzero(batch.odd)
             odd_rows.append(odd + total)
             odd_rowids.append(batch.rowids(odd))
             total += len(batch.cell)
-        empty = np.empty(0, np.int64)
-        return Decoded(
-            # One column at a time, so that the pieces of the others are the only thing held twice.
-            {name: np.concatenate(parts.pop(name)) if parts[name] else empty for name, _ in columns},
-            np.concatenate(odd_rows) if odd_rows else empty,
-            np.concatenate(odd_rowids) if odd_rowids else empty,
-        )
+        whole = {name: column.values() for name, column in gathered.items()}
+        return Decoded(whole, np.concatenate(odd_rows), np.concatenate(odd_rowids))
+
+
+class _Column:
+    """A column that grows in place: pieces joined at the end would touch all its memory twice."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(0, np.int64)
+        self._rows = 0
+
+    def append(self, values: Int64, expected: int) -> None:
+        """Add rows; ``expected`` is how many there may be in the end."""
+        rows = self._rows + len(values)
+        if rows > len(self._room):
+            room = np.empty(max(rows, expected + expected // 32), np.int64)  # untouched memory costs nothing
+            room[: self._rows] = self._room[: self._rows]
+            self._room = room
+        self._room[self._rows : rows] = values
+        self._rows = rows
+
+    def values(self) -> Int64:
+        return self._room[: self._rows]
 
 
 class _Batch:
