@@ -15,7 +15,7 @@ import pytest
 from llm_perf_opt.analysis.attribution import attribute, by_innermost, by_path_and_name, by_range_and_name
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.nsys_schema import open_export
-from llm_perf_opt.ingest.nsys_sqlite import read_nsys_sqlite
+from llm_perf_opt.ingest.nsys_sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.ingest.timeline import OpKind, Timeline
 from tests.unit.nsys_exports import MARK, START_END, call, kernel, nvtx, process_id, thread_id, write_export
 
@@ -157,6 +157,31 @@ def test_correlation_ids_are_counted_per_process(tmp_path: Path) -> None:
     timeline = read_nsys_sqlite(write_export(tmp_path / "x.sqlite", tables, NAMES))
     assert ranges_of_ops(timeline) == ["first", "second"]
     assert timeline.ops.device.tolist() == [0, 1]
+
+
+def test_a_process_that_is_not_stated_is_the_only_one(tmp_path: Path) -> None:
+    tables = {
+        KERNEL: [kernel(100, 110, 7, 1, globalPid=None)],
+        RUNTIME: [call(10, 20, 7, 3)],
+        NVTX: [nvtx(0, 50, "decode")],
+    }
+    timeline = read_nsys_sqlite(write_export(tmp_path / "x.sqlite", tables, NAMES))
+    assert ranges_of_ops(timeline) == ["decode"]
+
+
+def test_the_quick_look_gives_the_same_totals(tmp_path: Path) -> None:
+    kernels = [kernel(10 * i, 10 * i + 1 + i % 7, i, 1 + i % 2) for i in range(1000)]
+    path = write_export(tmp_path / "x.sqlite", {KERNEL: kernels}, NAMES)
+    expected = {
+        "gemm": (500, sum(1 + i % 7 for i in range(0, 1000, 2))),
+        "softmax": (500, sum(1 + i % 7 for i in range(1, 1000, 2))),
+    }
+    for use_pages in (True, False):
+        totals = read_kernel_totals(path, use_pages=use_pages)
+        assert {one.name: (one.count, one.total_ns) for one in totals.kernels} == expected
+    empty = read_kernel_totals(write_export(tmp_path / "y.sqlite", {NVTX: [nvtx(0, 1, "x")]}))
+    assert empty.kernels == ()
+    assert empty.warnings
 
 
 def test_devices_are_numbered_as_the_machine_does(tmp_path: Path) -> None:

@@ -203,6 +203,8 @@ def _ordered_ops(
     order = order_by_time(start, end)
     start, end, kind, size = start[order], end[order], kind[order], size[order]
     process, correlation = joined("process")[order], joined("correlation")[order]
+    if len(call_process) and (process < 0).any() and int(call_process.min()) == int(call_process.max()):
+        process[process < 0] = call_process[0]  # not stated, but there is only one
     launch = launching_rows(call_process, call_correlation, calls.start_ns, process, correlation)
     del correlation
     inside = np.where(launch >= 0, range_of_call[launch], UNKNOWN) if len(calls) else launch
