@@ -1,0 +1,150 @@
+"""The wheel works from any directory, and what ships is complete; reference pages follow the code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    source = tmp_path_factory.mktemp("source") / "tree"
+    # A copy, so that building leaves nothing in the checkout.
+    import shutil
+
+    shutil.copytree(
+        repository,
+        source,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(
+            ".venv", ".git", "tmp", "build", "*.egg-info", ".*_cache", "__pycache__"
+        ),
+    )
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--wheel-dir", str(out), str(source)],
+        check=True, timeout=200, capture_output=True,
+    )  # fmt: skip
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheel_holds_presets_schema_templates_and_data(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for wanted in (
+        "llm_perf_opt/conf/config.yaml",
+        "llm_perf_opt/conf/profiling/README.md",
+        "llm_perf_opt/conf/model/deepseek_ocr/arch/deepseek_ocr.default.yaml",
+        "llm_perf_opt/hardware/catalogue.yaml",
+        "llm_perf_opt/analysis/kernel_families.yaml",
+        "llm_perf_opt/summary/summary.schema.json",
+        "llm_perf_opt/py.typed",
+    ):
+        assert wanted in names, wanted
+    assert any(name.endswith(".j2") for name in names)
+
+
+def test_the_installed_wheel_runs_from_any_directory(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--target", str(site), str(wheel)],
+        check=True, timeout=200, capture_output=True,
+    )  # fmt: skip
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "llm_perf_opt", "run", "model=llama_tiny", "pipeline.torch_profiler.enable=false", "hardware.probe=false"],
+        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = next((elsewhere / "tmp" / "runs").glob("*/report.html"))
+    assert report.stat().st_size < 3_000_000
+    where = subprocess.run(
+        [sys.executable, "-c", "import llm_perf_opt; print(llm_perf_opt.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=elsewhere,
+    )
+    assert str(site) in where.stdout
+
+
+def test_reference_pages_and_schema_are_up_to_date(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/generate-docs.py", "--check"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_dependency_is_pinned(repository: Path) -> None:
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (repository / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    import re
+
+    for requirement in [
+        *project["dependencies"],
+        *project["optional-dependencies"]["dev"],
+        *project["optional-dependencies"]["ncu"],
+    ]:
+        name = re.split(r"[<>=;\[ ]", requirement)[0].lower().replace("_", "-")
+        assert name in pinned, name
+
+
+def test_make_targets_and_ci_call_each_other(repository: Path) -> None:
+    assert "make test" in (repository / ".ci" / "run").read_text()
+    assert os.access(repository / ".ci" / "run", os.X_OK)
+    readme = (repository / "README.md").read_text()
+    assert "make profile" in readme
+    assert "make test" in readme
+
+
+@pytest.mark.contract("B13")
+def test_B13_documentation_shows_only_the_unified_schema(repository: Path) -> None:
+    from llm_perf_opt.config.legacy import LEGACY_KEYS
+
+    for page in [repository / "README.md", *(repository / "docs").glob("*.md")]:
+        text = page.read_text()
+        if page.name == "configuration.md":
+            text = text.split("## Keys of earlier releases")[0]
+        for entry in LEGACY_KEYS:
+            old = entry.old.removesuffix(".*")
+            assert f" {old}=" not in text, (page.name, old)
+            assert f"`{old}" not in text, (page.name, old)
+
+
+def test_every_environment_variable_is_documented(repository: Path) -> None:
+    import re
+
+    used = set()
+    for path in (repository / "src").rglob("*.py"):
+        used |= set(re.findall(r"LLM_PERF_OPT_[A-Z_]*[A-Z]", path.read_text()))
+    documented = "".join(path.read_text() for path in (repository / "docs").glob("*.md"))
+    assert {name for name in used if name not in documented} == set()
+
+
+def test_links_between_documents_exist(repository: Path) -> None:
+    import re
+
+    for page in [
+        repository / "README.md",
+        repository / "CONTRIBUTING.md",
+        *(repository / "docs").glob("*.md"),
+    ]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith(("http", "mailto")):
+                assert (page.parent / target).exists(), (page.name, target)
