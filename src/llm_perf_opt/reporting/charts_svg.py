@@ -29,8 +29,9 @@ _THEME = {
 # Text on a filled bar: white on the two darkest colours of the light theme, near-black elsewhere (at least 4.5:1).
 _INK_LIGHT = ("#ffffff", "#14171a", "#14171a", "#14171a", "#14171a", "#14171a", "#ffffff", "#14171a")
 
-# Code points that XML 1.0 does not allow, and lone surrogates: kernel names and model output may hold them.
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+# Code points that XML 1.0 does not allow, lone surrogates, and marks that reverse the reading direction of what
+# follows: kernel names and model output may hold them.
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
 
 _WIDE = frozenset("mwMWQO@%&GDHNUCRABKVXYZPESTFL—…")
 _NARROW = frozenset("iljtfrI.,:;'|!()[] ·")

@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -72,8 +73,16 @@ def render_page(
 
 def safe_json(value: object) -> str:
     """Return JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return visible("".join(_JSON_MARKS.get(character, character) for character in text))
+    text = json.dumps(_visible_texts(value), ensure_ascii=False, separators=(",", ":"))
+    return "".join(_JSON_MARKS.get(character, character) for character in text)
+
+
+def _visible_texts(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {visible(str(key)): _visible_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible_texts(item) for item in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _printable(value: object) -> object:
