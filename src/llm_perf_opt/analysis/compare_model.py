@@ -1,0 +1,177 @@
+"""What a comparison of two sides says, as plain values: the JSON of ``llm-perf-opt compare``.
+
+A is the base, B is what it is held against; every ratio is B ÷ A. ``None`` means "not known".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+SCHEMA_VERSION = "1.0"
+
+Better = Literal["lower", "higher"]
+Outcome = Literal["better", "worse", "no difference shown", "not enough data", "only in A", "only in B"]
+GateStatus = Literal["passed", "regression", "undecided", "not enough data"]
+MatchKind = Literal["exact", "renamed", "retyped", "family", "only in A", "only in B"]
+
+
+@dataclass(slots=True)
+class SideInfo:
+    """One side: a run, an ingested capture, or several runs of one configuration."""
+
+    name: str
+    """What the reports call it."""
+    paths: list[str]
+    """Directories it was read from."""
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    samples: int | None = None
+    runs: int = 1
+
+
+@dataclass(slots=True)
+class Difference:
+    """Something about the two sides that is not the same, besides the measurements."""
+
+    what: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(slots=True)
+class MetricChange:
+    """One metric of the whole side, with the statistics of its raw measurements where there are any."""
+
+    name: str
+    unit: str
+    """``s``, ``1/s``, ``ratio`` or ``count``."""
+    better: Better
+    a: float | None
+    """Mean over the samples of their medians."""
+    b: float | None
+    ratio: float | None
+    """B ÷ A: Hodges–Lehmann estimate over the blocks; a plain quotient without repeats."""
+    low_ratio: float | None
+    """Lower end of the bootstrap interval of ``ratio``."""
+    high_ratio: float | None
+    p_value: float | None
+    """Two-sided exact rank test of "no change"."""
+    blocks: Literal["rounds", "repeats", "samples"] | None
+    """What was resampled and ranked; ``None``: too few measurements for either."""
+    n: int
+    """Blocks: pairs for ``rounds`` and ``samples``; repeats of the side that has fewer."""
+    outcome: Outcome
+    note: str | None = None
+
+
+@dataclass(slots=True)
+class PhaseChange:
+    """One fact about a phase: a verdict, a share, a part of its budget."""
+
+    phase: str
+    what: str
+    unit: str
+    a: float | str | None
+    b: float | str | None
+    ratio: float | None = None
+
+
+@dataclass(slots=True)
+class ModuleChange:
+    """One row of both ledgers."""
+
+    module: str
+    phase: str
+    depth: int
+    a_s: float | None
+    b_s: float | None
+    ratio: float | None
+    source: str | None
+    """Where both times come from; says so when the two sides were measured differently."""
+    a_launches: int | None = None
+    b_launches: int | None = None
+    a_flops: float | None = None
+    b_flops: float | None = None
+
+
+@dataclass(slots=True)
+class FamilyChange:
+    """All kernels of one family and phase."""
+
+    family: str
+    phase: str | None
+    a_s: float | None
+    b_s: float | None
+    ratio: float | None
+    a_launches: int | None
+    b_launches: int | None
+    a_share_ratio: float | None = None
+    """Of all kernel time of A: comparable even when the captures differ in length."""
+    b_share_ratio: float | None = None
+
+
+@dataclass(slots=True)
+class KernelChange:
+    """Kernels of A and the kernels of B that do the same work."""
+
+    label: str
+    matched: MatchKind
+    """``exact`` name; ``renamed``: same function with other tiles, template values or architecture; ``retyped``: also
+    other element types; ``family``: what is left of a family in a phase, taken together."""
+    family: str
+    phase: str | None
+    a_names: list[str]
+    b_names: list[str]
+    a_s: float | None
+    b_s: float | None
+    ratio: float | None
+    a_launches: int | None
+    b_launches: int | None
+    per_launch_ratio: float | None
+    """Mean time of a launch, B ÷ A: comparable even when the captures differ in length."""
+
+
+@dataclass(slots=True)
+class GateResult:
+    """What a gate decided."""
+
+    metric: str
+    limit_ratio: float
+    """Worst B ÷ A that is allowed."""
+    status: GateStatus
+    ratio: float | None
+    low_ratio: float | None
+    high_ratio: float | None
+    p_value: float | None
+    """One-sided rank test of "no worse than the limit"."""
+    reason: str
+
+
+@dataclass(slots=True)
+class Method:
+    """How the statistics were made, so that they can be made again."""
+
+    confidence_ratio: float
+    alpha: float
+    resamples: int
+    seed: int
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The root of ``comparison.json``."""
+
+    a: SideInfo
+    b: SideInfo
+    method: Method
+    schema_version: str = SCHEMA_VERSION
+    notes: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    metrics: list[MetricChange] = field(default_factory=list)
+    phases: list[PhaseChange] = field(default_factory=list)
+    modules: list[ModuleChange] = field(default_factory=list)
+    families: list[FamilyChange] = field(default_factory=list)
+    kernels: list[KernelChange] = field(default_factory=list)
+    gates: list[GateResult] = field(default_factory=list)
