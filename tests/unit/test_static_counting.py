@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from static_support import BATCH, CONTEXT, PROMPT, count_both, count_text, meta_model, small_config
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import Cache
 
@@ -20,6 +19,7 @@ from llm_perf_opt.analysis.static_counts import expected_distinct_experts
 from llm_perf_opt.analysis.static_model import build_static, kv_bytes, kv_layers, own_flops, own_weight_bytes
 from llm_perf_opt.workloads.counting import count_phase, model_tree
 from llm_perf_opt.workloads.meta_shapes import quick_result
+from tests.unit.static_support import BATCH, CONTEXT, PROMPT, count_both, count_text, meta_model, small_config
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LATENT = {

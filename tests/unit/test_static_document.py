@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_workloads import model_config
 
 from llm_perf_opt.analysis.static_conventions import Conventions
 from llm_perf_opt.analysis.static_document import StaticDocument
@@ -17,9 +16,11 @@ from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.static import find_static, load_document, load_static, save_document
 from llm_perf_opt.reporting.static_report import render_static_report, static_charts
 from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.model import Hardware, Peak
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 from llm_perf_opt.workloads.static_run import StaticCounter
+from tests.unit.small_workloads import model_config
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +107,14 @@ def test_both_conventions_are_named_in_the_document() -> None:
     assert words["attention"].startswith("halved")
     assert words["head_positions"].startswith("all")
     assert words["rotary"].startswith("per_layer")
+
+
+def test_a_device_with_limits_gets_a_roofline_and_its_memory_as_a_level(document: StaticDocument) -> None:
+    peak = Peak(1e13, "test")
+    device = Hardware("Test GPU", "gpu", {"bfloat16": peak}, 1e12, "user", memory_bytes=2.0**24)
+    charts = static_charts(document, device)
+    assert "Test GPU" in charts["roofline.svg"]
+    assert "Test GPU" in charts["memory_by_context.svg"]
+    unknown = Hardware("Test GPU", "gpu", {"float16": peak}, 1e12, "user")
+    assert "roofline.svg" not in static_charts(document, unknown)
+    assert "roofline.svg" not in static_charts(document)

@@ -13,6 +13,7 @@ import torch
 
 from llm_perf_opt.analysis.static_conventions import Conventions
 from llm_perf_opt.analysis.static_document import StaticDocument
+from llm_perf_opt.analysis.static_tree import weights_by_component
 from llm_perf_opt.config.schema import ImageMode, InferConfig, ModelConfig
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
@@ -173,3 +174,12 @@ def test_every_phase_is_covered_and_the_tree_adds_up(document: StaticDocument) -
         inner = facts.flops - sum(row.flops.get(phase, 0) for row in leaves if row.name)
         # What is not in a leaf is attention and expert products, done by the modules above.
         assert 0 <= inner < facts.flops
+
+
+def test_weights_by_component_add_up_to_what_a_phase_reads(document: StaticDocument) -> None:
+    static = document.static
+    for phase, facts in static.phases.items():
+        parts = weights_by_component(static.modules, phase)
+        assert sum(parts.values()) == pytest.approx(facts.weight_bytes)
+    assert weights_by_component(static.modules, "vision")["sam"] == 2 * 95_569_152
+    assert set(weights_by_component(static.modules, "decode")) == {"language_model", "lm_head"}

@@ -62,7 +62,8 @@ def own_weight_bytes(count: PhaseCount, tree: ModelTree) -> dict[str, float]:
     own: dict[str, float] = {}
     for name, reader in count.params_read.items():
         param = params[name]
-        module = param.module if param.experts else reader
+        # Reads outside any module's forward (a method called by itself) belong to the parameter's owner.
+        module = param.module if param.experts or not reader else reader
         own[module] = own.get(module, 0) + param.nbytes * _share_read(param, count)
     for name, (module, _rows, nbytes) in count.rows_read.items():
         if name not in count.params_read:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_perf_opt.summary.model import StaticModule
@@ -105,3 +105,28 @@ def _label(group: list[_Node]) -> str:
             runs.append([number])
     parts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"{', '.join(parts)} ×{len(group)}"
+
+
+def weights_by_component(modules: Sequence[StaticModule], phase: str) -> dict[str, float]:
+    """Return bytes of weights a phase reads, by component: each label's topmost modules, summed."""
+    found: dict[str, float] = {}
+    by_name = {module.name: module for module in modules}
+    for module in modules:
+        label = module.component
+        above = _parent_module(module.name, by_name)
+        if label is None or (above is not None and above.component == label):
+            continue
+        found[label] = found.get(label, 0.0) + module.weight_bytes.get(phase, 0.0)
+        if above is not None and above.component is not None:
+            # A labelled module inside another one: its weights belong to the inner label alone.
+            found[above.component] = found.get(above.component, 0.0) - module.weight_bytes.get(phase, 0.0)
+    return {label: value for label, value in found.items() if value > 0}
+
+
+def _parent_module(name: str, by_name: Mapping[str, StaticModule]) -> StaticModule | None:
+    """Nearest listed module above, the unlabelled root left out."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name and name in by_name:
+            return by_name[name]
+    return None

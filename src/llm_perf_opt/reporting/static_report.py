@@ -6,32 +6,56 @@ from collections.abc import Iterable, Sequence
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.static_document import StaticDocument
-from llm_perf_opt.analysis.static_tree import TreeRow, fold_tree
-from llm_perf_opt.reporting.charts import bytes_chart, component_chart, memory_chart
+from llm_perf_opt.analysis.static_tree import TreeRow, fold_tree, weights_by_component
+from llm_perf_opt.reporting.charts import bytes_chart, component_chart, memory_chart, phase_roofline
+from llm_perf_opt.reporting.charts_bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.escape import md_text
+from llm_perf_opt.summary.model import Hardware, Static
 
 COMPONENTS_CHART = "flops_by_component.svg"
+COMPONENT_BYTES_CHART = "weights_by_component.svg"
 BYTES_CHART = "bytes_by_phase.svg"
+ROOFLINE_CHART = "roofline.svg"
 MEMORY_CHART = "memory_by_context.svg"
 KV_CHART = "kv_by_context.svg"
 
+Curves = dict[str, list[tuple[float, float]]]
 
-def static_charts(document: StaticDocument) -> dict[str, str]:
-    """Return the plots as file name → SVG."""
-    memory: dict[str, list[tuple[float, float]]] = {}
-    cache: dict[str, list[tuple[float, float]]] = {}
+
+def static_charts(document: StaticDocument, hardware: Hardware | None = None) -> dict[str, str]:
+    """Return the plots as file name → SVG; the roofline needs a device with known limits."""
+    static, dtype = document.static, document.model.get("dtype")
+    charts = {
+        COMPONENTS_CHART: component_chart(static),
+        COMPONENT_BYTES_CHART: _weights_chart(static),
+        BYTES_CHART: bytes_chart(static),
+    }
+    if hardware is not None and dtype in hardware.peak_flops_per_s and hardware.bandwidth_bytes_per_s:
+        title = f"Roofline by phase: {hardware.name or 'this device'}, {dtype}"
+        charts[ROOFLINE_CHART] = phase_roofline(static, hardware, dtype, {}, title=title)
+    memory: Curves = {}
+    cache: Curves = {}
     for row in document.resident:
         name = f"batch {row.batch_size}"
         memory.setdefault(name, []).append((row.context_tokens, row.total_bytes))
         cache.setdefault(name, []).append((row.context_tokens, row.kv_bytes))
-    charts = {
-        COMPONENTS_CHART: component_chart(document.static),
-        BYTES_CHART: bytes_chart(document.static),
-    }
     if memory:
-        charts[MEMORY_CHART] = memory_chart(memory, {})
+        sizes = (
+            {hardware.name or "device": hardware.memory_bytes} if hardware and hardware.memory_bytes else {}
+        )
+        charts[MEMORY_CHART] = memory_chart(memory, sizes)
         charts[KV_CHART] = memory_chart(cache, {}, "KV cache against context length")
     return charts
+
+
+def _weights_chart(static: Static) -> str:
+    """Draw the weights each phase reads, by component, from the top modules of each."""
+    rows = []
+    for phase in static.phases:
+        parts = weights_by_component(static.modules, phase)
+        rows.append(StackedRow(phase, [Segment(label, value) for label, value in parts.items()]))
+    drawn = [row for row in rows if any(part.value for part in row.segments)]
+    return stacked_bars("Weights read by component", drawn, formatter=units.size)
 
 
 def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()) -> str:
@@ -44,7 +68,7 @@ def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()
         "## Work per phase",
         _phases(document),
         _totals(document),
-        *_images(charts, COMPONENTS_CHART, BYTES_CHART),
+        *_images(charts, COMPONENTS_CHART, COMPONENT_BYTES_CHART, BYTES_CHART, ROOFLINE_CHART),
         "## Conventions",
         _conventions(document),
         "## Parameters and components",

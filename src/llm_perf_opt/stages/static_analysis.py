@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from llm_perf_opt.analysis.static_document import StaticDocument
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
+    from llm_perf_opt.summary.model import Hardware
     from llm_perf_opt.workloads.base import ModelAdapter
     from llm_perf_opt.workloads.static_run import StaticCounter
 
@@ -33,6 +34,8 @@ MEASURING_STAGES = ("torch_profiler", "direct_inference")
 """Stages whose timings are divided by this stage's numbers."""
 JSON_NAME = "static_compute.json"
 REPORT_NAME = "static_compute.md"
+HARDWARE_NAME = "hardware.json"
+"""At the root of the run: the device's limits, written before the stages start."""
 _KEY = f"pipeline.{NAME}"
 
 
@@ -198,7 +201,7 @@ def _write(context: StageContext, config: StaticAnalysisConfig, document: Static
     if not config.write_reports:
         return [save_document(context.artifacts.tmp_dir(NAME) / JSON_NAME, document)]
     folder = context.artifacts.out_dir(NAME)
-    charts = static_charts(document)
+    charts = static_charts(document, _hardware(context.artifacts.root / HARDWARE_NAME))
     files = [save_document(folder / JSON_NAME, document)]
     files += [atomic_write_text(folder / name, svg) for name, svg in charts.items()]
     report = render_static_report(document, charts=list(charts))
@@ -232,6 +235,16 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
         LOGGER.warning("no static count at the shapes of the samples: %s", error.message)
         return []
     return [save_document(context.artifacts.tmp_dir(NAME) / RUN_SHAPES_NAME, document)]
+
+
+def _hardware(path: Path) -> Hardware | None:
+    """Read the run's device, when it is known."""
+    import json
+
+    from llm_perf_opt.summary.codec import from_plain
+    from llm_perf_opt.summary.model import Hardware
+
+    return from_plain(Hardware, json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def analyse(config: AppConfig, stage: StaticAnalysisConfig) -> StaticDocument:
