@@ -207,6 +207,10 @@ def _explain(summary: Summary, captures: Captures, dtype: str | None, catalogue:
     summary.ledger = build_ledger(summary.static, summary.timings, summary.hardware, dtype, device_times)
     summary.verdicts = judge(summary)
     summary.findings = find_all(summary)
+    if captures.ncu_facts:
+        from llm_perf_opt.analysis.vendor_gains import vendor_rules
+
+        summary.vendor_rules = vendor_rules(summary, captures.ncu_facts, captures.ncu_matches)
     if summary.static is not None and dtype is not None:
         from llm_perf_opt.analysis.what_if import what_if
         from llm_perf_opt.hardware.catalogue import load_catalogue

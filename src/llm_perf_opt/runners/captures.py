@@ -15,6 +15,7 @@ from llm_perf_opt.runners.sources import Sources
 from llm_perf_opt.summary.model import Budget, Kernel, Operator
 
 if TYPE_CHECKING:
+    from llm_perf_opt.analysis.ncu_facts import NcuKernelFacts
     from llm_perf_opt.analysis.timeline_summary import TimelineFacts
 
 LOGGER = logging.getLogger("llm_perf_opt.captures")
@@ -37,6 +38,9 @@ class Captures:
     has_time_axis: bool = False
     device_name: str | None = None
     dtype: str | None = None
+    ncu_facts: list[NcuKernelFacts] = field(default_factory=list)
+    ncu_matches: dict[str, str] = field(default_factory=dict)
+    """ncu kernel name → nsys kernel name."""
 
 
 def read_captures(sources: Sources, clock: WallClock | None, notes: list[str], *, strict: bool) -> Captures:
@@ -133,6 +137,7 @@ def _add_ncu(captures: Captures, path: Path, notes: list[str]) -> None:
     capture = read_ncu(path)
     facts = analyse_ncu(capture)
     matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in captures.kernels)))
+    captures.ncu_facts, captures.ncu_matches = facts, matches
     captures.kernels = enrich_kernels(
         captures.kernels, facts, matches, lambda name: (short_name(name), family_of(name))
     )

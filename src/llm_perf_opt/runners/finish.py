@@ -27,7 +27,7 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     """Summarise and report a run, also one that failed or was interrupted."""
     summary = assemble_run(outcome.run_dir)
     report = save_and_render(summary, outcome.run_dir)
-    write_capture_tables(run_sources(outcome.run_dir), outcome.run_dir)
+    write_capture_tables(summary, run_sources(outcome.run_dir), outcome.run_dir)
     print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
 

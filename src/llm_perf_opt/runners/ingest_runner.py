@@ -67,7 +67,7 @@ def ingest(options: argparse.Namespace) -> int:
     )
     summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
     report = save_and_render(summary, out)
-    write_capture_tables(sources, out)
+    write_capture_tables(summary, sources, out)
     print_result(summary, report, quiet=False, as_json=options.json)
     return 0
 

@@ -72,7 +72,5 @@ def run_sources(run_dir: Path) -> Sources:
         static=find_static(run_dir),
         trace=_first(run_dir / "torch_profiler" / "trace.json.gz", run_dir / "torch_profiler" / "trace.json"),
         nsys=sqlite or ((summary_csv,) if summary_csv is not None else ()),
-        ncu=ncu_dir
-        if (ncu_dir.is_dir() and any(ncu_dir.rglob("*.ncu-rep"))) or any(ncu_dir.rglob("*.csv"))
-        else None,
+        ncu=ncu_dir if any(ncu_dir.rglob("*.ncu-rep")) or any(ncu_dir.rglob("*.csv")) else None,
     )

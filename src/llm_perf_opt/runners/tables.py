@@ -6,12 +6,13 @@ from pathlib import Path
 
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.runners.sources import Sources
+from llm_perf_opt.summary.model import Summary
 
 PERFETTO_NAME = "timeline.perfetto.json.gz"
 
 
-def write_capture_tables(sources: Sources, out_dir: Path) -> list[Path]:
-    """Write kernel and range tables (Parquet and CSV) and the attributed timeline of every nsys capture."""
+def write_capture_tables(summary: Summary, sources: Sources, out_dir: Path) -> list[Path]:
+    """Write tables (Parquet and CSV) and the attributed timeline of nsys captures, and the pages of ncu captures."""
     from llm_perf_opt.ingest.nsys import read_nsys
     from llm_perf_opt.ingest.timeline import Timeline
     from llm_perf_opt.reporting.timeline_files import write_perfetto, write_tables
@@ -26,4 +27,30 @@ def write_capture_tables(sources: Sources, out_dir: Path) -> list[Path]:
         files.extend(write_tables(found, folder))
         if isinstance(found, Timeline):
             files.append(write_perfetto(found, folder / PERFETTO_NAME))
-    return files
+    return [*files, *_write_ncu_pages(summary, sources, out_dir)]
+
+
+def _write_ncu_pages(summary: Summary, sources: Sources, out_dir: Path) -> list[Path]:
+    """Write a page per profiled kernel, tables, roofline and histogram."""
+    if sources.ncu is None:
+        return []
+    from llm_perf_opt.analysis.kernel_match import match_kernels
+    from llm_perf_opt.analysis.kernel_names import short_name
+    from llm_perf_opt.analysis.kernels import family_of
+    from llm_perf_opt.analysis.ncu_facts import analyse_ncu
+    from llm_perf_opt.analysis.vendor_gains import rank
+    from llm_perf_opt.ingest.ncu import read_ncu
+    from llm_perf_opt.reporting.ncu_report import write_ncu_pages
+
+    try:
+        facts = analyse_ncu(read_ncu(sources.ncu))
+    except InputError:
+        return []  # said in the summary's notes already
+    matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in summary.kernels)))
+    return write_ncu_pages(
+        facts,
+        out_dir / "ncu",
+        matches=matches,
+        namer=lambda name: (short_name(name), family_of(name)),
+        ranked=rank(summary, facts, matches),
+    )

@@ -502,6 +502,26 @@ class Finding:
 
 
 @dataclass(slots=True)
+class VendorRule:
+    """One of NVIDIA's rules about a kernel, turned into time."""
+
+    kernel: str
+    """Readable kernel name."""
+    phase: str | None
+    rule: str
+    """Name of the rule in Nsight Compute."""
+    text: str
+    """NVIDIA's words."""
+    estimated_ratio: float | None
+    """Share of the kernel's time NVIDIA estimates could be saved."""
+    share_ratio: float | None
+    """The kernel's share of the phase's wall-clock."""
+    gain_upper_s: float | None
+    """Estimate × share × (time to first token for prefill, time per output token for decode, else per sample)."""
+    arithmetic: str
+
+
+@dataclass(slots=True)
 class WhatIf:
     """Roofline floors of the same model elsewhere."""
 
@@ -545,6 +565,8 @@ class Summary:
     ledger: list[LedgerRow] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    vendor_rules: list[VendorRule] = field(default_factory=list)
+    """NVIDIA's rules, the largest possible gain first; gains of one kernel do not add up."""
     what_if: list[WhatIf] = field(default_factory=list)
     repeat_spread: dict[str, Stat] = field(default_factory=dict)
     """Phase → time of each repeat ÷ median of the same sample's repeats (no unit): how noisy the machine was."""
