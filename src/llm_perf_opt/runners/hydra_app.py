@@ -21,7 +21,7 @@ from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.config.store import CONF_DIR, register_schema
-from llm_perf_opt.errors import LlmPerfError
+from llm_perf_opt.errors import InputError, LlmPerfError
 from llm_perf_opt.logs import Verbosity
 from llm_perf_opt.profiling.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.profiling.vendor.hydra_values import override
@@ -76,10 +76,19 @@ def _check_names(config: AppConfig) -> None:
 
     if config.workload_command.command is None:
         load_adapter(config.model, config.infer)
+        _check_checkpoint(config)
     if config.hardware.device is not None or config.hardware.catalogue is not None:
         catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
         if config.hardware.device is not None:
             catalogue.named(config.hardware.device)
+
+
+def _check_checkpoint(config: AppConfig) -> None:
+    """Look for a checkpoint that is named as a path; ``organisation/name`` may be on a hub."""
+    path = config.model.path
+    if path is None or not path.startswith(("/", ".", "~")) or Path(path).expanduser().exists():
+        return
+    raise InputError(f"model.path={path} does not exist", hint="give the checkpoint's directory", key="model.path")
 
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> None:
