@@ -22,6 +22,13 @@ BOUNDS = {
     "balanced": "well balanced: calculating and reading memory take about the same time",
     "unknown": "not decided with the data at hand",
 }
+STAGES = {
+    "static_analysis": "counting the model's calculations",
+    "torch_profiler": "timing the model and recording its operations",
+    "nsys": "recording what the accelerator does",
+    "ncu": "measuring single programs on the accelerator",
+    "direct_inference": "answering the requests without measuring",
+}
 
 
 @dataclass(frozen=True, slots=True)

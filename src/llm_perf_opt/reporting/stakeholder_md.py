@@ -5,7 +5,7 @@ from __future__ import annotations
 from llm_perf_opt import units
 from llm_perf_opt.reporting.escape import md_text
 from llm_perf_opt.reporting.markdown import bullets, section, table
-from llm_perf_opt.reporting.plain_words import BOUNDS, MEASUREMENT, PHASES, in_plain_words
+from llm_perf_opt.reporting.plain_words import BOUNDS, MEASUREMENT, PHASES, STAGES, in_plain_words
 from llm_perf_opt.reporting.wording import phase_rank
 from llm_perf_opt.summary.model import Finding, Stat, Summary
 
@@ -154,11 +154,13 @@ def _trust(summary: Summary) -> list[str]:
     if counted is not None:
         lines.append(f"{units.percent(counted)} of the model's calculations could be counted.")
     unfinished = [
-        md_text(name) for name, stage in summary.stages.items() if stage.status in ("failed", "skipped")
+        STAGES.get(name) or md_text(name)
+        for name, stage in summary.stages.items()
+        if stage.status in ("failed", "skipped")
     ]
     if unfinished:
         lines.append(
-            f"These steps did not run: {', '.join(unfinished)}; report.md says why and how to change that."
+            f"These steps did not run: {'; '.join(unfinished)}. report.md says why and how to change that."
         )
     lines.append("Savings are upper limits: real ones are smaller, and they overlap, so they do not add up.")
     return lines

@@ -48,9 +48,9 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("data type", workload.dtype),
         ("batch size", workload.batch_size),
         ("samples", workload.samples),
-        ("prompt tokens", units.number(workload.prompt_tokens) if workload.prompt_tokens else None),
-        ("of which image tokens", units.number(workload.image_tokens) if workload.image_tokens else None),
-        ("new tokens", units.number(workload.new_tokens) if workload.new_tokens else None),
+        ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
+        ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
+        ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
 
