@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.ingest.kineto_columns import packed_fields, plucked_fields
-from llm_perf_opt.ingest.kineto_decode import Args, Event, PieceDecoder, microseconds_to_ns, repair
+from llm_perf_opt.ingest.kineto_decode import PieceDecoder, microseconds_to_ns, repair
+from llm_perf_opt.ingest.kineto_events import Args, Event
 from llm_perf_opt.ingest.kineto_stream import EventStream, outline
 from tests.unit.kineto_traces import LAYOUTS, write
 

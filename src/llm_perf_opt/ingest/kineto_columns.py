@@ -17,16 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from llm_perf_opt.ingest.kineto_decode import (
-    ABSENT,
-    EXACT_BELOW_US,
-    AnyEvent,
-    Args,
-    Event,
-    Instant,
-    Metadata,
-    microseconds_to_ns,
-)
+from llm_perf_opt.ingest.kineto_decode import EXACT_BELOW_US, microseconds_to_ns
+from llm_perf_opt.ingest.kineto_events import ABSENT, AnyEvent, Args, Event, MemoryArgs, Metadata
 
 Column = npt.NDArray[Any]
 Fields = Mapping[str, Column]
@@ -87,6 +79,19 @@ class _Ids(dict[Any, float]):
         return number
 
 
+class _Groups(dict[str, Callable[[Any], None]]):
+    """Category → how to add an event to its list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: dict[str, list[Any]] = {}
+
+    def __missing__(self, category: str) -> Callable[[Any], None]:
+        members = self.members[category] = []
+        append = self[category] = members.append
+        return append
+
+
 class Columns:
     """Everything of a trace that is kept."""
 
@@ -127,14 +132,10 @@ class Columns:
 
     def add(self, events: list[AnyEvent]) -> None:
         """Sort a piece's events into the tables. The events are used up."""
-        groups: dict[str, list[Any]] = {}
+        groups = _Groups()
         for event in events:
-            group = groups.get(event.cat)
-            if group is None:
-                groups[event.cat] = [event]
-            else:
-                group.append(event)
-        for category, members in groups.items():
+            groups[event.cat](event)
+        for category, members in groups.members.items():
             self.counts[category] += len(members)
             if category == METADATA:
                 self._add_metadata(members)
@@ -146,7 +147,7 @@ class Columns:
 
     # --- columns of one category -------------------------------------------------------------------------
 
-    def _fields(self, events: list[Event]) -> Fields:
+    def _fields(self, events: list[Any]) -> Fields:
         names = self.names
         for event in events:
             event.name = names[event.name]
@@ -182,13 +183,15 @@ class Columns:
             name=fields["name"],
             device=_either(fields["device"], fields["pid"]),
             stream=_either(fields["stream"], fields["tid"]),
-            bytes=fields["bytes"] if kind != KERNEL else np.full(len(fields["ts"]), -1),
+            bytes=fields["bytes"] if kind != KERNEL else np.full(len(fields["ts"]), ABSENT),
             correlation=fields["correlation"],
             external=_external(fields),
         )
 
     def _add_memory(self, events: list[Any]) -> None:
-        reports = [event for event in events if isinstance(event, Instant) and event.name == "[memory]"]
+        reports = [
+            event for event in events if event.name == "[memory]" and isinstance(event.args, MemoryArgs)
+        ]
         if not reports:
             return
         time = np.array([event.ts for event in reports])
@@ -229,20 +232,17 @@ def _either(first: Column, second: Column) -> Column:
 _ENCODER = msgspec.msgpack.Encoder()
 _FLOAT64_TAG = 0xCB
 _EVENT_FIELDS = ("name", "pid", "tid", "ts", "dur")
-_ARGS_FIELDS = tuple(field.name for field in msgspec.structs.fields(Args))
 
 
 @functools.lru_cache(maxsize=256)
 def _record_type(category: str) -> np.dtype[Any]:
     """Layout of one encoded event of a category: where each number lies, and the tags of those that may be text."""
     record = _ENCODER.encode(Event(cat=category, name=0.0))
-    behind = {field.name: _ENCODER.encode(field.encode_name) for field in msgspec.structs.fields(Args)}
-    behind |= {name: _ENCODER.encode(name) for name in _EVENT_FIELDS}
+    behind = {name: _ENCODER.encode(name) for name in _EVENT_FIELDS}
+    args = {field.name: _ENCODER.encode(field.encode_name) for field in msgspec.structs.fields(Args)}
     start_of_args = record.index(_ENCODER.encode("args"))
-    tags = {
-        name: record.index(key, start_of_args if name in _ARGS_FIELDS else 0) + len(key)
-        for name, key in behind.items()
-    }
+    tags = {name: record.index(key) + len(key) for name, key in behind.items()}
+    tags |= {name: record.index(key, start_of_args) + len(key) for name, key in args.items()}
     return np.dtype(
         {
             "names": ["pid_tag", "tid_tag", *tags],
@@ -253,7 +253,7 @@ def _record_type(category: str) -> np.dtype[Any]:
     )
 
 
-def packed_fields(events: list[Event]) -> Fields | None:
+def packed_fields(events: list[Any]) -> Fields | None:
     """Read the columns of events of one category through MessagePack; ``None`` where records differ in size."""
     record = _record_type(events[0].cat)
     text = _ENCODER.encode(events)
@@ -264,16 +264,16 @@ def packed_fields(events: list[Event]) -> Fields | None:
     rows = np.frombuffer(text, dtype=record, offset=header)
     if not all((rows[tag] == _FLOAT64_TAG).all() for tag in ("pid_tag", "tid_tag")):
         return None
-    return {name: rows[name].astype(np.float64) for name in (*_EVENT_FIELDS, *_ARGS_FIELDS)}
+    return {name: rows[name].astype(np.float64) for name in record.names or () if not name.endswith("_tag")}
 
 
-def plucked_fields(events: list[Event]) -> Fields:
+def plucked_fields(events: list[Any]) -> Fields:
     """Read the same columns attribute by attribute; ids that are text stay text."""
     fields: dict[str, Column] = {}
     for name in _EVENT_FIELDS:
         values = [getattr(event, name) for event in events]
         numeric = name not in ("pid", "tid") or all(isinstance(value, float) for value in values)
         fields[name] = np.array(values, dtype=np.float64 if numeric else object)
-    for name in _ARGS_FIELDS:
+    for name in Args.__struct_fields__:
         fields[name] = np.array([getattr(event.args, name) for event in events], dtype=np.float64)
     return fields

@@ -11,111 +11,28 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.ingest.kineto_events import (
+    EXACT_TYPES,
+    FAST_TYPES,
+    AnyEvent,
+    Args,
+    ExactEvent,
+    ExactInstant,
+    MemoryArgs,
+    Metadata,
+    NameArgs,
+)
+
 EXACT_BELOW_US = float(2**43)
 """A float64 below this holds microseconds with three decimals without losing the last one."""
-ABSENT = -1.0
-
-
-class Args(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of a complete event that are used. Numbers are floats (exact up to 2**53) for a reason: see
-    ``kineto_columns``, which relies on every record having the same size.
-    """
-
-    correlation: float = ABSENT
-    external: float = msgspec.field(default=ABSENT, name="External id")
-    external_lower: float = msgspec.field(default=ABSENT, name="external id")
-    """The same, as torch before 1.12 spells it on device events."""
-    device: float = ABSENT
-    stream: float = ABSENT
-    bytes: float = ABSENT
-
-
-class MemoryArgs(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of an allocator's report."""
-
-    allocated: float = msgspec.field(default=ABSENT, name="Total Allocated")
-    device_type: float = msgspec.field(default=ABSENT, name="Device Type")
-    device_id: float = msgspec.field(default=ABSENT, name="Device Id")
-
-
-class NameArgs(msgspec.Struct, gc=False, frozen=True):
-    """The arguments of metadata that names a process or thread."""
-
-    label: Any = msgspec.field(default=None, name="name")
-
-
-class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """Something with a beginning and a duration: all that is counted."""
-
-    cat: str = ""
-    name: float | str = ""
-    """The text; ``kineto_columns`` puts the number of the name here."""
-    pid: float | str = ABSENT
-    tid: float | str = ABSENT
-    ts: float = 0.0
-    dur: float = 0.0
-    args: Args = Args()
-
-
-class _ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """The same fields in the same order, with the time stamp as written."""
-
-    cat: str = ""
-    name: float | str = ""
-    pid: float | str = ABSENT
-    tid: float | str = ABSENT
-    ts: Decimal = Decimal(0)
-    dur: float = 0.0
-    args: Args = Args()
-
-
-class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    """A point in time: what an allocator reports, markers."""
-
-    cat: str = ""
-    name: str = ""
-    ts: float = 0.0
-    args: MemoryArgs = MemoryArgs()
-
-
-class _ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
-    cat: str = ""
-    name: str = ""
-    ts: Decimal = Decimal(0)
-    args: MemoryArgs = MemoryArgs()
-
-
-class Metadata(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
-    """The name of a process or thread."""
-
-    cat: ClassVar[str] = "metadata"
-    name: str = ""
-    pid: float | str = ABSENT
-    tid: float | str = ABSENT
-    args: NameArgs = NameArgs()
-
-
-def _ignored(tag: str, category: str) -> Any:
-    """A type for events of one phase that are only counted; nothing of them is kept."""
-    return msgspec.defstruct(
-        f"Ignored_{tag}", [], tag_field="ph", tag=tag, gc=False, namespace={"cat": category}
-    )
-
-
-# Kineto writes X, i, M and the arrows from launch to kernel (s, f); the rest of the Chrome format is here so that
-# one foreign event does not send its whole piece down the slow path.
-_IGNORED = tuple(_ignored(tag, "flow") for tag in "stf") + tuple(
-    _ignored(tag, "other") for tag in "BECbenSTpFNODRcVvPI(),"
-)
-AnyEvent = Event | Instant | Metadata
 
 
 class BadPiece(Exception):
@@ -123,7 +40,7 @@ class BadPiece(Exception):
 
 
 class PieceDecoder:
-    """Decode ``[event, …]``; fields of unexpected types (numbers as text, null) are taken where they make sense."""
+    """Decode ``[event, …]``, fast where the fields have the types torch writes."""
 
     def __init__(self, *, exact: bool = False) -> None:
         self.exact = exact
@@ -140,7 +57,7 @@ class PieceDecoder:
             raise BadPiece(str(error)) from error
 
     def _relative(self, events: list[Any]) -> list[AnyEvent]:
-        timed = [event for event in events if isinstance(event, _ExactEvent | _ExactInstant)]
+        timed = [event for event in events if isinstance(event, ExactEvent | ExactInstant)]
         if not self.origin_us:
             self.origin_us = int(next((event.ts for event in timed if event.ts), Decimal(0)))
         origin = self.origin_us
@@ -149,6 +66,7 @@ class PieceDecoder:
         return events
 
     def _decode_lenient(self, text: bytes | memoryview) -> list[AnyEvent]:
+        """Take fields of unexpected types (numbers as text, null) where they make sense."""
         try:
             values = _LOOSE.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -162,13 +80,13 @@ class PieceDecoder:
         return events
 
 
-def _decoder(*kinds: Any) -> msgspec.json.Decoder[list[Any]]:
-    kind: Any = functools.reduce(operator.or_, (*kinds, Metadata, *_IGNORED))
+def _decoder(kinds: Sequence[Any]) -> msgspec.json.Decoder[list[Any]]:
+    kind: Any = functools.reduce(operator.or_, kinds)
     return msgspec.json.Decoder(list[kind])
 
 
-_FAST = _decoder(Event, Instant)
-_EXACT = _decoder(_ExactEvent, _ExactInstant)
+_FAST = _decoder(FAST_TYPES)
+_EXACT = _decoder(EXACT_TYPES)
 _LOOSE = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 
 
@@ -193,10 +111,10 @@ def _event_from(value: Mapping[str, Any]) -> Any:
     if phase == "M":
         return Metadata(name, pid, tid, NameArgs(args.get("name")))
     if phase == "i":
-        return _ExactInstant(cat, name, ts, MemoryArgs(**_numbers(args, MemoryArgs)))
+        return ExactInstant(cat, name, ts, MemoryArgs(**_numbers(args, MemoryArgs)))
     if phase != "X":
         cat = "other"
-    return _ExactEvent(
+    return ExactEvent(
         cat, name, pid, tid, ts, float(_number(value.get("dur"), 0)), Args(**_numbers(args, Args))
     )
 

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.errors import InputError
-from llm_perf_opt.ingest.kineto_decode import AnyEvent, BadPiece, PieceDecoder, repair
+from llm_perf_opt.ingest.kineto_decode import BadPiece, PieceDecoder, repair
+from llm_perf_opt.ingest.kineto_events import AnyEvent
 from llm_perf_opt.ingest.kineto_window import Window
 
 Codes = npt.NDArray[np.uint8]
