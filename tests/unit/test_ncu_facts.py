@@ -30,7 +30,6 @@ def quantity(value: float, unit: str = "") -> Quantity:
 
 def launch(metrics: dict[str, Quantity], kernel: str = "k(int)", **more: object) -> NcuLaunch:
     fields: dict[str, object] = {
-        "function": "k",
         "launch_id": "0",
         "process_id": "1",
         "grid": (340, 1, 1),

@@ -14,7 +14,6 @@ from llm_perf_opt.ingest.ncu_types import (
     Quantity,
     RowMetrics,
     WideColumns,
-    function_name,
     parse_dimensions,
 )
 from llm_perf_opt.ingest.vendor_units import (
@@ -64,11 +63,11 @@ def require_columns(header: Row, names: Iterable[str], path: Path) -> None:
         )
 
 
-def _launch(cells: Mapping[str, str], path: Path) -> NcuLaunch:
+def launch_from_cells(cells: Mapping[str, str], path: Path) -> NcuLaunch:
+    """Return a launch without metrics, from the leading columns of a row."""
     kernel = cells.get("Kernel Name", "")
     return NcuLaunch(
         kernel=kernel,
-        function=function_name(kernel),
         launch_id=cells.get("ID", ""),
         process_id=cells.get("Process ID", ""),
         grid=parse_dimensions(cells.get("Grid Size")),
@@ -103,6 +102,29 @@ def uses_decimal_comma(
         f"{path} mixes decimal comma ({comma}) and decimal point ({point})",
         hint="export it again, without opening it in a spreadsheet in between",
         path=str(path),
+    )
+
+
+def metric_key(section: str, item: str, name: str) -> str:
+    """Return the metric's id where the file has it, else ``section/item/label``."""
+    both = _ID_IN_LABEL.match(name)
+    if both:
+        return both.group(2)
+    if "__" in name or section == "Command line profiler metrics":
+        return name
+    return "/".join(part for part in (section, item, name) if part)
+
+
+def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule:
+    """Return what a rule row says."""
+    percent = parse_number(cells.get("Estimated Speedup") or "", decimal_comma=decimal_comma)
+    return NcuRule(
+        section=cells.get("Section Name") or "",
+        name=cells["Rule Name"],
+        kind=cells.get("Rule Type") or "",
+        text=" ".join((cells.get("Rule Description") or "").split()),
+        speedup_ratio=None if percent is None else percent / 100,
+        speedup_scope=cells.get("Estimated Speedup Type") or None,
     )
 
 
@@ -164,18 +186,14 @@ class _LongReader:
     def _switch(self, key: tuple[str, ...], row: Row) -> None:
         launch = self.launches.get(key)
         if launch is None:
-            launch = self.launches[key] = _launch(dict(zip(self._header, row, strict=False)), self._path)
+            launch = self.launches[key] = launch_from_cells(
+                dict(zip(self._header, row, strict=False)), self._path
+            )
         self._last_key, self._rules = key, launch.rules
-        self._metrics = launch.metrics  # type: ignore[assignment]  # made as a dict by _launch
+        self._metrics = launch.metrics  # type: ignore[assignment]  # made as a dict by launch_from_cells
 
     def _metric_key(self, place: tuple[str, str, str]) -> str:
-        both = _ID_IN_LABEL.match(place[2])
-        if both:
-            found = both.group(2)
-        elif "__" in place[2] or place[0] == "Command line profiler metrics":
-            found = place[2]
-        else:
-            found = "/".join(part for part in place if part)
+        found = metric_key(*place)
         self._names[place] = found
         return found
 
@@ -189,15 +207,7 @@ class _LongReader:
 
     def _add_rule(self, row: Row) -> None:
         cells = dict(zip(self._header, row, strict=False))
-        percent = parse_number(cells.get("Estimated Speedup", ""), decimal_comma=self._decimal_comma)
-        rule = NcuRule(
-            section=cells.get("Section Name", ""),
-            name=cells["Rule Name"],
-            kind=cells.get("Rule Type", ""),
-            text=" ".join(cells.get("Rule Description", "").split()),
-            speedup_ratio=None if percent is None else percent / 100,
-            speedup_scope=cells.get("Estimated Speedup Type") or None,
-        )
+        rule = rule_from_cells(cells, decimal_comma=self._decimal_comma)
         if rule not in self._rules:
             self._rules.append(rule)
 
@@ -235,7 +245,7 @@ def read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]
     leading = [(name, columns[index]) for index, name in enumerate(header) if name in LEADING_COLUMNS]
     launches = []
     for number in range(len(whole)):
-        launch = _launch({name: column[number] for name, column in leading}, path)
+        launch = launch_from_cells({name: column[number] for name, column in leading}, path)
         launch.metrics = RowMetrics(wide, number)
         launches.append(launch)
     return launches
@@ -272,13 +282,29 @@ def _wide_columns(
 
 
 _NOT_PLAIN = re.compile("[nN_]")
+_ODD = re.compile(r"[^-+0-9.,eE\n]|,(?!\d{3}(?!\d))|\d{4},|\.\d*,")
 
 
 def _plain_numbers(cells: Sequence[str]) -> list[float | None] | None:
-    """Read a column of plain numbers; ``None`` when a cell needs a closer look (``n/a``, ``1,234``, text)."""
+    """Read a column of ordinary numbers; ``None`` when a cell needs a closer look (text, ``23,42``)."""
     try:
         values: list[float | None] = list(map(float, cells))
     except ValueError:
-        return None
+        return _grouped_numbers(cells)
     # float() also takes "nan", "inf" and "1_000", which are not measurements.
     return None if _NOT_PLAIN.search("".join(cells)) else values
+
+
+def _grouped_numbers(cells: Sequence[str]) -> list[float | None] | None:
+    """Read a column with well-formed thousands separators and ``n/a``."""
+    joined = "\n".join(cells)
+    holes = "n/a" in joined
+    if _ODD.search(joined.replace("n/a", "") if holes else joined):
+        return None
+    try:
+        if not holes:
+            return list(map(float, joined.replace(",", "").split("\n")))
+        texts = joined.replace(",", "").split("\n")
+        return [None if text == "n/a" else float(text) for text in texts]
+    except ValueError:
+        return None

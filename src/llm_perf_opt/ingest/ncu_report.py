@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.ncu_merge import complete_from_metrics
-from llm_perf_opt.ingest.ncu_types import NcuCapture, NcuLaunch, NcuRule, Quantity, function_name
+from llm_perf_opt.ingest.ncu_types import NcuCapture, NcuLaunch, NcuRule, Quantity
 from llm_perf_opt.ingest.vendor_units import parse_unit
 
 INSTALL_HINT = (
@@ -75,7 +75,6 @@ def _launch(module: Any, action: Any, number: int, path: Path) -> NcuLaunch:
         raise _unreadable(path, "it is cut: a kernel in it has no name")
     launch = NcuLaunch(
         kernel=kernel,
-        function=action.name(module.IAction.NameBase_FUNCTION) or function_name(kernel),
         launch_id=str(number),
         process_id="",
         grid=None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,8 +42,6 @@ class NcuLaunch:
 
     kernel: str
     """Name as ncu prints it (often without namespaces and casts)."""
-    function: str
-    """Name without template arguments, parameters and return type."""
     launch_id: str
     process_id: str
     grid: tuple[int, int, int] | None
@@ -65,6 +64,11 @@ class NcuLaunch:
     """MD5 of the kernel's nsys name, from the same folder name: a sure key."""
     notes: list[str] = field(default_factory=list)
     """What was wrong or left out while reading."""
+
+    @property
+    def function(self) -> str:
+        """Name without template arguments, parameters and return type."""
+        return function_name(self.kernel)
 
 
 @dataclass(slots=True)
@@ -121,6 +125,7 @@ _OPERATOR = re.compile(r"\boperator\s*(?:\(\)|<<=?|>>=?|->\*?|[<>=!+\-*/%&|^~]=?
 _UNNAMED = re.compile(r"(?<![\w>])<unnamed>::|(?<=::)<unnamed>::|unnamed>::|\(anonymous namespace\)::")
 
 
+@functools.lru_cache(maxsize=8192)
 def function_name(kernel: str) -> str:
     """Return the bare function name of a demangled name: ``void ns::f<T>(int)`` → ``f``.
 
@@ -147,6 +152,7 @@ def function_name(kernel: str) -> str:
 _DIMENSIONS = re.compile(r"\(?\s*(\d[\d,.']*)\s*[,;x]\s*(\d+)\s*[,;x]\s*(\d+)\s*\)?")
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_dimensions(text: str | None) -> tuple[int, int, int] | None:
     """Read ``(152, 4, 1)``."""
     match = _DIMENSIONS.fullmatch(text.strip()) if text else None
