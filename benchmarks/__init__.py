@@ -1,0 +1,1 @@
+"""Ratios against peers, each measured in one run on one machine."""
