@@ -287,6 +287,18 @@ def test_activities_on_a_gpu_are_kept(tmp_path: Path) -> None:
     assert usable_activities(TorchProfilerConfig(), app) == (("cpu", "cuda"), [])
 
 
+def test_the_report_has_the_operators_as_ranked_and_cut(tmp_path: Path) -> None:
+    from llm_perf_opt.runners.captures import read_captures
+    from llm_perf_opt.runners.sources import run_sources
+
+    for number, kept in enumerate((True, False)):
+        run = Run(tmp_path / str(number), rank_by=RankBy.calls, max_operators=2, export_trace=kept)
+        operators = read_captures(run_sources(run.root), None, [], strict=True).operators
+        assert [(operator.phase, operator.name) for operator in operators] == [
+            (row["phase"], row["name"]) for row in run.profile["operators"]
+        ]
+
+
 # --- before the run --------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from llm_perf_opt.summary.model import Budget, Kernel, Operator
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu_facts import NcuKernelFacts
     from llm_perf_opt.analysis.timeline_summary import TimelineFacts
+    from llm_perf_opt.ingest.torch_profile import TorchProfile
 
 LOGGER = logging.getLogger("llm_perf_opt.captures")
 
@@ -80,10 +81,26 @@ def _add_trace(captures: Captures, path: Path, notes: list[str]) -> None:
     from llm_perf_opt.analysis.timeline_summary import summarise_timeline
     from llm_perf_opt.ingest.kineto import read_kineto
 
+    profile = _profile_beside(path)
+    if profile is not None:
+        captures.operators = profile.operators
+        if profile.trace is None:
+            return
     capture = read_kineto(path)
-    captures.operators = operator_records(capture.operators, capture.timeline, attribute(capture.timeline))
+    if profile is None:
+        captures.operators = operator_records(
+            capture.operators, capture.timeline, attribute(capture.timeline)
+        )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
+
+
+def _profile_beside(path: Path) -> TorchProfile | None:
+    """Return the stage's own table of operators, ranked and cut as configured; a foreign trace has none."""
+    from llm_perf_opt.ingest.torch_profile import PROFILE_NAME, read_profile
+
+    profile = path.with_name(PROFILE_NAME)
+    return read_profile(profile) if profile.is_file() else None
 
 
 def _add_nsys(

@@ -70,7 +70,11 @@ def run_sources(run_dir: Path) -> Sources:
             run_dir / "torch_profiler" / "timings.json", run_dir / "direct_inference" / "timings.json"
         ),
         static=find_static(run_dir),
-        trace=_first(run_dir / "torch_profiler" / "trace.json.gz", run_dir / "torch_profiler" / "trace.json"),
+        trace=_first(
+            run_dir / "torch_profiler" / "trace.json.gz",
+            run_dir / "torch_profiler" / "trace.json",
+            run_dir / "torch_profiler" / "profile.json",  # operators only: the trace was not kept
+        ),
         nsys=sqlite or ((summary_csv,) if summary_csv is not None else ()),
         ncu=ncu_dir if any(ncu_dir.rglob("*.ncu-rep")) or any(ncu_dir.rglob("*.csv")) else None,
     )

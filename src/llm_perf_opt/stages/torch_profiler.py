@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.files import atomic_write_json
+from llm_perf_opt.ingest.torch_profile import PROFILE_NAME
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
 from llm_perf_opt.stages.torch_profiler_config import (
     NAME,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 TIMINGS_NAME = "timings.json"
 TRACE_NAME = "trace.json.gz"
-PROFILE_NAME = "profile.json"
 MEMORY_NAME = "memory.json"
 INPUTS_NAME = "inputs.json"
 _NAMED = 3
