@@ -112,7 +112,10 @@ def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool) -> Row:
     if counted:
         cells += [
             text(kernel.bound),
-            text(kernel.agreement if kernel.vendor_verdict else None),
+            Cell(
+                (kernel.agreement or "see details") if kernel.vendor_verdict else units.MISSING,
+                full=kernel.vendor_verdict or "",
+            ),
             num(kernel.counters.get("intensity_flops_per_byte"), units.number),
             num(kernel.counters.get("achieved_flops_per_s"), units.flops_per_s),
             num(kernel.counters.get("dram_ratio"), units.percent),

@@ -15,13 +15,15 @@ from markupsafe import Markup, escape
 
 from llm_perf_opt import __version__, units
 from llm_perf_opt.reporting.escape import visible
-from llm_perf_opt.reporting.html_sections import Section, sections_of
+from llm_perf_opt.reporting.html_blocks import Section
+from llm_perf_opt.reporting.html_sections import sections_of
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
     coverage_facts,
     gain_text,
     phase_name,
     phase_rank,
+    sentence,
     title_of,
     why,
     workload_facts,
@@ -134,7 +136,7 @@ def _opening(summary: Summary) -> dict[str, Any]:
         "run_id": summary.run.id,
         "status": summary.run.status,
         "facts": workload_facts(summary),
-        "notes": summary.notes,
+        "notes": [sentence(note) for note in summary.notes],
         "unfinished": [
             (name, stage.status) for name, stage in summary.stages.items() if stage.status != "ok"
         ],

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
-
-from markupsafe import Markup
 
 from llm_perf_opt import units
 from llm_perf_opt.reporting import charts
@@ -22,42 +18,25 @@ from llm_perf_opt.reporting.content_detail import (
     what_if_table,
 )
 from llm_perf_opt.reporting.content_time import budget_table, static_table, time_table, utilisation_table
+from llm_perf_opt.reporting.html_blocks import (
+    Block,
+    Section,
+    chart_block,
+    points_block,
+    source_block,
+    table_block,
+    text_block,
+)
 from llm_perf_opt.reporting.tables import Table
 from llm_perf_opt.reporting.wording import BOUND_NAMES, hardware_text, missing_sections, phase_name
 from llm_perf_opt.summary.model import Summary
+
+__all__ = ["Block", "Section", "sections_of"]
 
 MOST_KERNELS = 500
 MOST_OPERATORS = 400
 MOST_MODULES = 1500
 MOST_DEVICES = 600
-
-
-@dataclass(slots=True)
-class Block:
-    """A piece of a section: text, a chart, a table, or a list of pairs."""
-
-    kind: str
-    id: str = ""
-    text: str = ""
-    quiet: bool = False
-    svg: Markup = field(default_factory=Markup)
-    points: Mapping[str, Any] = field(default_factory=dict)
-    """Details of a chart's marks, by the name the mark carries."""
-    table: Table | None = None
-    title: str = ""
-    label: str = ""
-    filter: bool = False
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Section:
-    """A heading with its blocks; ``short`` is its name in the navigation."""
-
-    id: str
-    title: str
-    short: str
-    blocks: list[Block] = field(default_factory=list)
 
 
 def sections_of(summary: Summary) -> list[Section]:
@@ -73,7 +52,10 @@ def sections_of(summary: Summary) -> list[Section]:
         Section("operators", "Operators", "Operators", _operators(summary)),
         Section("what-if", "What if: the same model elsewhere", "What if", _what_if(summary)),
         Section(
-            "environment", "Environment", "Environment", [_table(environment_table(summary), "environment")]
+            "environment",
+            "Environment",
+            "Environment",
+            [table_block(environment_table(summary), "environment")],
         ),
         Section("stages", "Stages", "Stages", _stages(summary)),
         Section("absent", "Not in this report", "Missing", _absent(summary)),
@@ -82,34 +64,18 @@ def sections_of(summary: Summary) -> list[Section]:
     return [section for section in sections if section.blocks]
 
 
-def _text(value: str, *, quiet: bool = False) -> Block:
-    return Block("text", text=value, quiet=quiet)
-
-
-def _chart(svg: str) -> Block:
-    # Charts escape every text they draw, so their markup is ours.
-    return Block("chart", svg=Markup(svg))
-
-
-def _points(name: str, svg: str, points: Mapping[str, Any]) -> Block:
-    return Block("points", id=name, svg=Markup(svg), points=points)
-
-
-def _table(table: Table, name: str, title: str = "", *, filter: bool = False) -> Block:
-    return Block("table", id=f"table-{name}", table=table, title=title, label=title or name, filter=filter)
-
-
-def _source(path: str | None) -> list[Block]:
-    return [_text(f"From {path}.", quiet=True)] if path else []
-
-
 def _time(summary: Summary) -> list[Block]:
     blocks = []
     if summary.wall_clock is not None:
-        blocks.append(_chart(charts.budget_chart({"one sample": summary.wall_clock}, "One sample, by phase")))
+        blocks.append(
+            chart_block(charts.budget_chart({"one sample": summary.wall_clock}, "One sample, by phase"))
+        )
     table = time_table(summary)
     if table:
-        blocks += [_table(table, "time"), *_source(summary.sources.get("timings") or summary.timings.source)]
+        blocks += [
+            table_block(table, "time"),
+            *source_block(summary.sources.get("timings") or summary.timings.source),
+        ]
     return blocks
 
 
@@ -118,21 +84,21 @@ def _budget(summary: Summary) -> list[Block]:
         return []
     source = summary.sources.get("nsys") or summary.sources.get("trace")
     return [
-        _text("Every instant of the captured time counted once: the parts of a phase sum to its span."),
-        _chart(charts.budget_chart(summary.budget)),
-        _table(budget_table(summary), "budget"),
-        *_source(source),
+        text_block("Every instant of the captured time counted once: the parts of a phase sum to its span."),
+        chart_block(charts.budget_chart({phase_name(phase): each for phase, each in summary.budget.items()})),
+        table_block(budget_table(summary), "budget"),
+        *source_block(source),
     ]
 
 
 def _hardware(summary: Summary) -> list[Block]:
-    blocks = [_text(hardware_text(summary.hardware))]
+    blocks = [text_block(hardware_text(summary.hardware))]
     rooflines = [*_phase_roofline(summary), *_kernel_roofline(summary)]
     table = utilisation_table(summary)
     if not rooflines and not table and summary.hardware.source == "none":
         return []
     if table:
-        blocks.append(_table(table, "utilisation"))
+        blocks.append(table_block(table, "utilisation"))
     return blocks + rooflines
 
 
@@ -141,7 +107,7 @@ def _phase_roofline(summary: Summary) -> list[Block]:
     if static is None or dtype is None or not summary.predictions:
         return []
     svg = charts.phase_roofline(static, summary.hardware, dtype, summary.predictions, focusable=True)
-    return [_points("phase-point", svg, {name: _phase_point(summary, name) for name in static.phases})]
+    return [points_block("phase-point", svg, {name: _phase_point(summary, name) for name in static.phases})]
 
 
 def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
@@ -169,7 +135,7 @@ def _kernel_roofline(summary: Summary) -> list[Block]:
     if not drawn or not compute or not memory:
         return []
     svg = charts.kernel_roofline(summary.kernels, compute=compute, memory=memory, focusable=True)
-    return [_points("kernel-point", svg, drawn)]
+    return [points_block("kernel-point", svg, drawn)]
 
 
 def _roofs(summary: Summary) -> tuple[list[charts.Roof], list[charts.Roof]]:
@@ -202,14 +168,14 @@ def _model(summary: Summary) -> list[Block]:
     active = static.params.active_per_token
     uncounted = ", ".join(static.coverage.uncounted_ops[:12]) or "none"
     return [
-        _text(
+        text_block(
             f"{units.count(static.params.total)} parameters ({parts})"
             + (f", {units.count(active)} active per token" if active is not None else "")
             + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
         ),
-        _table(static_table(summary), "model"),
-        *([_chart(charts.component_chart(static))] if static.components else []),
-        _text(
+        table_block(static_table(summary), "model"),
+        *([chart_block(charts.component_chart(static))] if static.components else []),
+        text_block(
             f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without a formula: {uncounted}.",
             quiet=True,
         ),
@@ -218,7 +184,7 @@ def _model(summary: Summary) -> list[Block]:
             title="Counting conventions",
             pairs=[(name.replace("_", " "), value) for name, value in static.conventions.items()],
         ),
-        *_source(summary.sources.get("static") or static.source),
+        *source_block(summary.sources.get("static") or static.source),
     ]
 
 
@@ -227,17 +193,19 @@ def _modules(summary: Summary) -> list[Block]:
     modules = [row for row in summary.ledger if row.depth > 0]
     blocks = []
     if components:
-        blocks.append(_table(ledger_table(components), "components", "Components", filter=True))
+        blocks.append(table_block(ledger_table(components), "components", "Components", filter=True))
     if modules:
         shown = ledger_table(modules[:MOST_MODULES], tree=True)
         table = Table(shown.columns, shown.rows, len(modules) - len(shown.rows))
-        blocks.append(_table(table, "modules", "Module tree", filter=True))
+        blocks.append(table_block(table, "modules", "Module tree", filter=True))
     return blocks
 
 
 def _timeline_title(summary: Summary) -> str:
     phase = summary.timeline.get("phase")
-    return "Timeline of one decode step" if phase == "decode" else f"Timeline ({phase_name(phase or 'all')})"
+    if phase is None:
+        return "Timeline of a part of the capture"
+    return "Timeline of one decode step" if phase == "decode" else f"Timeline of {phase_name(phase)}"
 
 
 def _timeline(summary: Summary) -> list[Block]:
@@ -245,7 +213,7 @@ def _timeline(summary: Summary) -> list[Block]:
         return []
     span = summary.timeline.get("span_s")
     title = f"{_timeline_title(summary)}, {units.seconds(span)}"
-    return [_chart(charts.timeline_chart(summary.timeline, title))]
+    return [chart_block(charts.timeline_chart(summary.timeline, title))]
 
 
 def _kernels(summary: Summary) -> list[Block]:
@@ -253,9 +221,9 @@ def _kernels(summary: Summary) -> list[Block]:
         return []
     shown = summary.kernels[:MOST_KERNELS]
     table = kernel_table(shown, left_out=len(summary.kernels) - len(shown))
-    blocks = [_table(family_table(summary), "families", "By family")] if summary.kernel_families else []
+    blocks = [table_block(family_table(summary), "families", "By family")] if summary.kernel_families else []
     source = ", ".join(summary.sources[kind] for kind in ("nsys", "trace", "ncu") if kind in summary.sources)
-    return [*blocks, _table(table, "kernels", "By time", filter=True), *_source(source)]
+    return [*blocks, table_block(table, "kernels", "By time", filter=True), *source_block(source)]
 
 
 def _operators(summary: Summary) -> list[Block]:
@@ -265,12 +233,12 @@ def _operators(summary: Summary) -> list[Block]:
     phased = any(op.phase for op in summary.operators)
     table = operator_table(shown, left_out=len(summary.operators) - len(shown), phased=phased)
     return [
-        _text(
+        text_block(
             "From one profiled pass; the profiler adds time of its own, so compare shares, not seconds. "
             "Self leaves out what an operator called; total includes it."
         ),
-        _table(table, "operators", filter=True),
-        *_source(summary.sources.get("trace")),
+        table_block(table, "operators", filter=True),
+        *source_block(summary.sources.get("trace")),
     ]
 
 
@@ -278,14 +246,14 @@ def _what_if(summary: Summary) -> list[Block]:
     if not summary.what_if:
         return []
     return [
-        _text("Roofline floors: what no machine with these limits can beat. Real runs are slower."),
-        _chart(charts.what_if_chart(summary.what_if)),
-        _table(what_if_table(summary, most=MOST_DEVICES), "what-if", filter=True),
+        text_block("Roofline floors: what no machine with these limits can beat. Real runs are slower."),
+        chart_block(charts.what_if_chart(summary.what_if)),
+        table_block(what_if_table(summary, most=MOST_DEVICES), "what-if", filter=True),
     ]
 
 
 def _stages(summary: Summary) -> list[Block]:
-    return [_table(stages_table(summary), "stages")] if summary.stages else []
+    return [table_block(stages_table(summary), "stages")] if summary.stages else []
 
 
 def _absent(summary: Summary) -> list[Block]:
@@ -295,5 +263,5 @@ def _absent(summary: Summary) -> list[Block]:
 
 def _methods(summary: Summary) -> list[Block]:
     pairs = [(kind, f"`{path}`" if "`" not in path else path) for kind, path in summary.sources.items()]
-    blocks = [_table(methods_table(summary), "methods")] if methods_table(summary) else []
+    blocks = [table_block(methods_table(summary), "methods")] if methods_table(summary) else []
     return [*blocks, *([Block("list", title="Source files", pairs=pairs)] if pairs else [])]

@@ -24,6 +24,7 @@ from llm_perf_opt.reporting.wording import (
     missing_sections,
     phase_name,
     phase_rank,
+    sentence,
     title_of,
     why,
     workload_facts,
@@ -73,7 +74,7 @@ def _opening(summary: Summary) -> str:
     covered = ", ".join(f"{name} {value}" for name, value in coverage_facts(summary))
     if covered:
         lines.append(f"Coverage: {covered}.")
-    lines.extend(f"> **Note.** {md_text(note)}" for note in summary.notes)
+    lines.extend(f"> **Note.** {md_text(sentence(note))}" for note in summary.notes)
     return "\n\n".join(lines) + "\n\n"
 
 

@@ -227,8 +227,13 @@ def missing_sections(summary: Summary) -> list[tuple[str, str]]:
 
 def why(verdict: Verdict) -> str:
     """Return a verdict's arithmetic as a sentence that does not repeat the verdict."""
-    text = verdict.arithmetic.removeprefix("not decided; ")
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return sentence(verdict.arithmetic.removeprefix("not decided; "))
+
+
+def sentence(text: str) -> str:
+    """Return text with a capital and a full stop; what begins with a name in lower case is rare enough."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _kernel_counters(summary: Summary) -> bool:
