@@ -31,6 +31,8 @@ _NEEDED = (
     "Rule Name",
 )
 _CELLS = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
+# Digits with blanks or marks between them: a number of another convention.
+_NUMBER_LIKE = r"^\s*[+-]?\d[\d\s.,'’eE+-]*$"
 # A comma that does not stand before exactly three digits, or stands after more than three.
 _ODD_COMMA = r",(?:\d{0,2}(?:[^\d]|$)|\d{4})|\d{4},"
 
@@ -174,7 +176,7 @@ def _has_unread(cells: pl.Series, values: pl.Series) -> bool:
     """Tell whether a cell looks like a number and was not read as one."""
     if not values.null_count():
         return False
-    return bool(cells.filter(values.is_null()).str.contains(r"^\s*[+-]?\d").any())
+    return bool(cells.filter(values.is_null()).str.contains(_NUMBER_LIKE).any())
 
 
 # --- raw -------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ def _wide(body: pl.DataFrame, measured: list[str], units: Mapping[str, str]) -> 
         for factor, names in groups.items()
     )
     for name, holes in zip(numbers.columns, numbers.null_count().row(0), strict=True):
-        if 0 < holes < len(body) and _has_unread(body[name], numbers[name]):
+        if holes and _has_unread(body[name], numbers[name]):
             return None
     if not numbers.select(pl.all_horizontal(pl.all().is_finite().all()).alias("finite"))["finite"][0]:
         numbers = numbers.select(
