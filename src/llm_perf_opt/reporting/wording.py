@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt import units
+from llm_perf_opt.reporting.plain_words import MEASUREMENT
 from llm_perf_opt.summary.model import Finding, Hardware, Summary, Verdict
 
 PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
@@ -68,6 +69,8 @@ def coverage_facts(summary: Summary) -> list[tuple[str, str]]:
 
 def gain_text(finding: Finding) -> str:
     """Say what solving it is worth at most, as a time and a share."""
+    if finding.id in MEASUREMENT:
+        return "about the measurement, not a saving"
     if finding.gain_upper_s is None:
         return "worth not bounded by the data at hand"
     text = f"at most {units.seconds(finding.gain_upper_s)}"
