@@ -24,6 +24,7 @@ from llm_perf_opt.summary.model import (
     Summary,
     Timings,
     Utilisation,
+    VendorRule,
     Verdict,
     WhatIf,
     Workload,
@@ -152,6 +153,18 @@ def full_summary(kernels: int = 4) -> Summary:
             "vision": Verdict("unknown", "not decided; would need FLOPs", []),
         },
         findings=_findings(),
+        vendor_rules=[
+            VendorRule(
+                "kernel 0",
+                "decode",
+                "TheoreticalOccupancy",
+                "The theoretical occupancy (16.7%) is limited by registers.",
+                0.8,
+                0.076,
+                0.00128,
+                "80 % estimated × 7.6 % of decode × 21 ms = at most 1.28 ms",
+            )
+        ],
         what_if=[
             WhatIf(
                 "NVIDIA GeForce RTX 4090",
@@ -308,6 +321,9 @@ def hostile_summary() -> Summary:
         Operator(HOSTILE + str(place), 1, 0.1, 0.1, None, None, HOSTILE) for place in range(8)
     ]
     summary.ledger = [LedgerRow(f"m.{HOSTILE}{place}", HOSTILE, place) for place in range(8)]
+    summary.vendor_rules = [
+        VendorRule(HOSTILE, HOSTILE, HOSTILE, HOSTILE, 0.1, 0.1, 0.1, HOSTILE) for _ in range(8)
+    ]
     summary.stages = {HOSTILE: StageInfo("failed", HOSTILE, 1.0, [HOSTILE])}
     summary.what_if = [
         WhatIf(HOSTILE, HOSTILE, 1, 1, 0.1, 0.1, 1.0, None, HOSTILE + str(place)) for place in range(8)

@@ -1,4 +1,4 @@
-"""Tables about parts: modules, kernels, operators, other devices, stages, the environment."""
+"""Tables about parts: modules, operators, other devices, stages, the environment, how numbers were made."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt import units
-from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, num, simple, text
+from llm_perf_opt.reporting.tables import Column, Row, Table, code, columns, num, simple, text
 from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
-from llm_perf_opt.summary.model import Kernel, LedgerRow, Operator, Summary
-
-_COUNTER_FORMATS = (
-    ("_ratio", units.percent),
-    ("_flops_per_s", units.flops_per_s),
-    ("_bytes_per_s", units.bytes_per_s),
-    ("_flops_per_byte", units.number),
-    ("_bytes", units.size),
-    ("_hz", lambda value: units.MISSING if value is None else f"{units.count(value)}Hz"),
-    ("_s", units.seconds),
-    ("flops", units.flops),
-)
+from llm_perf_opt.summary.model import LedgerRow, Operator, Summary
 
 
 def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
@@ -75,96 +64,6 @@ def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
         num(row.launches, units.count),
     ]
     return Row(cells, _key(row), parent, row.depth, row.phase, details)
-
-
-def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0) -> Table:
-    """Return kernels by time; counters only where any kernel has them."""
-    counted = any(kernel.counters for kernel in kernels)
-    phased = any(kernel.phase for kernel in kernels)
-    header = [Column("#", True), Column("kernel"), Column("family")]
-    header += [Column("phase")] if phased else []
-    header += [Column("launches", True), Column("total", True), Column("share", True, "of all kernel time")]
-    if counted:
-        header += [
-            Column("bound by", help="our class from the counters"),
-            Column("NVIDIA", help="whether the verdict of NVIDIA's rules agrees; unfold a row to read it"),
-            Column("FLOP/B", True, "arithmetic intensity"),
-            Column("achieved", True, "arithmetic rate"),
-            Column("DRAM", True, "share of memory bandwidth"),
-            Column("compute", True, "share of arithmetic throughput"),
-        ]
-    return Table(
-        header,
-        [_kernel_row(place, k, phased, counted) for place, k in enumerate(kernels)],
-        left_out,
-        grouped_by="Family",
-    )
-
-
-def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool) -> Row:
-    cells = [Cell(str(place + 1), place + 1.0), code(kernel.short_name), text(kernel.family)]
-    cells += [text(phase_name(kernel.phase))] if phased else []
-    cells += [
-        num(kernel.launches, units.count),
-        num(kernel.total_s, units.seconds),
-        num(kernel.share_ratio, units.percent),
-    ]
-    if counted:
-        cells += [
-            text(kernel.bound),
-            Cell(
-                (kernel.agreement or "see details") if kernel.vendor_verdict else units.MISSING,
-                full=kernel.vendor_verdict or "",
-            ),
-            num(kernel.counters.get("intensity_flops_per_byte"), units.number),
-            num(kernel.counters.get("achieved_flops_per_s"), units.flops_per_s),
-            num(kernel.counters.get("dram_ratio"), units.percent),
-            num(kernel.counters.get("compute_ratio"), units.percent),
-        ]
-    return Row(cells, key=f"kernel-{place}", group=kernel.family, details=kernel_details(kernel))
-
-
-def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
-    """Return everything known about a kernel that a table row has no room for."""
-    facts = [("full name", kernel.name)]
-    if kernel.module:
-        facts.append(("module", kernel.module))
-    if kernel.bound:
-        facts.append(("our class", kernel.bound))
-    if kernel.vendor_verdict:
-        facts.append(("NVIDIA says", kernel.vendor_verdict))
-    if kernel.estimated_speedup_ratio is not None:
-        facts.append(
-            ("NVIDIA's best estimate", f"{units.percent(kernel.estimated_speedup_ratio)} of its time")
-        )
-    facts.extend(
-        (name.replace("_", " "), _counter(name, value))
-        for name, value in kernel.counters.items()
-        if value is not None
-    )
-    return facts
-
-
-def _counter(name: str, value: float) -> str:
-    for suffix, show in _COUNTER_FORMATS:
-        if name.endswith(suffix):
-            return show(value)
-    return units.number(value)
-
-
-def family_table(summary: Summary) -> Table:
-    """Return kernel time by family."""
-    rows = [
-        [
-            text(f.family),
-            num(f.kernels, units.count),
-            num(f.launches, units.count),
-            num(f.total_s, units.seconds),
-            num(f.share_ratio, units.percent),
-        ]
-        for f in summary.kernel_families
-    ]
-    return simple(columns("family", "kernels#", "launches#", "total#", "share#"), rows)
 
 
 def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: bool = True) -> Table:

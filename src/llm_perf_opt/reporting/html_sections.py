@@ -8,14 +8,17 @@ from llm_perf_opt import units
 from llm_perf_opt.reporting import charts
 from llm_perf_opt.reporting.content_detail import (
     environment_table,
-    family_table,
-    kernel_details,
-    kernel_table,
     ledger_table,
     methods_table,
     operator_table,
     stages_table,
     what_if_table,
+)
+from llm_perf_opt.reporting.content_kernels import (
+    family_table,
+    kernel_details,
+    kernel_table,
+    vendor_rule_table,
 )
 from llm_perf_opt.reporting.content_time import budget_table, static_table, time_table, utilisation_table
 from llm_perf_opt.reporting.html_blocks import (
@@ -223,7 +226,11 @@ def _kernels(summary: Summary) -> list[Block]:
     table = kernel_table(shown, left_out=len(summary.kernels) - len(shown))
     blocks = [table_block(family_table(summary), "families", "By family")] if summary.kernel_families else []
     source = ", ".join(summary.sources[kind] for kind in ("nsys", "trace", "ncu") if kind in summary.sources)
-    return [*blocks, table_block(table, "kernels", "By time", filter=True), *source_block(source)]
+    blocks.append(table_block(table, "kernels", "By time", filter=True))
+    rules = vendor_rule_table(summary)
+    if rules:
+        blocks.append(table_block(rules, "rules", "NVIDIA's rules, by what each could gain", filter=True))
+    return [*blocks, *source_block(source)]
 
 
 def _operators(summary: Summary) -> list[Block]:

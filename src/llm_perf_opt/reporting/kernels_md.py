@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt import units
-from llm_perf_opt.reporting.content_detail import family_table, kernel_table
+from llm_perf_opt.reporting.content_kernels import family_table, kernel_table, vendor_rule_table
 from llm_perf_opt.reporting.escape import md_code, md_text
 from llm_perf_opt.reporting.markdown import prose, render_table, section
 from llm_perf_opt.reporting.wording import TIMELINE_NEED
@@ -13,6 +13,8 @@ from llm_perf_opt.summary.model import Kernel, Summary
 
 MOST_ROWS = 100
 """Rows of the table; the rest is in ``summary.json`` and sorted and filtered better in ``report.html``."""
+
+MOST_RULES = 20
 
 
 def kernels_markdown(summary: Summary) -> str:
@@ -32,6 +34,11 @@ def kernels_markdown(summary: Summary) -> str:
                     render_table(kernel_table(shown, left_out=left_out)),
                 ),
                 section("What NVIDIA's tool says", _vendor(shown)),
+                section(
+                    "NVIDIA's rules, by what each could gain",
+                    render_table(vendor_rule_table(summary), most=MOST_RULES),
+                    "Upper bounds; the gains of one kernel do not add up.\n" if summary.vendor_rules else "",
+                ),
                 section("Full names", _full_names(shown)),
             )
         ).rstrip("\n")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from llm_perf_opt import units
 from llm_perf_opt.reporting.content_detail import (
     environment_table,
-    family_table,
-    kernel_table,
     ledger_table,
     methods_table,
     operator_table,
     stages_table,
     what_if_table,
 )
+from llm_perf_opt.reporting.content_kernels import family_table, kernel_table
 from llm_perf_opt.reporting.content_time import budget_table, static_table, time_table, utilisation_table
 from llm_perf_opt.reporting.escape import md_code, md_text
 from llm_perf_opt.reporting.markdown import bullets, prose, render_table, section
