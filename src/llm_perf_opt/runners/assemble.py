@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from llm_perf_opt.analysis.verdicts import WHOLE, judge
 from llm_perf_opt.errors import InputError, LlmPerfError
 from llm_perf_opt.ingest.timings import WallClock, load_timings
 from llm_perf_opt.profiling.manifest import Manifest, read_manifest
-from llm_perf_opt.runners.captures import Captures, read_captures
+from llm_perf_opt.runners.captures import Captures, analyse_counters, read_captures
 from llm_perf_opt.runners.sources import HARDWARE_NAME, Sources, run_sources
 from llm_perf_opt.summary.codec import from_plain
 from llm_perf_opt.summary.model import (
@@ -94,6 +95,7 @@ def assemble(request: Request) -> Summary:
     captures = read_captures(request.sources, clock, notes, strict=request.strict)
     workload = _workload(request, clock, captures, facts)
     hardware = request.hardware or _look_up(request, clock, captures, notes)
+    analyse_counters(captures, hardware, notes)
     dtype = workload.dtype or request.dtype
     summary = Summary(
         run=request.run,
@@ -199,9 +201,10 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
 
 def _explain(summary: Summary, captures: Captures, dtype: str | None, catalogue: Path | None) -> None:
     """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
-    per_sample = summary.workload.samples or 1
+    batch = summary.workload.batch_size or 1
+    passes = captures.module_passes or math.ceil((summary.workload.samples or 1) / batch)
     device_times = {
-        key: ModuleTime(total_s / per_sample, round(launches / per_sample))
+        key: ModuleTime(total_s / passes, round(launches / passes))
         for key, (total_s, launches) in captures.module_times.items()
     }
     summary.ledger = build_ledger(summary.static, summary.timings, summary.hardware, dtype, device_times)

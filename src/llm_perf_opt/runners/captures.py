@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.timings import WallClock
 from llm_perf_opt.runners.sources import Sources
-from llm_perf_opt.summary.model import Budget, Kernel, Operator
+from llm_perf_opt.summary.model import Budget, Hardware, Kernel, Operator
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu_facts import NcuKernelFacts
     from llm_perf_opt.analysis.timeline_summary import TimelineFacts
+    from llm_perf_opt.ingest.ncu_types import NcuCapture
     from llm_perf_opt.ingest.torch_profile import TorchProfile
 
 LOGGER = logging.getLogger("llm_perf_opt.captures")
@@ -34,11 +35,14 @@ class Captures:
     metrics: dict[str, float | None] = field(default_factory=dict)
     module_times: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     """(Module or component, phase) → device seconds and launches of the whole capture."""
+    module_passes: float | None = None
+    """Passes over one batch that the capture of ``module_times`` holds; ``None``: all of the run."""
     time_attributed_ratio: float | None = None
     kernel_time_classified_ratio: float | None = None
     has_time_axis: bool = False
     device_name: str | None = None
     dtype: str | None = None
+    ncu: NcuCapture | None = None
     ncu_facts: list[NcuKernelFacts] = field(default_factory=list)
     ncu_matches: dict[str, str] = field(default_factory=dict)
     """ncu kernel name → nsys kernel name."""
@@ -51,7 +55,7 @@ def read_captures(sources: Sources, clock: WallClock | None, notes: list[str], *
     samples = clock.workload.samples if clock is not None else None
     trace, ncu = sources.trace, sources.ncu
     if trace is not None:
-        _guarded(lambda: _add_trace(captures, trace, notes), "torch trace", notes, strict)
+        _guarded(lambda: _add_trace(captures, trace, clock, notes), "torch trace", notes, strict)
     for path in sources.nsys:
         _guarded(
             functools.partial(_add_nsys, captures, path, tokens, samples, notes),
@@ -75,7 +79,7 @@ def _guarded(read: Callable[[], None], what: str, notes: list[str], strict: bool
         notes.append(f"The {what} could not be read: {error.message}")
 
 
-def _add_trace(captures: Captures, path: Path, notes: list[str]) -> None:
+def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: list[str]) -> None:
     from llm_perf_opt.analysis.attribution import attribute
     from llm_perf_opt.analysis.operators import operator_records
     from llm_perf_opt.analysis.timeline_summary import summarise_timeline
@@ -93,6 +97,29 @@ def _add_trace(captures: Captures, path: Path, notes: list[str]) -> None:
         )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
+    profile = _profile_beside(path)
+    if profile is not None:
+        captures.module_passes = float(profile.active_passes)
+        captures.metrics.update(_profiled_pass(profile, clock))
+
+
+def _profile_beside(trace: Path) -> TorchProfile | None:
+    """Read what our own profiler stage says about its trace."""
+    from llm_perf_opt.ingest.torch_profile import PROFILE_NAME, read_profile
+
+    path = trace.with_name(PROFILE_NAME)
+    return read_profile(path) if path.is_file() else None
+
+
+def _profiled_pass(profile: TorchProfile, clock: WallClock | None) -> dict[str, float | None]:
+    """How many decode steps our own profiler stage recorded, and how much it slowed them down."""
+    steps = profile.active_passes * (profile.new_tokens - 1)
+    found: dict[str, float | None] = {"profiled_decode_steps": float(steps) if steps > 0 else None}
+    plain = clock.sample_totals.get("+".join(profile.sample_ids)) if clock is not None else None
+    # The profiled pass may be cut short; only equal work tells what the profiler costs.
+    if plain is not None and plain.new_tokens == profile.new_tokens and plain.seconds > 0:
+        found["profiled_over_unprofiled_ratio"] = profile.profiled_s / profile.active_passes / plain.seconds
+    return found
 
 
 def _profile_beside(path: Path) -> TorchProfile | None:
@@ -138,25 +165,43 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
     captures.kernel_time_classified_ratio = facts.kernel_time_classified_ratio
     captures.has_time_axis = bool(facts.budget)
     captures.device_name = next(iter(facts.devices.values()), captures.device_name)
+    if facts.modules and captures.module_passes is not None:
+        captures.module_times, captures.module_passes = {}, None
     for row in facts.modules:
         if row.phase is not None:
             captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
 
 
 def _add_ncu(captures: Captures, path: Path, notes: list[str]) -> None:
+    from llm_perf_opt.ingest.ncu import read_ncu
+
+    captures.ncu = read_ncu(path)
+    notes.extend(note for note in dict.fromkeys(captures.ncu.notes) if note not in notes)
+    named = (launch.device_name for launch in captures.ncu.launches if launch.device_name)
+    captures.device_name = captures.device_name or next(named, None)
+
+
+def analyse_counters(captures: Captures, hardware: Hardware, notes: list[str]) -> None:
+    """Add what ncu measured to the kernels; the catalogue's peaks stand in where the report has no ceiling."""
+    if captures.ncu is None:
+        return
     from llm_perf_opt.analysis.kernel_match import match_kernels
     from llm_perf_opt.analysis.kernel_names import short_name
     from llm_perf_opt.analysis.kernels import family_of
     from llm_perf_opt.analysis.ncu_facts import analyse_ncu
     from llm_perf_opt.analysis.ncu_summary import enrich_kernels
-    from llm_perf_opt.ingest.ncu import read_ncu
 
-    capture = read_ncu(path)
-    facts = analyse_ncu(capture)
-    matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in captures.kernels)))
-    captures.ncu_facts, captures.ncu_matches = facts, matches
-    captures.kernels = enrich_kernels(
-        captures.kernels, facts, matches, lambda name: (short_name(name), family_of(name))
+    facts = analyse_ncu(
+        captures.ncu,
+        peak_flops_per_s={name: peak.dense for name, peak in hardware.peak_flops_per_s.items()},
+        peak_bytes_per_s=hardware.bandwidth_bytes_per_s,
     )
-    notes.extend(note for note in dict.fromkeys(capture.notes) if note not in notes)
-    captures.device_name = captures.device_name or next((f.device_name for f in facts if f.device_name), None)
+    captures.ncu_facts = facts
+    captures.ncu_matches = match_kernels(
+        facts, list(dict.fromkeys(kernel.name for kernel in captures.kernels))
+    )
+    captures.kernels = enrich_kernels(
+        captures.kernels, facts, captures.ncu_matches, lambda name: (short_name(name), family_of(name))
+    )
+    violations = [f"{short_name(fact.kernel)}: {text}" for fact in facts for text in fact.violations]
+    notes.extend(f"Counters contradict each other: {text}" for text in violations if text not in notes)

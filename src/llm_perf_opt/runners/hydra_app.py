@@ -88,7 +88,9 @@ def _check_checkpoint(config: AppConfig) -> None:
     path = config.model.path
     if path is None or not path.startswith(("/", ".", "~")) or Path(path).expanduser().exists():
         return
-    raise InputError(f"model.path={path} does not exist", hint="give the checkpoint's directory", key="model.path")
+    raise InputError(
+        f"model.path={path} does not exist", hint="give the checkpoint's directory", key="model.path"
+    )
 
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> None:

@@ -43,7 +43,11 @@ def _write_ncu_pages(summary: Summary, sources: Sources, out_dir: Path) -> list[
     from llm_perf_opt.reporting.ncu_report import write_ncu_pages
 
     try:
-        facts = analyse_ncu(read_ncu(sources.ncu))
+        facts = analyse_ncu(
+            read_ncu(sources.ncu),
+            peak_flops_per_s={name: peak.dense for name, peak in summary.hardware.peak_flops_per_s.items()},
+            peak_bytes_per_s=summary.hardware.bandwidth_bytes_per_s,
+        )
     except InputError:
         return []  # said in the summary's notes already
     matches = match_kernels(facts, list(dict.fromkeys(kernel.name for kernel in summary.kernels)))
