@@ -199,7 +199,45 @@ def test_merged_ranks_with_equal_ids_go_by_time(tmp_path: Path) -> None:
     ]
     timeline = read_kineto(write(tmp_path / "t.json", document(events))).timeline
     assert timeline.ops.process.tolist() == [1, 2]
-    assert any("several processes" in warning for warning in timeline.warnings)
+    assert any("several processes with equal" in warning for warning in timeline.warnings)
+
+
+def test_ranks_merged_by_label_keep_their_own_ids(tmp_path: Path) -> None:
+    """SGLang's merger writes the rank in front of every process id and leaves all other ids as they were."""
+    events = []
+    for rank, delay in (("[TP00]", 0.0), ("[TP01]", 1.0)):
+        host = {"pid": f"{rank} {HOST + int(delay)}", "tid": 1}
+        events += [
+            annotation("decode", 0.0 + delay, 50.0, **host),
+            op(f"op of {rank}", 2.0 + delay, 10.0, 5, **host),
+            call("cudaLaunchKernel", 5.0 + delay, 1.0, 7, **host),
+            kernel(f"k of {rank}", 20.0 - 2 * delay, 3.0 + delay, 7, 5) | {"pid": f"{rank} 0"},
+        ]
+    capture = read_kineto(write(tmp_path / "t.json", document(events), "compact"))
+    ops, timeline = capture.timeline.ops, capture.timeline
+    launched = {timeline.names[name]: int(pid) for name, pid in zip(ops.name, ops.process, strict=True)}
+    assert launched == {"k of [TP00]": HOST, "k of [TP01]": HOST + 1}
+    assert sorted(ops.device.tolist()) == [0, 1]
+    assert capture.facts["ranks"] == ["[TP00]", "[TP01]"]
+    device = capture.operators.self_device_ns
+    assert device is not None
+    found = {
+        timeline.names[name]: int(time) for name, time in zip(capture.operators.name, device, strict=True)
+    }
+    assert found == {"op of [TP00]": 3_000, "op of [TP01]": 4_000}
+    assert timeline.warnings == ()
+
+
+def test_memory_reports(tmp_path: Path) -> None:
+    def report(at_us: str, used: int, device_type: int) -> str:
+        args = f'{{"Total Allocated": {used}, "Device Type": {device_type}, "Device Id": 0, "Bytes": 1}}'
+        return f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":1,"tid":1,"ts":{at_us},"args":{args}}}'
+
+    for base in ("", "171800000"):  # today's torch, and time stamps since 1970
+        text = ",".join((report(f"{base}2000000.002", 30, 1), report(f"{base}1000000.001", 20, 0)))
+        memory = read_kineto(write(tmp_path / "t.json", f'{{"traceEvents":[{text}]}}')).memory
+        assert memory.time_ns.tolist() == [int(f"{base}1000000001"), int(f"{base}2000000002")]
+        assert (memory.allocated_bytes.tolist(), memory.device_type.tolist()) == ([20, 30], [0, 1])
 
 
 def test_ids_as_text_and_fields_of_odd_types(tmp_path: Path) -> None:

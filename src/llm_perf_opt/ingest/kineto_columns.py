@@ -53,6 +53,11 @@ def kind_of(category: str) -> int:
     return CALL if category.endswith(_CALL_SUFFIXES) else _KINDS.get(category, OTHER)
 
 
+def rank_label(pid: float | str) -> str:
+    """Return what a tool that merges ranks wrote in front of the process id: ``[TP00] 4242`` → ``[TP00]``."""
+    return pid.rstrip("0123456789").rstrip() if isinstance(pid, str) else ""
+
+
 class Table:
     """Columns that grow by the piece and are joined once, at the end."""
 
@@ -100,6 +105,8 @@ class Columns:
         self.names = _Ids()
         self.threads = _Ids()
         """``(pid, tid)`` of a host thread → number."""
+        self.ranks = _Ids()
+        """Label of a rank in front of its process ids → number; one empty label in an ordinary trace."""
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.counts: Counter[str] = Counter()
         self.overhead_ns = 0
@@ -110,6 +117,7 @@ class Columns:
             dur=i64,
             kind=i8,
             name=i32,
+            rank=i32,
             device=i32,
             stream=i64,
             bytes=i64,
@@ -176,11 +184,17 @@ class Columns:
             return np.full(len(pid), self.threads[float(pid[0]), float(tid[0])])
         return np.array([self.threads[pair] for pair in zip(pid.tolist(), tid.tolist(), strict=True)])
 
+    def _ranks(self, pid: Column) -> Column:
+        if pid.dtype != object:
+            return np.full(len(pid), self.ranks[""])
+        return np.array([self.ranks[rank_label(value)] for value in pid.tolist()])
+
     def _add_device(self, fields: Fields, kind: int) -> None:
         self.device.add(
             **self._times(fields),
             kind=np.full(len(fields["ts"]), kind),
             name=fields["name"],
+            rank=self._ranks(fields["pid"]),
             device=_either(fields["device"], fields["pid"]),
             stream=_either(fields["stream"], fields["tid"]),
             bytes=fields["bytes"] if kind != KERNEL else np.full(len(fields["ts"]), ABSENT),

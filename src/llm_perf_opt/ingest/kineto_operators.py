@@ -7,7 +7,7 @@ that contains it; everything else follows from the parents, level by level.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,17 @@ class OperatorTable:
         return len(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class SpanTable:
+    """Operator calls as they were read: start, duration, name, thread and id."""
+
+    table: Table
+    origin_ns: int
+    """What the starts are relative to."""
+    unique_ids: Callable[[Int64, Int32], Int64]
+    """Ids and threads → ids that are unique over all ranks; -1: none."""
+
+
 @dataclass(slots=True)
 class _Nodes:
     """Operators and ranges together, ordered by (thread, start, longest first)."""
@@ -62,8 +73,7 @@ class _Nodes:
 
 
 def operator_table(
-    spans: Table,
-    origin_ns: int,
+    spans: SpanTable,
     ranges: Ranges,
     ops: DeviceOps,
     external: Int64,
@@ -74,7 +84,7 @@ def operator_table(
 
     ``spans`` is used up: it is by far the largest part of a trace that is kept.
     """
-    nodes = _nest(spans, origin_ns, ranges)
+    nodes = _nest(spans, ranges)
     levels = list(_levels(nodes.parent))
     rows = np.flatnonzero(~nodes.is_range)
     around = _innermost_range(nodes, levels)[rows].astype(np.int64)
@@ -125,8 +135,9 @@ def _groups(keys: Int64) -> tuple[Int64, Int64]:
     return np.flatnonzero(seen), (np.cumsum(seen) - 1)[keys]
 
 
-def _nest(spans: Table, origin_ns: int, ranges: Ranges) -> _Nodes:
-    begin = spans.take("start") + origin_ns
+def _nest(source: SpanTable, ranges: Ranges) -> _Nodes:
+    spans = source.table
+    begin = spans.take("start") + source.origin_ns
     end = np.concatenate((ranges.end_ns, begin + spans.take("dur")))
     start = np.concatenate((ranges.start_ns, begin))
     del begin
@@ -139,7 +150,7 @@ def _nest(spans: Table, origin_ns: int, ranges: Ranges) -> _Nodes:
         parent[first:last] = np.where(found >= 0, found + first, NONE)
     name = np.concatenate((ranges.name, spans.take("name")))[order]
     external = np.concatenate((np.full(len(ranges), NONE), spans.take("external")))[order]
-    external[external <= 0] = NONE
+    external = source.unique_ids(external, thread)
     row = np.where(order < len(ranges), order, NONE).astype(np.int32)
     return _Nodes(start, end, thread, name, external, row, parent)
 
