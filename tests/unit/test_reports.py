@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from llm_perf_opt import units
@@ -284,3 +287,36 @@ def test_rendering_a_finished_run_needs_no_torch(tmp_path: Path) -> None:
     )
     assert done.stdout.rstrip().endswith("heavy [] 0"), done.stdout + done.stderr
     assert (tmp_path / "report.html").is_file()
+
+
+OPTIONAL = [
+    field.name
+    for field in dataclasses.fields(Summary)
+    if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.sampled_from(OPTIONAL)))
+@example({"wall_clock"})
+@example({"predictions"})
+@example({"utilisation"})
+@example({"sources"})
+@example({"static"})
+def test_any_subset_of_sources_renders(absent: set[str]) -> None:
+    empty, summary = bare_summary(), full_summary()
+    for name in absent:
+        setattr(summary, name, getattr(empty, name))
+    for render in (*PAGES.values(), report_html):
+        assert not re.search(r"\bNone\b", render(summary))
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "unknown"])
+@pytest.mark.parametrize("source", ["catalogue", "probe", "user", "none"])
+def test_any_hardware_renders(kind: str, source: str) -> None:
+    summary = full_summary()
+    summary.hardware.kind, summary.hardware.source = kind, source  # type: ignore[assignment]
+    summary.hardware.peak_flops_per_s = {}
+    summary.hardware.bandwidth_bytes_per_s = None
+    for render in (*PAGES.values(), report_html):
+        assert render(summary)
