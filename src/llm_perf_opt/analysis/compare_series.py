@@ -80,9 +80,11 @@ class Evidence:
         if self.kind is None or self.n < 2:
             return None
         if self.kind == "repeats":
-            return stats.shift_interval(
+            plain = stats.shift_interval(
                 self.blocks_a, self.blocks_b, confidence=confidence, resamples=resamples, seed=seed
             )
+            drift = max(_drift(self.blocks_a), _drift(self.blocks_b))
+            return stats.Interval(plain.estimate, plain.low - drift, plain.high + drift)
         return stats.paired_interval(self.differences, confidence=confidence, resamples=resamples, seed=seed)
 
 
@@ -110,6 +112,21 @@ def weigh(a: Series, b: Series) -> Evidence | None:
         return Evidence(a_value, b_value, kind, blocks_a=blocks_a, blocks_b=blocks_b, note=note)
     by_sample = tuple(math.log(_median(runs_b[0][sample]) / _median(runs_a[0][sample])) for sample in common)
     return Evidence(a_value, b_value, "samples", by_sample, note=note)
+
+
+def _drift(blocks: Sequence[float]) -> float:
+    """How far the level wandered within one run: the largest shift between its consecutive thirds or halves.
+
+    Two runs made one after the other can differ by as much without any change of the program, and nothing in either
+    of them shows how much it was; so the interval of their ratio is widened by what was seen inside a run.
+    """
+    parts = 3 if len(blocks) >= 9 else 2
+    size = len(blocks) // parts
+    if size < 1:
+        return 0.0
+    pieces = [blocks[k * size : (k + 1) * size] for k in range(parts)]
+    pairs = [(one, two) for i, one in enumerate(pieces) for two in pieces[i + 1 :]]
+    return max(abs(stats.shift_location(one, two)) for one, two in pairs)
 
 
 def _positive(run: Samples) -> dict[str, list[float]]:

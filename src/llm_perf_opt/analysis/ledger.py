@@ -35,7 +35,7 @@ def build_ledger(
     device_times: Mapping[tuple[str, str], ModuleTime] | None = None,
 ) -> list[LedgerRow]:
     """Join static work, floors, hooks and timeline; rows come in the order of the module tree."""
-    device_times = device_times or {}
+    device_times = with_parents(device_times or {})
     limits = limits_for(hardware, dtype)
     rows = _component_rows(static, timings, limits, device_times)
     if static is not None:
@@ -47,6 +47,21 @@ def build_ledger(
             if flops
         )
     return rows
+
+
+def with_parents(
+    device_times: Mapping[tuple[str, str], ModuleTime],
+) -> dict[tuple[str, str], ModuleTime]:
+    """Add to every module what runs inside it: timelines count a launch for its innermost module only, static work
+    of a module holds its children."""
+    inclusive: dict[tuple[str, str], ModuleTime] = {}
+    for (module, phase), own in device_times.items():
+        parts = module.split(".")
+        for depth in range(1, len(parts) + 1):
+            key = (".".join(parts[:depth]), phase)
+            before = inclusive.get(key, ModuleTime(0.0, 0))
+            inclusive[key] = ModuleTime(before.device_s + own.device_s, before.launches + own.launches)
+    return inclusive
 
 
 def _component_rows(
@@ -74,9 +89,24 @@ def _component_rows(
             )
             if phase in measured:
                 row.measured_s, row.measured_source = measured[phase].mean, "hooks"
-            _add_device_time(row, device_times.get((label, phase)))
+            _add_device_time(row, _component_time(static, label, phase, device_times))
             rows.append(_finished(row, limits))
     return rows
+
+
+def _component_time(
+    static: Static | None, label: str, phase: str, device_times: Mapping[tuple[str, str], ModuleTime]
+) -> ModuleTime | None:
+    """Take a range named like the component, else the sum of the component's topmost modules."""
+    named = device_times.get((label, phase))
+    if named is not None or static is None:
+        return named
+    modules = [m.name for m in static.modules if m.component == label and m.name]
+    tops = [name for name in modules if not any(name.startswith(f"{other}.") for other in modules)]
+    found = [time for name in tops if (time := device_times.get((name, phase))) is not None]
+    if not found:
+        return None
+    return ModuleTime(sum(time.device_s for time in found), sum(time.launches for time in found))
 
 
 def split_component(name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.analysis.stats import describe, mean_of, percentile
@@ -15,6 +16,14 @@ _FEWEST_TOKENS = 16
 
 SampleTimes = Mapping[str, Any]
 """One entry of ``samples`` in a timings document."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTotal:
+    """What one sample took without a profiler."""
+
+    new_tokens: int
+    seconds: float
 
 
 def _median(values: Sequence[float]) -> float:
@@ -77,5 +86,24 @@ def _token_growth(samples: Sequence[SampleTimes]) -> float | None:
 
 
 def _padding(samples: Sequence[SampleTimes]) -> float | None:
-    """Share of prompt positions that are padding, where the model adapter says so."""
-    return mean_of([sample.get("facts", {}).get("padding_ratio") for sample in samples])
+    """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
+    told = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
+    if told is not None:
+        return told
+    computed = used = 0
+    for sample in samples:
+        lengths = (sample.get("facts") or {}).get("prompt_tokens")
+        if isinstance(lengths, list) and lengths and sample.get("prompt_tokens"):
+            computed += sample["prompt_tokens"] * len(lengths)
+            used += sum(lengths)
+    return max(0.0, 1 - used / computed) if computed else None
+
+
+def sample_totals(samples: Sequence[SampleTimes]) -> dict[str, SampleTotal]:
+    """Return, per sample, its tokens and the median of its repeats, preprocessing left out."""
+    totals = {}
+    for sample in samples:
+        seconds = [value for value in _totals(sample) if value > 0]
+        if seconds:
+            totals[str(sample["id"])] = SampleTotal(int(sample["new_tokens"]), _median(seconds))
+    return totals

@@ -219,7 +219,11 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
     use = summary.utilisation.get(phase)
     wants = []
     if phase not in summary.budget:
-        wants.append("a timeline (nsys or torch trace with a GPU)")
+        wants.append(
+            "a torch trace of this phase"
+            if summary.hardware.kind == "cpu"
+            else "a timeline (nsys or torch trace with a GPU)"
+        )
     if use is None or use.mfu_ratio is None:
         wants.append("FLOPs and a hardware peak")
     elif use.mbu_ratio is not None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.measurement import measurement_metrics, repeat_spread
+from llm_perf_opt.analysis.measurement import SampleTotal, measurement_metrics, repeat_spread, sample_totals
 from llm_perf_opt.analysis.stats import describe, mean_of
-from llm_perf_opt.config.keys import did_you_mean
+from llm_perf_opt.config.keys import nearest_key
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.summary.codec import from_plain
 from llm_perf_opt.summary.model import Stat, Timings, Workload
@@ -42,6 +42,8 @@ class WallClock:
     """Scalars about the measurement itself (padding, growth over tokens, first repeat)."""
     repeat_spread: dict[str, Stat] = field(default_factory=dict)
     """Phase → time of each repeat ÷ median of its sample."""
+    sample_totals: dict[str, SampleTotal] = field(default_factory=dict)
+    """Sample → what it took, to tell how much a profiler slows the same work down."""
 
 
 def load_timings(path: Path) -> WallClock:
@@ -100,6 +102,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         prefill_includes_vision=False,
         metrics=measurement_metrics(samples),
         repeat_spread=repeat_spread(samples),
+        sample_totals=sample_totals(samples),
     )
 
 
@@ -140,10 +143,15 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
     )
 
 
+def _nearest(key: str) -> str:
+    near = nearest_key(key, SHORT_KEYS)
+    return f"did you mean '{near}'?" if near else f"known keys: {', '.join(SHORT_KEYS)}"
+
+
 def _check_short_form(document: dict[str, Any], path: Path) -> None:
     for key, value in document.items():
         if key not in SHORT_KEYS:
-            raise InputError(f"{path}: unknown key '{key}'", hint=did_you_mean(key, SHORT_KEYS), key=key)
+            raise InputError(f"{path}: unknown key '{key}'", hint=_nearest(key), key=key)
         if key in (*SHORT_TIMES, *SHORT_COUNTS):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and value > 0):

@@ -31,6 +31,8 @@ class TorchProfile:
     """torch's own count, when it was asked for."""
     trace: str | None
     """Name of the trace beside this file, when it was kept."""
+    active_passes: int = 1
+    """How often the same work was recorded."""
 
 
 def read_profile(path: Path) -> TorchProfile:
@@ -39,6 +41,7 @@ def read_profile(path: Path) -> TorchProfile:
         document = json.loads(path.read_text(encoding="utf-8"))
         return TorchProfile(
             operators=[from_plain(Operator, row, "operators") for row in document["operators"]],
+            active_passes=int((document.get("options") or {}).get("active_passes") or 1),
             **{
                 key: document[key]
                 for key in (

@@ -88,6 +88,7 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
     profile = _profile_beside(path)
     if profile is not None:
         captures.operators = profile.operators
+        captures.metrics.update(_profiled_pass(profile, clock))
         if profile.trace is None:
             return
     capture = read_kineto(path)
@@ -97,18 +98,8 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
         )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
-    profile = _profile_beside(path)
     if profile is not None:
         captures.module_passes = float(profile.active_passes)
-        captures.metrics.update(_profiled_pass(profile, clock))
-
-
-def _profile_beside(trace: Path) -> TorchProfile | None:
-    """Read what our own profiler stage says about its trace."""
-    from llm_perf_opt.ingest.torch_profile import PROFILE_NAME, read_profile
-
-    path = trace.with_name(PROFILE_NAME)
-    return read_profile(path) if path.is_file() else None
 
 
 def _profiled_pass(profile: TorchProfile, clock: WallClock | None) -> dict[str, float | None]:

@@ -53,9 +53,21 @@ def kernel_busy_share(summary: Summary, phase: str) -> float | None:
 
 def share_of_sample(summary: Summary, share_of_kernel_time: float, phase: str | None = None) -> float | None:
     """Turn a share of kernel time into seconds of one sample: share × share with kernels running × wall-clock."""
-    key = phase or WHOLE
+    key = phase or _only_phase(summary) or WHOLE
     seconds, busy = span_seconds(summary, key), kernel_busy_share(summary, key)
     return None if seconds is None or busy is None else seconds * busy * share_of_kernel_time
+
+
+def _only_phase(summary: Summary) -> str | None:
+    """Return the phase of all kernels when a capture covers a single one: shares of it are shares of that phase."""
+    phases = {kernel.phase for kernel in summary.kernels}
+    only = next(iter(phases)) if len(phases) == 1 else None
+    return only if only in PHASES else None
+
+
+def phase_words(phase: str) -> str:
+    """Name a phase inside a sentence."""
+    return "the captured time" if phase == WHOLE else phase
 
 
 def sources(summary: Summary, *kinds: str) -> list[str]:

@@ -8,6 +8,7 @@ from llm_perf_opt.analysis.findings.common import (
     WHOLE,
     kernel_seconds,
     part_share,
+    phase_words,
     share_of_sample,
     sources,
     span_seconds,
@@ -61,7 +62,7 @@ def _transfers(summary: Summary) -> list[Finding]:
                 title=f"{'The run' if phase == WHOLE else phase.capitalize()} waits for copies",
                 phase=phase,
                 evidence=[
-                    f"copies and fills alone occupy {units.percent(share)} of {phase}",
+                    f"copies and fills alone occupy {units.percent(share)} of {phase_words(phase)}",
                     *sources(summary, "nsys", "trace"),
                 ],
                 gain_upper_s=seconds * share,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import (
     PHASES,
+    WHOLE,
     kernel_seconds,
     phase_seconds,
     share_of_sample,
@@ -38,7 +39,8 @@ def _whole_run(summary: Summary) -> list[Finding]:
     ratio = half.dense / full.dense
     # Weights and cache halve, arithmetic gains the ratio of peaks: no phase can gain more than the larger.
     saved = 1 - 1 / max(2.0, ratio)
-    total = sum(known.values())
+    # Vision may be nested in prefill: the whole is first token plus decode where both are known.
+    total = phase_seconds(summary, WHOLE) or sum(known.values())
     return [
         Finding(
             id="full-precision",
@@ -62,7 +64,8 @@ def _stray_kernels(summary: Summary) -> list[Finding]:
     if not total or stray / total < _KERNEL_SHARE:
         return []
     share = stray / total
-    names = [k.short_name for k in summary.kernels if _is_full_precision(k)][:3]
+    saved, reason = _saved_share(summary)
+    names = list(dict.fromkeys(k.short_name for k in summary.kernels if _is_full_precision(k)))[:3]
     return [
         Finding(
             id="full-precision-kernels",
@@ -72,16 +75,26 @@ def _stray_kernels(summary: Summary) -> list[Finding]:
                 f"{units.percent(share)} of kernel time in {', '.join(names)}",
                 *sources(summary, "nsys", "trace"),
             ],
-            gain_upper_s=_half(share_of_sample(summary, share)),
-            arithmetic=f"{units.seconds(stray)} of {units.seconds(total)} kernel time; half-precision units are at least twice as fast",
+            gain_upper_s=_scaled(share_of_sample(summary, share), saved),
+            arithmetic=f"{units.seconds(stray)} of {units.seconds(total)} kernel time; {reason}",
             advice="Find which module keeps float32 weights or up-casts its input (vision encoders and routers often do).",
             confidence="medium",
         )
     ]
 
 
-def _half(value: float | None) -> float | None:
-    return None if value is None else value / 2
+def _saved_share(summary: Summary) -> tuple[float, str]:
+    """Most of a float32 kernel's time that half precision can save: by the peaks, else all of it."""
+    peaks = summary.hardware.peak_flops_per_s
+    full, half = peaks.get("float32"), peaks.get("bfloat16") or peaks.get("float16")
+    if full is None or half is None or full.dense <= 0:
+        return 1.0, "not more than all of it can be saved"
+    ratio = max(2.0, half.dense / full.dense)
+    return 1 - 1 / ratio, f"half precision is at most {units.number(ratio)} times as fast by the peaks"
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
 
 
 def _is_full_precision(kernel: Kernel) -> bool:

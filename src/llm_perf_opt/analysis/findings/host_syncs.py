@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from llm_perf_opt import units
-from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, sources, span_seconds
+from llm_perf_opt.analysis.findings.common import (
+    PHASES,
+    WHOLE,
+    part_share,
+    phase_words,
+    sources,
+    span_seconds,
+)
 from llm_perf_opt.summary.model import Finding, Summary
 
 _ENOUGH = 0.05
@@ -30,7 +37,7 @@ def _by_timeline(summary: Summary, phase: str) -> Finding | None:
     ):
         return None
     evidence = [
-        f"the device idles in {units.percent(share)} of {phase} while the host waits in a synchronising call",
+        f"the device idles in {units.percent(share)} of {phase_words(phase)} while the host waits in a synchronising call",
         *sources(summary, "nsys", "trace"),
     ]
     evidence.extend(_operator_evidence(summary, phase))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt import units
-from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, span_seconds
+from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, phase_seconds, span_seconds
 from llm_perf_opt.summary.model import Finding, Summary
 
 
@@ -60,7 +60,8 @@ def _gain(summary: Summary, phase: str, seconds: float | None) -> tuple[float | 
     if whole is None or idle is None:
         return None, None
     gain = min(seconds, whole * idle)
-    text = f"the device idles for {units.percent(idle)} of {units.seconds(whole)} per sample; at most {units.seconds(gain)} of that is in {phase}"
+    of = "per sample" if phase_seconds(summary, WHOLE) is not None else "captured"
+    text = f"the device idles for {units.percent(idle)} of {units.seconds(whole)} {of}; at most {units.seconds(gain)} of that is in {phase}"
     return gain, text
 
 

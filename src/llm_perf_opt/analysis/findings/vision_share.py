@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import sources
+from llm_perf_opt.analysis.ledger import split_component
 from llm_perf_opt.summary.model import Finding, Summary
 
 _MOSTLY = 0.5
@@ -14,11 +15,12 @@ def find(summary: Summary) -> list[Finding]:
     vision, first = summary.timings.vision_s, summary.timings.ttft_s
     if vision is None or first is None or first.median <= 0 or vision.median / first.median < _MOSTLY:
         return []
-    share = vision.median / first.median
+    gain = min(vision.median, first.median)
+    share = gain / first.median
     parts = {
         name.removesuffix("_s"): stat.median
         for name, stat in summary.timings.components.items()
-        if stat.median > 0
+        if stat.median > 0 and split_component(name)[1] == "vision"
     }
     largest = max(parts, key=lambda name: parts[name], default=None)
     evidence = [
@@ -32,8 +34,8 @@ def find(summary: Summary) -> list[Finding]:
             title="The image encoder dominates the time to the first token",
             phase="vision",
             evidence=[*evidence, *sources(summary, "timings")],
-            gain_upper_s=vision.median,
-            arithmetic=f"without any vision time the first token would come after {units.seconds(first.median - vision.median)}",
+            gain_upper_s=gain,
+            arithmetic=f"without any vision time the first token would come after {units.seconds(first.median - gain)}",
             advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several pages, or compile the encoder.",
             confidence="high",
         )
