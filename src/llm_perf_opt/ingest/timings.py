@@ -8,6 +8,7 @@ times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_s
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,12 @@ class WallClock:
 def load_timings(path: Path) -> WallClock:
     """Read either form; a file that is neither is an :class:`InputError` that names the key at fault."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}", hint="give the path of a JSON file"
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected an object with keys such as prefill_s and decode_s")
@@ -66,6 +67,11 @@ def load_timings(path: Path) -> WallClock:
         raise InputError(
             f"{path}: not the shape of a timings file ({type(error).__name__}: {error})"
         ) from error
+
+
+def _refuse(constant: str) -> float:
+    """Python's reader takes NaN and Infinity for numbers; JSON has neither, and no time is either."""
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _from_engine(document: dict[str, Any], source: str) -> WallClock:
@@ -152,17 +158,35 @@ def _check_short_form(document: dict[str, Any], path: Path) -> None:
     for key, value in document.items():
         if key not in SHORT_KEYS:
             raise InputError(f"{path}: unknown key '{key}'", hint=_nearest(key), key=key)
+        if value is None:
+            continue
         if key in (*SHORT_TIMES, *SHORT_COUNTS):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (number and value > 0):
-                raise InputError(
-                    f"{path}: {key} must be a positive number, not {value!r}",
-                    hint="leave a key out when it is not known",
-                    key=key,
-                )
+            _require(_is_positive(value), path, key, "a positive number", value)
+        elif key in SHORT_TEXTS:
+            _require(isinstance(value, str), path, key, "text", value)
+        elif key in SHORT_FLAGS:
+            _require(isinstance(value, bool), path, key, "true or false", value)
+        else:
+            _require(isinstance(value, dict), path, key, "an object", value)
+            for name, seconds in value.items():
+                _require(_is_positive(seconds), path, f"{key}.{name}", "a positive number", seconds)
     for key in ("samples", "batch_size"):
         if document.get(key) is not None and not float(document[key]).is_integer():
             raise InputError(f"{path}: {key} must be a whole number, not {document[key]!r}", key=key)
+
+
+def _is_positive(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]
+
+
+def _require(condition: bool, path: Path, key: str, wanted: str, value: object) -> None:
+    if not condition:
+        raise InputError(
+            f"{path}: {key} must be {wanted}, not {value!r}",
+            hint="leave a key out when it is not known",
+            key=key,
+        )
 
 
 def _described(values: dict[str, list[float | None]]) -> dict[str, Stat]:
