@@ -13,7 +13,7 @@ _COUNTER_FORMATS = (
     ("_ratio", units.percent),
     ("_flops_per_s", units.flops_per_s),
     ("_bytes_per_s", units.bytes_per_s),
-    ("_flops_per_byte", units.number),
+    ("_flops_per_byte", lambda value: units.number(value, "FLOP/B")),
     ("_bytes", units.size),
     ("_hz", lambda value: units.MISSING if value is None else f"{units.count(value)}Hz"),
     ("_s", units.seconds),
@@ -82,11 +82,22 @@ def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
             ("NVIDIA's best estimate", f"{units.percent(kernel.estimated_speedup_ratio)} of its time")
         )
     facts.extend(
-        (name.replace("_", " "), _counter(name, value))
+        (_counter_label(name), _counter(name, value))
         for name, value in kernel.counters.items()
         if value is not None
     )
     return facts
+
+
+_UNIT_SUFFIXES = ("_flops_per_byte", "_ratio", "_hz", "_s")
+
+
+def _counter_label(name: str) -> str:
+    """Name a counter without its unit, which its value shows."""
+    if name.endswith("_per_s"):
+        return name.removesuffix("_per_s").replace("_", " ") + " per second"
+    suffix = next((end for end in _UNIT_SUFFIXES if name.endswith(end)), "")
+    return name.removesuffix(suffix).replace("_", " ")
 
 
 def _counter(name: str, value: float) -> str:
