@@ -27,6 +27,19 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 
+SCAN, TOP, ATTRIBUTION = "scan of the kernel table (sqlite3)", "ours: top kernels", "ours: attribution"
+AGAIN, FULL = "ours: second look", "ours: attribution, budgets, gaps, drawing"
+STATS, STATS_TOP = "nsys stats: attribution", "nsys stats: top kernels"
+AI_COLD, AI_WARM = "nsys-ai: attribution, cold", "nsys-ai: second look"
+OURS_OF = {
+    SCAN: TOP, TOP: TOP, STATS_TOP: TOP, ATTRIBUTION: ATTRIBUTION, FULL: ATTRIBUTION, STATS: ATTRIBUTION,
+    AI_COLD: ATTRIBUTION, AGAIN: AGAIN, AI_WARM: AGAIN,
+}  # fmt: skip
+TARGETS = {STATS: 10.0, AI_COLD: 5.0, AI_WARM: 1.0}
+"""How many times longer than ours each peer has to take."""
+TARGETS_FROM = 1_000_000
+"""Targets are for files of this many kernels; below, starting Python is most of the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -112,10 +125,6 @@ def run(command: list[str], log: Path) -> Measured:
     return Measured(seconds, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime)
 
 
-def best(rounds: int, once: Callable[[], Measured]) -> Measured:
-    return min((once() for _ in range(rounds)), key=lambda one: one.seconds)
-
-
 def _touch(path: Path) -> None:
     """Bring a file into the page cache, a piece at a time: children inherit our peak size."""
     with path.open("rb") as stream:
@@ -131,7 +140,6 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.source = self.folder / "trace.sqlite"
         self.log = self.folder / "log.txt"
-        self.rounds = options.rounds
         self.nsys, self.nsys_ai = options.nsys, options.nsys_ai
         if not self.source.exists():
             generator = [sys.executable, str(HERE.with_name("gen_nsys_sqlite.py"))]
@@ -141,68 +149,69 @@ class Bench:
         self.problems: list[str] = []
 
     def ours(self, name: str, expected: str | None = None) -> Measured:
+        """One run of a subject of ours, its answer compared with the generator's."""
         out = self.folder / f"{name}.json"
-        before = (self.source.stat().st_mtime_ns, self.source.stat().st_size, sorted(os.listdir(self.folder)))  # noqa: PTH208
-        command = [sys.executable, str(HERE), "--subject", name, str(self.source), str(out)]
-        measured = best(self.rounds, lambda: run(command, self.log))
+        before = self.source.stat()
+        measured = run([sys.executable, str(HERE), "--subject", name, str(self.source), str(out)], self.log)
         if expected is not None and json.loads(out.read_text()) != self.truth[expected]:
             self.problems.append(f"{name}: the answer differs from the generator's")
         out.unlink(missing_ok=True)
-        state = self.source.stat()
-        if (state.st_mtime_ns, state.st_size) != before[:2]:
+        after = self.source.stat()
+        if (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
             self.problems.append(f"{name}: the input was modified")
         return measured
 
     def nsys_stats(self, *reports: str) -> Measured | None:
         """The first of the report names that the installed nsys knows (2022 and 2023 renamed them)."""
         for report in reports if self.nsys else ():
-            measured = self._stats_once(report)
-            if measured is not None:
-                again = [self._stats_once(report) for _ in range(self.rounds - 1)]
-                return min((measured, *(one for one in again if one)), key=lambda one: one.seconds)
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                base = Path(folder) / "out"
+                command = [self.nsys, "stats", "-r", report, "-f", "csv", "-o", str(base), str(self.source)]
+                measured = run(command, self.log)
+                if any(one.stat().st_size for one in Path(folder).glob("out*.csv")):
+                    return measured
         return None
 
-    def _stats_once(self, report: str) -> Measured | None:
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            base = Path(folder) / "out"
-            measured = run(
-                [self.nsys, "stats", "-r", report, "-f", "csv", "-o", str(base), str(self.source)], self.log
-            )
-            return measured if any(one.stat().st_size for one in Path(folder).glob("out*.csv")) else None
-
-    def nsys_ai_cold_and_warm(self) -> tuple[Measured, Measured] | None:
+    def nsys_ai_cold_and_warm(self) -> tuple[Measured | None, Measured | None]:
         """In a copy of its own, because it writes its cache beside the input.
 
         It downloads a DuckDB extension at first use. Where that fails it waits for the network and goes on without
         its cache, which would flatter us: then there is no comparison.
         """
         if not self.nsys_ai:
-            return None
-        cold: list[Measured] = []
-        warm: list[Measured] = []
-        for _ in range(self.rounds):
-            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                copy = Path(folder) / "trace.sqlite"
-                shutil.copyfile(self.source, copy)
-                command = [
-                    self.nsys_ai,
-                    "skill",
-                    "run",
-                    "nvtx_layer_breakdown",
-                    str(copy),
-                    "--format",
-                    "json",
-                ]
-                log = Path(folder) / "log.txt"
-                cold.append(run(command, log))
-                if "DuckDB unavailable" in log.read_text(errors="replace"):
-                    print(
-                        "(nsys-ai lacks its DuckDB extension: pip install duckdb-extension-sqlite-scanner, and a"
-                    )
-                    print(" duckdb of the same version; see --help)")
-                    return None
-                warm.append(best(2, lambda command=command, log=log: run(command, log)))  # type: ignore[misc]
-        return min(cold, key=lambda one: one.seconds), min(warm, key=lambda one: one.seconds)
+            return None, None
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            copy, log = Path(folder) / "trace.sqlite", Path(folder) / "log.txt"
+            shutil.copyfile(self.source, copy)
+            command = [self.nsys_ai, "skill", "run", "nvtx_layer_breakdown", str(copy), "--format", "json"]
+            cold = run(command, log)
+            if "DuckDB unavailable" in log.read_text(errors="replace"):
+                print("(nsys-ai lacks its DuckDB extension; --help says how to install it)")
+                self.nsys_ai = None
+                return None, None
+            return cold, run(command, log)
+
+    def rounds_of(self, rounds: int, with_peers: bool) -> dict[str, Measured]:
+        """The best of every subject. Subjects take turns, so that a load that drifts meets all of them."""
+        found: dict[str, list[Measured | None]] = {}
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+        self.ours("second_look", "by_range_kernel")  # fills the cache
+        for _ in range(rounds):
+            turn: dict[str, Measured | None] = {
+                SCAN: self.ours("scan"),
+                TOP: self.ours("top", "by_name"),
+                ATTRIBUTION: self.ours("attribution", "by_range_kernel"),
+            }
+            if with_peers:
+                turn[STATS] = self.nsys_stats("nvtx_kern_sum", "nvtxkernsum")
+                turn[STATS_TOP] = self.nsys_stats("cuda_gpu_kern_sum", "gpukernsum")
+                turn[AI_COLD], turn[AI_WARM] = self.nsys_ai_cold_and_warm()
+            turn[AGAIN] = self.ours("second_look", "by_range_kernel")
+            turn[FULL] = self.ours("full")
+            for label, measured in turn.items():
+                found.setdefault(label, []).append(measured)
+        best = {label: [one for one in all_of_it if one] for label, all_of_it in found.items()}
+        return {label: min(some, key=lambda one: one.seconds) for label, some in best.items() if some}
 
 
 def main() -> int:
@@ -224,9 +233,10 @@ def main() -> int:
     failed: list[str] = []
     per_kernel: list[float] = []
     for kernels in (int(float(size)) for size in options.kernels.split(",")):
-        failed += report(
-            Bench(options.work, kernels, options), kernels, kernels <= options.peers_up_to, per_kernel
-        )
+        bench = Bench(options.work, kernels, options)
+        problems, each = report(bench, kernels, options.rounds, kernels <= options.peers_up_to)
+        failed += problems
+        per_kernel.append(each)
     if len(per_kernel) > 1:
         growth = per_kernel[-1] / per_kernel[0]
         print(f"\ntime per kernel, largest ÷ smallest file: {growth:.2f}")
@@ -236,58 +246,32 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def report(bench: Bench, kernels: int, with_peers: bool, per_kernel: list[float]) -> list[str]:
-    """Measure and print one table; return what went wrong."""
-    rows: list[tuple[str, Measured | None]] = []
-    scan, top = bench.ours("scan"), bench.ours("top", "by_name")
-    attribution = bench.ours("attribution", "by_range_kernel")
-    shutil.rmtree(bench.folder / "cache", ignore_errors=True)
-    bench.ours("second_look", "by_range_kernel")  # fills the cache
-    again = bench.ours("second_look", "by_range_kernel")
-    rows += [("scan of the kernel table (sqlite3)", scan), ("ours: top kernels", top)]
-    rows += [("ours: attribution", attribution), ("ours: second look", again)]
-    rows += [("ours: attribution, budgets, gaps, drawing", bench.ours("full"))]
-    per_kernel.append(attribution.seconds / kernels)
-    failed = [*bench.problems]
-    failed += (
-        [f"top kernels {top.seconds / scan.seconds:.1f}× a scan (3×)"]
-        if top.seconds > 3 * scan.seconds
-        else []
-    )
-    limit = 500 if kernels <= 1e6 else 1500
-    failed += [f"{attribution.megabytes:.0f} MB (limit {limit})"] if attribution.megabytes > limit else []
-    if with_peers:
-        stats = bench.nsys_stats("nvtx_kern_sum", "nvtxkernsum")
-        both = bench.nsys_ai_cold_and_warm()
-        cold, warm = both if both else (None, None)
-        rows += [("nsys stats: top kernels", bench.nsys_stats("cuda_gpu_kern_sum", "gpukernsum"))]
-        rows += [
-            ("nsys stats: attribution", stats),
-            ("nsys-ai: attribution, cold", cold),
-            ("nsys-ai: second look", warm),
-        ]
-        for label, peer, mine, factor in (
-            ("nsys stats", stats, attribution, 10.0),
-            ("nsys-ai cold", cold, attribution, 5.0),
-            ("nsys-ai second look", warm, again, 1.0),
-        ):
-            if peer is None:
-                print(f"(not compared with {label}: not there, or not able)")
-            elif peer.seconds < factor * mine.seconds:
-                failed.append(f"{peer.seconds / mine.seconds:.1f}× faster than {label} (target {factor:g}×)")
+def report(bench: Bench, kernels: int, rounds: int, with_peers: bool) -> tuple[list[str], float]:
+    """Measure and print one table; return what went wrong, and our time per kernel."""
+    found = bench.rounds_of(rounds, with_peers)
     print(f"\n{kernels:,} kernels, {bench.source.stat().st_size / 1e6:.0f} MB\n")
     print("| what | s | × ours | CPU s | × ours | MB RSS |\n|---|---|---|---|---|---|")
-    for label, measured in rows:
-        if measured is not None:
-            reference = (
-                again if "second look" in label else top if "top" in label or "scan" in label else attribution
-            )
-            ratio, cpu = measured.seconds / reference.seconds, measured.cpu_seconds / reference.cpu_seconds
-            print(
-                f"| {label} | {measured.seconds:.2f} | {ratio:.2f} | {measured.cpu_seconds:.2f} | {cpu:.2f} "
-                f"| {measured.megabytes:.0f} |"
-            )
-    return failed
+    for label, one in found.items():
+        mine = found[OURS_OF[label]]
+        ratios = one.seconds / mine.seconds, one.cpu_seconds / mine.cpu_seconds
+        print(
+            f"| {label} | {one.seconds:.2f} | {ratios[0]:.2f} | {one.cpu_seconds:.2f} | {ratios[1]:.2f} | {one.megabytes:.0f} |"
+        )
+    failed = [*bench.problems]
+    if kernels < TARGETS_FROM:
+        return failed, found[ATTRIBUTION].seconds / kernels
+    limit = 500 if kernels <= 1e6 else 1500
+    if found[ATTRIBUTION].megabytes > limit:
+        failed.append(f"{found[ATTRIBUTION].megabytes:.0f} MB (limit {limit})")
+    if found[TOP].seconds > 3 * found[SCAN].seconds:
+        failed.append(f"top kernels take {found[TOP].seconds / found[SCAN].seconds:.1f}× a scan (limit 3×)")
+    for peer, factor in TARGETS.items() if with_peers else ():
+        if peer not in found:
+            print(f"(not compared: {peer})")
+        elif found[peer].seconds < factor * found[OURS_OF[peer]].seconds:
+            ratio = found[peer].seconds / found[OURS_OF[peer]].seconds
+            failed.append(f"{ratio:.1f}× faster than {peer} (target {factor:g}×)")
+    return failed, found[ATTRIBUTION].seconds / kernels
 
 
 if __name__ == "__main__":

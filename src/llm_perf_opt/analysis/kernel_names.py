@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from importlib import resources
+
+from llm_perf_opt.analysis.rule_data import load_rows
 
 _TYPES = (
     ("bf16", r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\bbfloat16\b|\bbf16\b"),
@@ -26,10 +27,7 @@ _LONGEST = 80
 @lru_cache(maxsize=1)
 def name_rules() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Return the ordered rules that ship with the package."""
-    import yaml  # slow to import, and most callers never classify
-
-    text = resources.files("llm_perf_opt.analysis").joinpath("kernel_names.yaml").read_text("utf-8")
-    return tuple((re.compile(row["pattern"]), row["name"]) for row in yaml.safe_load(text))
+    return tuple((re.compile(row["pattern"]), row["name"]) for row in load_rows("kernel_names.yaml"))
 
 
 @lru_cache(maxsize=65536)

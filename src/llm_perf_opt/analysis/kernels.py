@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 
 from llm_perf_opt.analysis.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.analysis.kernel_names import short_name
+from llm_perf_opt.analysis.rule_data import load_rows
 from llm_perf_opt.ingest.timeline import NamedTotal, Timeline
 
 OTHER = "other"
@@ -45,10 +45,10 @@ class ModuleRow:
 @lru_cache(maxsize=1)
 def family_rules() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Return the ordered rules that ship with the package."""
-    import yaml  # slow to import, and most callers never classify
-
-    text = resources.files("llm_perf_opt.analysis").joinpath("kernel_families.yaml").read_text("utf-8")
-    return tuple((row["family"], re.compile(row["pattern"], re.IGNORECASE)) for row in yaml.safe_load(text))
+    return tuple(
+        (row["family"], re.compile(row["pattern"], re.IGNORECASE))
+        for row in load_rows("kernel_families.yaml")
+    )
 
 
 @lru_cache(maxsize=65536)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any, Literal
 
+from llm_perf_opt.analysis.rule_data import load_rows
 from llm_perf_opt.errors import ConfigError
 
 Role = Literal["phase", "component", "module", "operator", "none"]
@@ -58,10 +58,7 @@ def parse_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[RangeRule, ...]:
 @lru_cache(maxsize=1)
 def default_rules() -> tuple[RangeRule, ...]:
     """Return the rules that ship with the package."""
-    import yaml  # slow to import, and most callers never classify
-
-    text = resources.files("llm_perf_opt.analysis").joinpath("range_rules.yaml").read_text("utf-8")
-    return parse_rules(yaml.safe_load(text))
+    return parse_rules(load_rows("range_rules.yaml"))
 
 
 def meaning_of(name: str, rules: Sequence[RangeRule] | None = None) -> RangeMeaning:

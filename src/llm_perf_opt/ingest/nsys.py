@@ -8,7 +8,6 @@ from pathlib import Path
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.cache import cached
 from llm_perf_opt.ingest.nsys_csv import looks_like_nsys_csv, merge_totals, read_nsys_csv
-from llm_perf_opt.ingest.nsys_sqlite import read_nsys_sqlite
 from llm_perf_opt.ingest.timeline import KernelTotals, Timeline
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -33,7 +32,7 @@ def read_nsys(path: Path, *, cache_dir: Path | None = None) -> Timeline | Kernel
     with path.open("rb") as stream:
         head = stream.read(65536)
     if head.startswith(_SQLITE_MAGIC) or (not head and path.suffix in (".sqlite", ".db")):
-        return cached(path, read_nsys_sqlite, directory=cache_dir)
+        return cached(path, _read_export, directory=cache_dir)
     if path.suffix in _REPORT_SUFFIXES:
         raise _needs_export(path)
     if path.suffix == ".csv" or looks_like_nsys_csv(head.decode("utf-8", errors="replace")):
@@ -43,6 +42,12 @@ def read_nsys(path: Path, *, cache_dir: Path | None = None) -> Timeline | Kernel
         hint="nsys export --type sqlite REPORT.nsys-rep writes the former",
         path=str(path),
     )
+
+
+def _read_export(path: Path) -> Timeline:
+    from llm_perf_opt.ingest.nsys_sqlite import read_nsys_sqlite  # a second look does without it
+
+    return read_nsys_sqlite(path)
 
 
 def export_command(report: Path) -> list[str]:
@@ -84,7 +89,7 @@ def _read_directory(folder: Path, cache_dir: Path | None) -> Timeline | KernelTo
     for place in places:
         exports = sorted((one for one in place.glob("*.sqlite") if one.is_file()), key=_preference)
         if exports:
-            return cached(exports[0], read_nsys_sqlite, directory=cache_dir)
+            return cached(exports[0], _read_export, directory=cache_dir)
     for place in places:
         tables = [one for one in sorted(place.glob("*.csv"), key=_preference) if _is_summary(one)]
         if tables:
