@@ -212,6 +212,7 @@ def test_knobs_of_the_trace(tmp_path: Path) -> None:
     assert (names.count("prefill"), names.count("decode_step")) == (2, 2 * 2)
     assert run.profile["new_tokens"] == 3
     assert run.profile["flops_by_operator"]["aten::mm"] > 0
+    assert run.profile["operators_by_shape"] == []
 
 
 def test_defaults_leave_the_costly_things_out(default_run: Run) -> None:
@@ -234,6 +235,16 @@ def test_without_a_kept_trace_the_operators_remain(tmp_path: Path) -> None:
     run = Run(tmp_path, export_trace=False)
     assert not (run.folder / "trace.json.gz").exists()
     assert run.profile["trace"] is None and run.profile["operators"]
+
+
+def test_operators_by_shape(tmp_path: Path) -> None:
+    run = Run(tmp_path, group_by_input_shape=True, max_operators=40)
+    rows = run.profile["operators_by_shape"]
+    assert len(rows) == 40
+    shapes = [row["shapes"] for row in rows if row["name"] == "aten::mm"]
+    assert len(shapes) > 1 and all(len(shape[0]) == 2 for shape in shapes)
+    times = [row["self_cpu_s"] for row in rows]
+    assert times == sorted(times, reverse=True)
 
 
 def test_ranking_and_limit(tmp_path: Path) -> None:

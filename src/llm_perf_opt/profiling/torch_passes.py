@@ -38,6 +38,7 @@ class ProfileOptions:
     record_shapes: bool = False
     with_stack: bool = False
     with_flops: bool = False
+    group_by_input_shape: bool = False
     record_modules: bool = False
     start_up_passes: int = 0
     active_passes: int = 1
@@ -54,6 +55,8 @@ class Profile:
     new_tokens: int
     flops_by_operator: dict[str, int] = field(default_factory=dict)
     """torch's own count, where it has a formula (``with_flops``)."""
+    operators_by_shape: list[dict[str, Any]] = field(default_factory=list)
+    """Operators told apart by the shapes of their inputs, largest self host time first (``group_by_input_shape``)."""
 
 
 def profile_pass(
@@ -73,7 +76,9 @@ def profile_pass(
                 new_tokens = engine.run_prepared(batch, max_new_tokens=max_new_tokens).new_tokens
         seconds = time.perf_counter() - started
     trace = export_trace(profiler, scratch / "trace.json")
-    return Profile(trace, seconds, new_tokens, _flops(profiler) if options.with_flops else {})
+    flops = _flops(profiler) if options.with_flops else {}
+    shapes = _by_shape(profiler) if options.group_by_input_shape else []
+    return Profile(trace, seconds, new_tokens, flops, shapes)
 
 
 def memory_pass(
@@ -131,7 +136,7 @@ def _profiler(options: ProfileOptions) -> Any:
 
     return profile(
         activities=_activities(options.activities),
-        record_shapes=options.record_shapes or options.with_flops,
+        record_shapes=options.record_shapes or options.with_flops or options.group_by_input_shape,
         with_stack=options.with_stack,
         with_flops=options.with_flops,
     )
@@ -146,6 +151,20 @@ def _activities(names: Sequence[str]) -> list[Any]:
 def _flops(profiler: Any) -> dict[str, int]:
     found = {str(row.key): int(row.flops) for row in profiler.key_averages() if row.flops}
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _by_shape(profiler: Any) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "name": str(row.key),
+            "shapes": row.input_shapes,
+            "calls": int(row.count),
+            "self_cpu_s": row.self_cpu_time_total / 1e6,
+            "total_cpu_s": row.cpu_time_total / 1e6,
+        }
+        for row in profiler.key_averages(group_by_input_shape=True)
+    ]
+    return sorted(rows, key=lambda row: (-row["self_cpu_s"], row["name"], str(row["shapes"])))
 
 
 def _is_closed(path: Path) -> bool:

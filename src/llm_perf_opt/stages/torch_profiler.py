@@ -206,6 +206,7 @@ class _Profiling:
             config.record_shapes,
             config.with_stack,
             config.with_flops,
+            config.group_by_input_shape,
             config.record_modules,
             config.start_up_passes,
             config.active_passes,
@@ -259,6 +260,7 @@ class _Profiling:
             "profiled_s": profile.seconds,
             "notes": self._notes(capture, options),
             "flops_by_operator": profile.flops_by_operator,
+            "operators_by_shape": profile.operators_by_shape[: self.config.max_operators],
             "operators": [asdict(record) for record in records],
         }
 

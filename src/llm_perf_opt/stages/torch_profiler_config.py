@@ -48,6 +48,8 @@ class TorchProfilerConfig(StageConfig):
     """Python frames in the trace; large and slow."""
     with_flops: bool = False
     """torch's own FLOP count per operator, in ``profile.json``; records shapes too."""
+    group_by_input_shape: bool = False
+    """Operators told apart by the shapes of their inputs, in ``profile.json``; records shapes too."""
     record_modules: bool = True
     """One annotation per module call in the trace, so that time can be traced to modules."""
     start_up_passes: int = 0
@@ -75,6 +77,7 @@ def effective_config(context: StageContext) -> TorchProfilerConfig:
         record_shapes=False,
         with_stack=False,
         with_flops=False,
+        group_by_input_shape=False,
         profile_memory=False,
         record_modules=False,
         active_passes=1,
