@@ -336,6 +336,19 @@ def test_known_mistakes_of_exporters_are_mended(tmp_path: Path) -> None:
     assert "mended" in capture.timeline.warnings[0]
 
 
+@pytest.mark.parametrize("place", ["head", "event", "tail"])
+def test_nesting_without_end_is_damage_not_a_crash(tmp_path: Path, place: str) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    parts = {"head": "1", "event": "1", "tail": "1"} | {place: deep}
+    text = f'{{"h": {parts["head"]}, "traceEvents": [{{"ph": "X", "cat": "kernel", "x": {parts["event"]}}}], "t": {parts["tail"]}}}'
+    path = write(tmp_path / "t.json", text)
+    if place == "tail":
+        assert "after the events" in read_kineto(path).timeline.warnings[0]
+    else:
+        with pytest.raises(InputError):
+            read_kineto(path)
+
+
 def test_a_negative_duration_is_not_hidden(tmp_path: Path) -> None:
     capture = read_kineto(write(tmp_path / "t.json", document([kernel("k", 5.0, -1.0, 1)])))
     assert capture.timeline.ops.end_ns.tolist() == [5_000]

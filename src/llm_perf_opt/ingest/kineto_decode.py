@@ -53,7 +53,7 @@ class PieceDecoder:
             return self._relative(_EXACT.decode(text)) if self.exact else _FAST.decode(text)
         except msgspec.ValidationError:
             return self._decode_lenient(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadPiece(str(error)) from error
 
     def _relative(self, events: list[Any]) -> list[AnyEvent]:
@@ -69,7 +69,7 @@ class PieceDecoder:
         """Take fields of unexpected types (numbers as text, null) where they make sense."""
         try:
             values = _LOOSE.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadPiece(str(error)) from error
         events = [_event_from(value) for value in values if isinstance(value, Mapping)]
         if self.exact:

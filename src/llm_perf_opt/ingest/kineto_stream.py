@@ -38,6 +38,7 @@ _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class EventStream:
             return
         try:
             self.metadata = msgspec.json.decode(header + b"[]" + window.text(), type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except _NOT_JSON:
             self.warnings.append(
                 f"{self.path.name}: the text after the events is damaged or cut off; the events are whole"
             )
@@ -234,7 +235,7 @@ class EventStream:
 def _is_json(text: bytes) -> bool:
     try:
         msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         return False
     return True
 
