@@ -96,6 +96,12 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
         captures.operators = operator_records(
             capture.operators, capture.timeline, attribute(capture.timeline)
         )
+    if not len(capture.timeline.ops) and not captures.operators:
+        raise InputError(
+            f"{path} holds no operator and no kernel",
+            hint="give a trace that torch.profiler exported after work was done",
+            path=str(path),
+        )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
     if profile is not None:

@@ -1,0 +1,183 @@
+"""Any subset of sources gives a summary; what is missing or contradictory is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.errors import InputError
+from llm_perf_opt.runners.assemble import Request, assemble
+from llm_perf_opt.runners.captures import read_captures
+from llm_perf_opt.runners.sources import Sources
+from llm_perf_opt.summary.model import RunInfo, Summary
+
+RUN = RunInfo("run", "ok", "2026-01-01T00:00:00+00:00", None, [])
+
+KERNELS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+75.0,3000000,30,100000,100000,1,1,0,ampere_bf16_s16816gemm_bf16_128x64_tn
+25.0,1000000,10,100000,100000,1,1,0,vectorized_elementwise_kernel
+"""
+
+
+def document(samples: int = 1, **repeat: Any) -> dict[str, Any]:
+    one = {"preprocess_s": 0.1, "vision_s": None, "prefill_s": 0.2, "decode_s": 0.6, "token_s": [], **repeat}
+    rows = [
+        {"id": f"s{i}", "new_tokens": 4, "batch_size": 1, "prompt_tokens": 8, "facts": {}, "repeats": [one]}
+        for i in range(samples)
+    ]
+    return {"schema": 1, "workload": {"model": "tiny", "weights": "random", "batch_size": 1}, "samples": rows}
+
+
+def save(folder: Path, name: str, content: Any) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def build(**sources: Any) -> Summary:
+    return assemble(Request(run=RUN, sources=Sources(**sources), strict=True))
+
+
+def test_nothing_at_all_is_a_summary_that_says_so() -> None:
+    found = build()
+    assert found.verdicts == {}
+    assert found.findings == []
+    assert any("No wall-clock timings" in note for note in found.notes)
+
+
+def test_timings_alone(tmp_path: Path) -> None:
+    found = build(timings=save(tmp_path, "timings.json", document(3)))
+    assert found.workload.samples == 3
+    assert found.notes[0].startswith("Random weights")
+    assert found.wall_clock is not None
+    assert found.wall_clock.span_s == pytest.approx(0.9)
+    assert found.verdicts["decode"].bound == "unknown"
+
+
+def test_kernel_totals_and_wall_clock_give_the_busy_share(tmp_path: Path) -> None:
+    timings = save(
+        tmp_path, "wall.json", {"samples": 2, "new_tokens": 4, "prefill_s": 0.002, "decode_s": 0.008}
+    )
+    found = build(timings=timings, nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))
+    assert found.metrics["device_busy_s"] == pytest.approx(0.004)
+    assert found.utilisation["all"].device_busy_ratio == pytest.approx(0.004 / 0.020)
+    assert found.metrics["launches_per_token"] == pytest.approx(40 / 8)
+    assert found.verdicts["decode"].bound == "launch"
+    assert found.coverage.kernel_time_classified_ratio == 1.0
+
+
+def test_more_device_time_than_wall_clock_is_capped_and_noted(tmp_path: Path) -> None:
+    timings = save(
+        tmp_path, "wall.json", {"samples": 1, "prefill_s": 0.001, "decode_s": 0.001, "new_tokens": 4}
+    )
+    found = build(timings=timings, nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))
+    assert found.utilisation["all"].device_busy_ratio == 1.0
+    assert any("not of the same run" in note for note in found.notes)
+
+
+def test_a_source_the_user_named_must_be_readable_one_a_stage_left_need_not(tmp_path: Path) -> None:
+    broken = save(tmp_path, "timings.json", "{")
+    with pytest.raises(InputError):
+        build(timings=broken)
+    lenient = assemble(Request(run=RUN, sources=Sources(timings=broken, nsys=(broken,), static=broken)))
+    text = " ".join(lenient.notes)
+    assert "The timings could not be read" in text
+    assert "The nsys capture could not be read" in text
+    assert "The static model could not be read" in text
+
+
+def _trace(folder: Path, events: list[dict[str, Any]]) -> Path:
+    path = folder / "trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+    return path
+
+
+def test_the_profilers_own_notes_tell_its_cost_and_its_steps(tmp_path: Path) -> None:
+    trace = _trace(
+        tmp_path, [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]
+    )
+    profile = {
+        "operators": [], "rank_by": "auto", "max_operators": None, "sample_ids": ["s0"], "prompt_tokens": 8,
+        "new_tokens": 4, "profiled_s": 4.8, "notes": [], "flops_by_operator": {}, "trace": "trace.json.gz",
+        "options": {"active_passes": 2},
+    }  # fmt: skip
+    profile["operators"] = [
+        {
+            "name": "aten::mm",
+            "calls": 1,
+            "self_cpu_s": 1.0,
+            "total_cpu_s": 1.0,
+            "self_device_s": None,
+            "total_device_s": None,
+        }
+    ]
+    save(tmp_path, "profile.json", profile)
+    found = build(trace=trace, timings=save(tmp_path, "timings.json", document()))
+    assert found.metrics["profiled_decode_steps"] == 6.0
+    assert found.metrics["profiled_over_unprofiled_ratio"] == pytest.approx(4.8 / 2 / 0.8)
+    assert [finding.id for finding in found.findings] == ["profiler-pollution"]
+
+
+def test_a_profiled_pass_of_other_length_is_not_compared(tmp_path: Path) -> None:
+    trace = _trace(
+        tmp_path, [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]
+    )
+    operator = {
+        "name": "aten::mm",
+        "calls": 1,
+        "self_cpu_s": 1.0,
+        "total_cpu_s": 1.0,
+        "self_device_s": None,
+        "total_device_s": None,
+    }
+    profile = {
+        "operators": [operator], "rank_by": "auto", "max_operators": None, "sample_ids": ["s0"], "prompt_tokens": 8,
+        "new_tokens": 2, "profiled_s": 9.0, "notes": [], "flops_by_operator": {}, "trace": "trace.json.gz",
+    }  # fmt: skip
+    save(tmp_path, "profile.json", profile)
+    found = build(trace=trace, timings=save(tmp_path, "timings.json", document()))
+    assert "profiled_over_unprofiled_ratio" not in found.metrics
+
+
+def test_a_trace_without_work_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no operator and no kernel"):
+        read_captures(Sources(trace=_trace(tmp_path, [])), None, [], strict=True)
+
+
+def test_a_trace_with_a_gpu_gives_budget_and_kernels(tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    for number in range(10):
+        start = 1000 * number
+        launch = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "ts": start,
+            "dur": 10,
+            "pid": 1,
+            "tid": 1,
+        }
+        run = {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "gemm_kernel",
+            "ts": start + 20,
+            "dur": 100,
+            "pid": 0,
+            "tid": 7,
+        }
+        events += [
+            {**launch, "args": {"correlation": number + 1}},
+            {**run, "args": {"correlation": number + 1, "device": 0, "stream": 7}},
+        ]
+    found = build(trace=_trace(tmp_path, events))
+    assert sum(kernel.total_s or 0.0 for kernel in found.kernels) == pytest.approx(1e-3)
+    parts = found.budget["all"].parts
+    assert sum(part.share_ratio for part in parts) == pytest.approx(1.0)
+    assert found.verdicts["all"].bound == "launch"
+    assert found.findings[0].id == "launch-bound"
+    assert "sample" not in found.findings[0].arithmetic
