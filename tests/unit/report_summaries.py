@@ -119,6 +119,7 @@ def full_summary(kernels: int = 4) -> Summary:
         predictions={
             "prefill": Prediction(0.02, "compute", 5.0, "max(4 TFLOP ÷ 200 TFLOP/s = 20 ms, …)"),
             "decode": Prediction(0.065, "memory", 10.0, "31 steps × 2.1 ms"),
+            "tpot": Prediction(0.0021, "memory", 10.0, "max(5.5 µs, 2.1 ms)"),
         },
         utilisation={
             "prefill": Utilisation(0.2, 0.03, 0.8, "MFU 20 % = 4 TFLOP ÷ (100 ms × 200 TFLOP/s)"),

@@ -29,7 +29,7 @@ from llm_perf_opt.reporting.report_md import report_markdown
 from llm_perf_opt.reporting.stakeholder_md import stakeholder_markdown
 from llm_perf_opt.reporting.tables import Column, Row, Table, code, num, text
 from llm_perf_opt.summary.codec import to_plain
-from llm_perf_opt.summary.model import Finding, StageInfo, Summary
+from llm_perf_opt.summary.model import Finding, StageInfo, Summary, Timings
 
 from .report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary, kernel
 
@@ -220,6 +220,11 @@ def test_stakeholder_page_is_honest_without_findings_or_times() -> None:
     page = stakeholder_markdown(bare_summary())
     assert "Nothing stands out in the data at hand" in page
     assert "nothing here says how long a request takes" in page
+    assert "Nothing was timed." in page and "Savings" not in page
+    planned = full_summary()
+    planned.timings, planned.wall_clock = Timings(), None
+    assert "| Time for each further piece of text (about a word) | 2.10 ms |" in stakeholder_markdown(planned)
+    assert "least time per output token" in report_html(planned)
     failed = full_summary()
     failed.run.status = "failed"
     failed.findings = [Finding("x", "A new rule speaks", None, [], None, "", "Do it", "low")]

@@ -191,6 +191,11 @@ def _capture_numbers(summary: Summary) -> list[dict[str, str]]:
         _tile(f"captured time, {phase_name(phase)}", units.seconds(summary.budget[phase].span_s))
         for phase in sorted(summary.budget, key=phase_rank)
     ]
+    for phase, label in (("ttft", "least time to first token"), ("tpot", "least time per output token")):
+        if phase in summary.predictions:
+            numbers.append(
+                _tile(label, units.seconds(summary.predictions[phase].floor_s), "floor, not measured")
+            )
     if kernels is not None:
         numbers.append(_tile("kernel time", units.seconds(kernels), "summed over streams"))
     if launches is not None:

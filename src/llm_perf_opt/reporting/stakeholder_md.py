@@ -54,27 +54,42 @@ def _what(summary: Summary) -> str:
         if summary.run.status == "ok"
         else f" **The run did not complete ({summary.run.status}); what follows is what was measured until then.**"
     )
-    return (
-        f"How fast {name} answers{where}, what limits it, and what would make it faster.{count}{failed}\n\n"
-    )
+    if summary.wall_clock is not None:
+        about = f"How fast {name} answers{where}, what limits it, and what would make it faster."
+    elif summary.kernels or summary.operators:
+        about = f"What a recording of {name}{where} shows: what limits it, and what would make it faster."
+    else:
+        about = f"What {name} has to calculate{where}. Nothing was timed."
+    return f"{about}{count}{failed}\n\n"
 
 
 def _speed(summary: Summary) -> str:
     timings = summary.timings
     rows = [
-        _speed_row("Time until the first word appears", timings.ttft_s),
-        _speed_row("Time for each further piece of text (about a word)", timings.tpot_s),
-        _speed_row("Pieces of text per second", timings.tokens_per_s, rate=True),
+        _speed_row(summary, "Time until the first word appears", timings.ttft_s, "ttft"),
+        _speed_row(summary, "Time for each further piece of text (about a word)", timings.tpot_s, "tpot"),
+        _speed_row(summary, "Pieces of text per second", timings.tokens_per_s, None),
     ]
-    return table(["what", "typical", "slow case (1 in 20)"], [row for row in rows if row], numbers=(1, 2))
+    header = ["what", "typical", "slow case (1 in 20)", "the least this machine allows"]
+    # A column in which nothing is known says nothing.
+    kept = [0] + [place for place in (1, 2, 3) if any(row and row[place] != units.MISSING for row in rows)]
+    shown = [[row[place] for place in kept] for row in rows if row]
+    return table([header[place] for place in kept], shown, numbers=range(1, len(kept)))
 
 
-def _speed_row(label: str, stat: Stat | None, *, rate: bool = False) -> list[str]:
-    if stat is None:
+def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | None) -> list[str]:
+    """Return a row; without a ``floor`` it is a rate, of which less is slower."""
+    least = summary.predictions.get(floor) if floor else None
+    if stat is None and least is None:
         return []
-    show = units.number if rate else units.seconds
-    slow = stat.p5 if rate else stat.p95
-    return [label, show(stat.median), show(slow) if stat.n > 1 else "not known"]
+    show = units.seconds if floor else units.number
+    slow = None if stat is None or stat.n < 2 else stat.p95 if floor else stat.p5
+    return [
+        label,
+        show(stat.median if stat is not None else None),
+        show(slow),
+        units.seconds(least.floor_s if least is not None else None),
+    ]
 
 
 def _where(summary: Summary) -> str:
@@ -140,7 +155,7 @@ def _trust(summary: Summary) -> list[str]:
         lines.append(
             "The model ran with random contents: the times are real, the text it wrote is meaningless."
         )
-    if summary.hardware.kind == "cpu":
+    if summary.hardware.kind == "cpu" and summary.wall_clock is not None:
         lines.append(
             "It ran on an ordinary processor, without an accelerator; an accelerator behaves differently."
         )
@@ -162,7 +177,10 @@ def _trust(summary: Summary) -> list[str]:
         lines.append(
             f"These steps did not run: {'; '.join(unfinished)}. report.md says why and how to change that."
         )
-    lines.append("Savings are upper limits: real ones are smaller, and they overlap, so they do not add up.")
+    if summary.findings:
+        lines.append(
+            "Savings are upper limits: real ones are smaller, and they overlap, so they do not add up."
+        )
     return lines
 
 
