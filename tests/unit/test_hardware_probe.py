@@ -15,6 +15,12 @@ from llm_perf_opt.hardware.probe_worker import best_time, stream_bytes
 CPU = DetectedCpu("Some CPU", 4, 8 * 2.0**30)
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep measurements whatever else runs here while the tests do."""
+    monkeypatch.setattr(probe, "machine_is_busy", lambda cores: False)
+
+
 def fake_python(path: Path, body: str) -> str:
     """Write a program that stands in for the measuring process."""
     path.write_text(f"#!{sys.executable}\nimport os, signal, sys, json\n{body}", encoding="utf-8")
@@ -143,6 +149,22 @@ def test_cache_key_changes_with_what_matters() -> None:
         probe.cache_key("cpu", "A", CPU, None, ("float32", "bfloat16")),
     ]
     assert len({base, *others}) == 6
+
+
+def test_a_measurement_on_a_busy_machine_is_used_but_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "machine_is_busy", lambda cores: True)
+    result = probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
+    assert result.flops_per_s["float32"] > 0
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_beaten_ceiling_is_forgotten(tmp_path: Path) -> None:
+    probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    probe.forget_measurements(tmp_path)
+    assert list(tmp_path.glob("*.json")) == []
 
 
 def test_damaged_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from llm_perf_opt.files import atomic_write_json
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
 from llm_perf_opt.summary.model import Hardware, Peak
 
+_BUSY_LOAD_PER_CORE = 0.75
 PROBE_VERSION = 1
 """Raised when the measurement changes, so that old cache entries are not used."""
 SOURCE = "measured on this machine"
@@ -88,10 +89,24 @@ def probe(
     if kept is not None:
         kept.cached = True
         return kept
+    busy = machine_is_busy(cpu.cores)
     result = _measure(device, label, threads, wanted)
-    if result.flops_per_s or result.bandwidth_bytes_per_s is not None:
+    # A ceiling measured beside other work is too low: good enough for now, not worth keeping.
+    if not busy and (result.flops_per_s or result.bandwidth_bytes_per_s is not None):
         _write_cache(path, result)
     return result
+
+
+def machine_is_busy(cores: int) -> bool:
+    """Tell whether other programs have been using the processor in the last minute."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > _BUSY_LOAD_PER_CORE * cores
+
+
+def forget_measurements(cache_dir: Path | None = None) -> None:
+    """Drop kept measurements: a run that beat its ceiling proves them too low."""
+    folder = cache_dir if cache_dir is not None else cache_directory()
+    for path in folder.glob("*.json"):
+        path.unlink(missing_ok=True)
 
 
 def cpu_hardware(result: ProbeResult, cpu: DetectedCpu) -> Hardware:

@@ -28,8 +28,18 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     summary = assemble_run(outcome.run_dir)
     report = save_and_render(summary, outcome.run_dir)
     write_capture_tables(summary, run_sources(outcome.run_dir), outcome.run_dir)
+    _distrust_beaten_ceilings(summary)
     print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
+
+
+def _distrust_beaten_ceilings(summary: Summary) -> None:
+    """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
+    ratios = [ratio for use in summary.utilisation.values() for ratio in (use.mfu_ratio, use.mbu_ratio)]
+    if summary.hardware.source == "probe" and any(ratio is not None and ratio > 1.0 for ratio in ratios):
+        from llm_perf_opt.hardware.probe import forget_measurements
+
+        forget_measurements()
 
 
 def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
