@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.findings import (
@@ -357,6 +357,7 @@ def test_findings_are_ordered_by_gain_and_deterministic() -> None:
 shares = st.floats(0.0, 1.0)
 
 
+@settings(deadline=None)
 @given(
     split=st.lists(st.floats(0.01, 1.0), min_size=5, max_size=5),
     vision=st.floats(0.001, 5.0),

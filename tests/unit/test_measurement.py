@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.measurement import SampleTotal, measurement_metrics, repeat_spread, sample_totals
@@ -56,6 +56,7 @@ def test_totals_per_sample() -> None:
     assert sample_totals([sample(1.0, 2.0, 9.0)]) == {"page": SampleTotal(5, 3.0)}
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=40))
 def test_statistics_are_ordered_and_bounded(values: list[float]) -> None:
     stat = describe([*values, None])

@@ -30,7 +30,9 @@ _MMA_SHAPE = re.compile(
     r"(?<![a-z0-9])[shigd]?(?:16816|1688|884|161616|8832|16832|168128|64x\d+x16)(?=gemm|_|$)", re.I
 )
 _MARKS = re.compile(
-    r"(?<![a-z0-9])(?:off|kernel|execute|segment|k|cublas|\d*x?cublas|v\d+)(?![a-z0-9])", re.I
+    r"(?<![a-z0-9])(?:off|kernel|execute|segment|k|cublas|\d+x|stages?|sliced|tensor|params|v\d+|t\d+|"
+    r"coop[ab]?|[hv]|bz|2cta)(?![a-z0-9])",
+    re.I,
 )
 _TYPE_WORDS = re.compile(
     r"(?<![a-z0-9])(?:nv_)?(?:bf16|bfloat16(?:_t)?|fp16|f16|half(?:_t|2)?|float16|fp32|f32|float(?:4|32)?|tf32|fp64|f64|"

@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.compare_model import Better
 from llm_perf_opt.analysis.compare_series import Series
+from llm_perf_opt.analysis.stats import percentile
 from llm_perf_opt.summary.model import Summary
 
 COMPONENT = "component."
@@ -65,6 +66,10 @@ def _steps(sample: Sample) -> int:
 
 
 def _tpot(repeat: Repeat, sample: Sample) -> float | None:
+    """Median token where tokens were timed, as in the summary: one stall must not stand for all of them."""
+    tokens = repeat.get("token_s")
+    if tokens:
+        return percentile(sorted(tokens), 0.5)
     decode = repeat.get("decode_s")
     return decode / _steps(sample) if decode and _steps(sample) > 0 else None
 

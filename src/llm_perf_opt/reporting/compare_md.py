@@ -50,7 +50,7 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
     """Lay out sides, metrics, gates and the kernels that changed most, in plain text."""
     lines = [f"{letter}: {one_line(line)}" for letter, line in tables.side_facts(comparison)]
     lines.extend(
-        f"differs: {row.what}: {row.a or units.MISSING} → {row.b or units.MISSING}"
+        one_line(f"differs: {row.what}: {row.a or units.MISSING} → {row.b or units.MISSING}")
         for row in comparison.differences
     )
     shown = [row for row in comparison.metrics if not row.name.startswith("component.")]
@@ -60,8 +60,10 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
         lines.extend(["", "kernel families that changed most", *_aligned(tables.family_table(moved))])
     if comparison.gates:
         lines.append("")
-        lines.extend(f"gate {gate.metric}: {gate.status}: {gate.reason}" for gate in comparison.gates)
-    lines.extend(f"note: {note}" for note in comparison.notes)
+        lines.extend(
+            one_line(f"gate {gate.metric}: {gate.status}: {gate.reason}") for gate in comparison.gates
+        )
+    lines.extend(one_line(f"note: {note}") for note in comparison.notes)
     return "\n".join(lines)
 
 

@@ -1,0 +1,140 @@
+"""How often `compare` cries wolf, and how often it sees a real 5 % slowdown, on timings of this machine.
+
+    python benchmarks/compare_rates.py --out tmp/rates                       # measures for some minutes, then judges
+    python benchmarks/compare_rates.py --timings tmp/rates/run/direct_inference/timings.json    # judges again
+
+One long run of a tiny decoder through the real engine gives thousands of passes with this machine's own noise: tails,
+bursts, drift. Disjoint stretches of it are dealt out to two sides with the same configuration, in the order `compare --run`
+measures (A B B A …), and one after the other, as two saved runs are. Every gate that fails is a false alarm. Then every
+time of B is multiplied by 1.05, and every gate that fails is a detection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.analysis.compare import default_method
+from llm_perf_opt.analysis.compare_gate import apply_gate, parse_gate
+from llm_perf_opt.analysis.compare_metrics import run_series
+from llm_perf_opt.analysis.compare_series import Series, weigh
+from llm_perf_opt.profiling.vendor.launch import run_process
+from llm_perf_opt.runners.compare_launch import order
+
+METRICS = ("ttft", "tpot", "total")
+LIMITS = (0, 1, 3)
+SLOWDOWN = 1.05
+Run = dict[str, list[float]]
+
+
+def measure(out: Path, repeats: int) -> Path:
+    """Run the tiny decoder many times; return its timings."""
+    argv = [
+        sys.executable, "-m", "llm_perf_opt", "run", "-q", "model=llama_tiny", "hardware.probe=false",
+        "pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=false",
+        "pipeline.direct_inference.enable=true", f"pipeline.direct_inference.repeats={repeats}",
+        "infer.max_new_tokens=5", "dataset.synthetic_tokens=16", f"artifacts.runs_dir={out.absolute() / 'run'}",
+    ]  # fmt: skip
+    result = run_process(argv, log_dir=out, name="measure", timeout_s=3600)
+    if not result.ok:
+        sys.exit(f"the long run failed:\n{result.tail()}")
+    return out / "run" / "direct_inference" / "timings.json"
+
+
+def stretch(samples: Run, start: int, count: int) -> Run:
+    return {name: values[start : start + count] for name, values in samples.items()}
+
+
+def deal_in_turn(samples: Run, start: int, rounds: int, repeats: int) -> tuple[Series, Series]:
+    """Give stretches to A and B in the order `compare --run` measures."""
+    sides: dict[str, list[Run]] = {"a": [], "b": []}
+    for place, (_, side) in enumerate(order(rounds)):
+        sides[side].append(stretch(samples, start + place * repeats, repeats))
+    return Series(sides["a"]), Series(sides["b"])
+
+
+def deal_in_sequence(samples: Run, start: int, rounds: int, repeats: int) -> tuple[Series, Series]:
+    """Give A the first stretch and B the next, as two saved runs are measured."""
+    count = rounds * repeats
+    return Series([stretch(samples, start, count)]), Series([stretch(samples, start + count, count)])
+
+
+def comparisons(samples: Run, deal: Any, rounds: int, repeats: int) -> Iterator[tuple[Series, Series]]:
+    length = min(len(values) for values in samples.values())
+    need = 2 * rounds * repeats
+    for start in range(0, length - need + 1, need):
+        yield deal(samples, start, rounds, repeats)
+
+
+def slowed(series: Series) -> Series:
+    return Series(
+        [{name: [v * SLOWDOWN for v in values] for name, values in run.items()} for run in series.runs]
+    )
+
+
+def failing(pairs: Sequence[tuple[Series, Series]], metric: str, limit: float, *, slow: bool) -> int:
+    gate, method = parse_gate(f"{metric}:+{limit}%"), default_method()
+    results = [apply_gate(gate, weigh(a, slowed(b) if slow else b), method) for a, b in pairs]
+    return sum(result.status == "regression" for result in results)
+
+
+def noise(samples: Run) -> str:
+    values = sorted(v / statistics.median(times) for times in samples.values() for v in times)
+    at = {q: values[int(q * (len(values) - 1))] for q in (0.05, 0.5, 0.95, 0.99)}
+    return ", ".join(f"p{round(q * 100)} {value:.2f}" for q, value in at.items()) + " of the median"
+
+
+def judge(path: Path, rounds: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    series = run_series(json.loads(path.read_text(encoding="utf-8")))
+    rows = []
+    for name, deal in (("in turn (--run)", deal_in_turn), ("one after the other", deal_in_sequence)):
+        for count in rounds:
+            for metric in METRICS:
+                pairs = list(comparisons(series[metric], deal, count, repeats))
+                for limit in LIMITS:
+                    rows.append(
+                        {
+                            "order": name,
+                            "rounds": count,
+                            "metric": metric,
+                            "gate": f"+{limit}%",
+                            "comparisons": len(pairs),
+                            "false_alarms": failing(pairs, metric, limit, slow=False),
+                            "detected_5_percent": failing(pairs, metric, limit, slow=True),
+                        }
+                    )
+    print(f"noise of one pass: {noise(series['total'])}")
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--timings", type=Path, help="timings.json of a long run; otherwise one is made")
+    parser.add_argument("--out", type=Path, default=Path("tmp/compare_rates"))
+    parser.add_argument("--repeats-measured", type=int, default=2400)
+    parser.add_argument("--rounds", type=int, nargs="+", default=[8])
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    path = options.timings or measure(options.out, options.repeats_measured)
+    rows = judge(path, options.rounds, options.repeats)
+    print(
+        "| order | rounds | gate | comparisons | false alarms | 5 % slowdown detected |\n|---|---:|---|---:|---:|---:|"
+    )
+    for row in rows:
+        n = row["comparisons"]
+        print(
+            f"| {row['order']} | {row['rounds']} | {row['metric']}:{row['gate']} | {n} | {row['false_alarms']} ({row['false_alarms'] / n:.1%})"
+            f" | {row['detected_5_percent']} ({row['detected_5_percent'] / n:.0%}) |"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
