@@ -351,6 +351,27 @@ def test_the_users_overrides_win_over_the_defaults(tmp_path: Path) -> None:
     assert argv[1:4] == ["-m", "llm_perf_opt", "run"]
 
 
+def test_passes_measured_in_turns_are_pairs() -> None:
+    """Repeat k of both sides met the same machine, however much that changed from repeat to repeat."""
+    machine = (1.0, 3.0, 0.5, 2.0, 5.0, 1.5, 0.7)
+
+    def shaken(factor: float) -> dict[str, Any]:
+        found = document(factor, repeats=len(machine), interleaved="one")
+        for sample in found["samples"]:
+            for repeat, load in zip(sample["repeats"], machine, strict=True):
+                repeat["decode_s"] *= load
+        return found
+
+    gates = [parse_gate("decode:+3%")]
+    paired = compare(side("a", shaken(1.0)), side("b", shaken(1.1)), gates)
+    assert metrics(paired)["decode"].blocks == "rounds"
+    assert paired.gates[0].status == "regression"
+    assert not any("One run per side" in note for note in paired.notes)
+    apart = compare(side("a", shaken(1.0)), side("b", {**shaken(1.1), "interleaved": "two"}), gates)
+    assert metrics(apart)["decode"].blocks == "repeats"
+    assert apart.gates[0].status == "undecided"
+
+
 def test_comparing_changes_neither_side() -> None:
     a, b = side("a", document()), side("b", document(1.1))
     before = copy.deepcopy((a.documents, to_plain(a.first)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.compare_gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare_kernels import compare_families, compare_kernels
-from llm_perf_opt.analysis.compare_metrics import METRICS, kind_of, side_series
+from llm_perf_opt.analysis.compare_metrics import METRICS, kind_of, measured_in_turns, side_series
 from llm_perf_opt.analysis.compare_model import (
     Comparison,
     Difference,
@@ -53,7 +53,9 @@ def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: 
 def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None = None) -> Comparison:
     """Compare B with A."""
     method = method or default_method()
-    series_a, series_b = side_series(a.summaries, a.documents), side_series(b.summaries, b.documents)
+    in_turns = measured_in_turns(a.documents, b.documents)
+    series_a = side_series(a.summaries, a.documents, by_repeat=in_turns)
+    series_b = side_series(b.summaries, b.documents, by_repeat=in_turns)
     names = _ordered({*series_a, *series_b})
     evidence = {
         name: weigh(series_a[name], series_b[name]) if name in series_a and name in series_b else None

@@ -144,15 +144,26 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
 
 
 def side_series(
-    summaries: Sequence[Summary], documents: Sequence[Mapping[str, Any] | None]
+    summaries: Sequence[Summary], documents: Sequence[Mapping[str, Any] | None], *, by_repeat: bool = False
 ) -> dict[str, Series]:
-    """Return every metric of a side, one mapping per run."""
+    """Return every metric of a side, one mapping per run; ``by_repeat``: one per repeat of its only run."""
     found: dict[str, Series] = {}
     for summary, document in zip(summaries, documents, strict=True):
         raw = run_series(document) if document is not None else {}
         single = summary_scalars(summary) | (timing_scalars(summary) if document is None else {})
         for name, samples in raw.items():
-            found.setdefault(name, Series()).runs.append(samples)
+            found.setdefault(name, Series()).runs.extend(_by_repeat(samples) if by_repeat else [samples])
         for name, value in single.items():
             found.setdefault(name, Series()).runs.append({WHOLE_RUN: [value]})
     return found
+
+
+def _by_repeat(samples: Mapping[str, Sequence[float]]) -> list[dict[str, list[float]]]:
+    repeats = min(len(values) for values in samples.values())
+    return [{name: [values[k]] for name, values in samples.items()} for k in range(repeats)]
+
+
+def measured_in_turns(a: Sequence[Mapping[str, Any] | None], b: Sequence[Mapping[str, Any] | None]) -> bool:
+    """Whether repeat k of A and repeat k of B were measured next to each other (``compare --run --together``)."""
+    tokens = [(side[0] or {}).get("interleaved") if len(side) == 1 else None for side in (a, b)]
+    return tokens[0] is not None and tokens[0] == tokens[1]

@@ -18,7 +18,8 @@ Array = NDArray[np.float64]
 
 _MOST_EXACT = 60
 """Values up to which the exact null distribution is cheap; beyond it the normal approximation is good."""
-_CHUNK = 500
+_CHUNK_ELEMENTS = 2_000_000
+"""Most numbers worked on at once, so that many blocks do not need much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def paired_interval(
     values = np.asarray(differences, dtype=np.float64)
     generator = np.random.default_rng(seed)
     picks = generator.integers(0, len(values), (resamples, len(values)))
-    chunks = [_walsh_medians(values[picks[i : i + _CHUNK]]) for i in range(0, resamples, _CHUNK)]
+    step = max(1, _CHUNK_ELEMENTS // (len(values) ** 2))
+    chunks = [_walsh_medians(values[picks[i : i + step]]) for i in range(0, resamples, step)]
     return _widened(paired_location(values), np.concatenate(chunks), len(values), confidence)
 
 
@@ -77,9 +79,10 @@ def shift_interval(
     generator = np.random.default_rng(seed)
     left = generator.integers(0, len(first), (resamples, len(first)))
     right = generator.integers(0, len(second), (resamples, len(second)))
+    step = max(1, _CHUNK_ELEMENTS // (len(first) * len(second)))
     chunks = [
-        _shift_medians(first[left[i : i + _CHUNK]], second[right[i : i + _CHUNK]])
-        for i in range(0, resamples, _CHUNK)
+        _shift_medians(first[left[i : i + step]], second[right[i : i + step]])
+        for i in range(0, resamples, step)
     ]
     smaller = min(len(first), len(second))
     return _widened(shift_location(first, second), np.concatenate(chunks), smaller, confidence)

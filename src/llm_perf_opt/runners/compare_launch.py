@@ -11,11 +11,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from llm_perf_opt.errors import ConfigError, ToolError
 from llm_perf_opt.profiling.vendor.hydra_values import override
 from llm_perf_opt.profiling.vendor.launch import run_process
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
 
 LOGGER = logging.getLogger("llm_perf_opt.compare")
 
@@ -65,7 +68,7 @@ def run_both(plan: Plan, out: Path) -> tuple[str, str]:
     for side in ("a", "b"):
         if (out / side).exists():
             raise ConfigError(f"{out / side} exists already", hint="give another --out")
-        _check(plan.overrides(side))
+        check_overrides(plan.overrides(side))
     turns = order(plan.rounds)
     for count, (number, side) in enumerate(turns, 1):
         LOGGER.info("run %d of %d: %s, round %d", count, len(turns), side.upper(), number + 1)
@@ -73,7 +76,8 @@ def run_both(plan: Plan, out: Path) -> tuple[str, str]:
     return str(out / "a"), str(out / "b")
 
 
-def _check(overrides: Sequence[str]) -> None:
+def check_overrides(overrides: Sequence[str]) -> AppConfig:
+    """Compose and check a side's configuration before anything runs; raises :class:`ConfigError`."""
     from llm_perf_opt.config.legacy import explicit_keys
     from llm_perf_opt.runners.hydra_app import prepare
 
@@ -84,7 +88,7 @@ def _check(overrides: Sequence[str]) -> None:
             hint="say where with --out",
             key=sorted(clash)[0],
         )
-    prepare(list(overrides), config_dir=None, config_name="config")
+    return prepare(list(overrides), config_dir=None, config_name="config").config
 
 
 def command(plan: Plan, side: Letter, run_dir: Path) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.analysis.compare_gate import gate_exit_code, parse_gate
 from llm_perf_opt.analysis.compare_model import Comparison
@@ -16,6 +16,10 @@ from llm_perf_opt.errors import ConfigError
 from llm_perf_opt.files import atomic_write_json, atomic_write_text, explain_os_errors
 from llm_perf_opt.logs import Verbosity, console_logging
 
+if TYPE_CHECKING:
+    from llm_perf_opt.runners.compare_launch import Plan
+
+_ROUNDS, _TOGETHER_ROUNDS = 8, 60
 JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "comparison.html"
 
 _DESCRIPTION = """\
@@ -25,7 +29,8 @@ Compare B with A, and gate a regression.
       A and B: run directories, outputs of ingest, summary.json files, or folders with several runs of one
       configuration (paired in the order of their names).
   llm-perf-opt compare [COMMON key=value …] [options] --run [key=value … of A] -- [key=value … of B]
-      run both configurations in turn (A B B A …), in processes of their own, and compare them.
+      run both configurations in turn (A B B A …), in processes of their own, and compare them;
+      with --together in one process, pass by pass: the choice for machines that others use too.
 """
 _EPILOG = """\
 exit codes:
@@ -44,11 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     gates = [parse_gate(text) for text in options.gate]
     _check_out(options.out)
     if options.run:
-        from llm_perf_opt.runners.compare_launch import Plan, run_both
+        from llm_perf_opt.runners.compare_launch import Plan
 
         options.out = options.out or Path("tmp") / "compare" / datetime.now().strftime("%Y%m%d-%H%M%S")
-        plan = Plan(options.common, options.overrides_a, options.overrides_b, options.rounds, options.timeout)
-        paths = run_both(plan, options.out)
+        rounds = options.rounds or (_TOGETHER_ROUNDS if options.together else _ROUNDS)
+        plan = Plan(options.common, options.overrides_a, options.overrides_b, rounds, options.timeout)
+        paths = _measure(plan, options.out, together=options.together)
         names = ("A", "B")
     else:
         paths = (options.items[0], options.items[1])
@@ -63,6 +69,16 @@ def main(arguments: Sequence[str]) -> int:
     files = write_comparison(result, options.out) if options.out is not None else []
     _print(result, files, as_json=options.json, quiet=options.quiet)
     return gate_exit_code(result.gates, strict=options.strict)
+
+
+def _measure(plan: Plan, out: Path, *, together: bool) -> tuple[str, str]:
+    if together:
+        from llm_perf_opt.runners.compare_together import run_together
+
+        return run_together(plan, out)
+    from llm_perf_opt.runners.compare_launch import run_both
+
+    return run_both(plan, out)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -88,8 +104,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         )
     place = after.index("--")
     common = options.items
+    del options.items  # argparse warns about values it did not set itself
     options = parser.parse_intermixed_args(after[:place], namespace=options)
     overrides_a = options.items
+    del options.items
     options = parser.parse_intermixed_args(after[place + 1 :], namespace=options)
     options.run, options.common = True, common
     options.overrides_a, options.overrides_b = overrides_a, options.items
@@ -125,7 +143,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="print gates and the path of the report only"
     )
-    parser.add_argument("--rounds", type=_at_least(1), default=8, help="with --run: runs of each side (8)")
+    parser.add_argument("--together", action="store_true", help="with --run: both models in one process")
+    parser.add_argument(
+        "--rounds",
+        type=_at_least(1),
+        help=f"with --run: runs of each side ({_ROUNDS}); with --together: passes ({_TOGETHER_ROUNDS})",
+    )
     parser.add_argument(
         "--timeout", type=float, default=3600.0, metavar="S", help="with --run: most seconds one run may take"
     )
