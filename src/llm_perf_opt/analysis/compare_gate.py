@@ -82,7 +82,7 @@ def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateRes
     low, high, ratio = math.exp(interval.low), math.exp(interval.high), math.exp(interval.estimate)
     span = f"{signed_percent(ratio)} ({signed_percent(low)} to {signed_percent(high)}, {evidence.n} {evidence.kind})"
     words = {
-        "regression": f"{span}: wholly beyond {signed_percent(gate.limit_ratio)}, rank test p = {units.number(worse_p)}",
+        "regression": f"{span}: wholly beyond {signed_percent(gate.limit_ratio)}, rank test {p_text(worse_p)}",
         "passed": f"{span}: wholly within {signed_percent(gate.limit_ratio)}",
         "undecided": f"{span}: a change beyond {signed_percent(gate.limit_ratio)} is neither shown nor excluded",
     }[status]
@@ -108,6 +108,11 @@ def apply_gates(
             key=unknown[0],
         )
     return [apply_gate(gate, evidence.get(gate.metric), method) for gate in gates]
+
+
+def p_text(p: float) -> str:
+    """``p = 0.031``, or ``p < 0.001`` where more digits say nothing."""
+    return "p < 0.001" if p < 0.001 else f"p = {units.number(p)}"
 
 
 def signed_percent(ratio: float) -> str:

@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.compare_model import (
     PhaseChange,
 )
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, num, simple, text
-from llm_perf_opt.reporting.wording import phase_name
+from llm_perf_opt.reporting.wording import BOUND_NAMES, phase_name
 
 METRIC_NAMES = {
     "ttft": "time to first token (ttft)",
@@ -59,6 +59,10 @@ def interval_text(low: float | None, high: float | None) -> str:
     return units.MISSING if low is None or high is None else f"{change(low)} … {change(high)}"
 
 
+def _p_text(value: float | None) -> str:
+    return "< 0.001" if value is not None and value < 0.001 else units.number(value)
+
+
 def metric_table(rows: Sequence[MetricChange]) -> Table:
     """Return every metric with its interval and what it shows."""
     header = [
@@ -66,7 +70,7 @@ def metric_table(rows: Sequence[MetricChange]) -> Table:
         Column("A", True),
         Column("B", True),
         Column("change", True, "B against A; estimated pair by pair where there are pairs"),
-        Column("95 % interval", False, "bootstrap interval of the change"),
+        Column("interval", False, "bootstrap interval of the change"),
         Column("p", True, "exact two-sided rank test of no change"),
         Column("blocks", False, "what was paired or ranked, and how many"),
         Column("result"),
@@ -82,7 +86,7 @@ def metric_table(rows: Sequence[MetricChange]) -> Table:
                 num(row.b, show),
                 _change_cell(row.ratio, strong=shown),
                 text(interval_text(row.low_ratio, row.high_ratio)),
-                num(row.p_value, units.number),
+                num(row.p_value, _p_text),
                 text(f"{row.n} {row.blocks}" if row.blocks else None),
                 text(row.outcome, strong=shown),
             ]
@@ -112,7 +116,9 @@ def phase_table(rows: Sequence[PhaseChange]) -> Table:
     header = [Column("phase"), Column("what"), Column("A", True), Column("B", True), Column("change", True)]
 
     def shown(value: float | str | None, unit: str) -> Cell:
-        return text(value) if isinstance(value, str) or value is None else num(value, _FORMATS[unit])
+        if isinstance(value, str) or value is None:
+            return text(BOUND_NAMES.get(value, value) if value else None)
+        return num(value, _FORMATS[unit])
 
     return Table(
         header,
