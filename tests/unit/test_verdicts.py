@@ -91,7 +91,10 @@ def test_on_a_cpu_operators_decide() -> None:
     even = [operator("aten::addmm", 10, 0.5), operator("aten::mul", 10, 0.5)]
     undecided = judge(summary(hardware=cpu(), timings=timed, operators=even))["decode"]
     assert undecided.bound == "unknown"
-    assert "GPU" not in undecided.arithmetic
+    assert "trace" not in undecided.arithmetic  # it has one
+    assert "hardware peak" in undecided.arithmetic
+    blind = judge(summary(hardware=cpu(), timings=timed))["decode"]
+    assert "a torch trace of this phase" in blind.arithmetic
 
 
 def test_unknown_says_what_is_missing_and_nothing_is_judged_without_data() -> None:

@@ -218,7 +218,8 @@ def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
 def _what_is_missing(summary: Summary, phase: str) -> str:
     use = summary.utilisation.get(phase)
     wants = []
-    if phase not in summary.budget:
+    traced = summary.hardware.kind == "cpu" and any(op.phase == phase for op in summary.operators)
+    if phase not in summary.budget and not traced:
         wants.append(
             "a torch trace of this phase"
             if summary.hardware.kind == "cpu"
