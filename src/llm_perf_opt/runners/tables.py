@@ -9,6 +9,8 @@ from llm_perf_opt.runners.sources import Sources
 from llm_perf_opt.summary.model import Summary
 
 PERFETTO_NAME = "timeline.perfetto.json.gz"
+_MOST_EVENTS = 500_000
+"""A browser does not open larger traces; the tables have everything."""
 
 
 def write_capture_tables(summary: Summary, sources: Sources, out_dir: Path) -> list[Path]:
@@ -25,7 +27,7 @@ def write_capture_tables(summary: Summary, sources: Sources, out_dir: Path) -> l
             continue  # said in the summary's notes already
         folder = out_dir / "nsys" if number == 0 else out_dir / "nsys" / path.stem
         files.extend(write_tables(found, folder))
-        if isinstance(found, Timeline):
+        if isinstance(found, Timeline) and len(found.ops) + len(found.ranges) <= _MOST_EVENTS:
             files.append(write_perfetto(found, folder / PERFETTO_NAME))
     return [*files, *_write_ncu_pages(summary, sources, out_dir)]
 
