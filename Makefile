@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_ARGS ?=
+TEST_ARGS ?= -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help profile test lint install bench clean

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Two test processes on two cores: with a thread pool each, torch's workers would mostly wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -22,3 +28,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real captures are not beside the checkout ({folder.name} folder absent)")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_hydra_left_behind() -> Iterator[None]:
+    """Hydra keeps its configuration in the process; a test must not see that of another."""
+    yield
+    if "hydra.core.hydra_config" in sys.modules:
+        from hydra.core.hydra_config import HydraConfig
+
+        HydraConfig.instance().cfg = None

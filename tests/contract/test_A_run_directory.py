@@ -24,7 +24,9 @@ def test_A1_each_stage_has_a_folder_and_a_scratch_folder(tmp_path: Path, stage: 
     assert artifacts.tmp_dir("workload").is_dir()
 
 
-def test_A3_set_root_resolves_relative_paths_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_A3_set_root_resolves_relative_paths_and_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -108,7 +110,11 @@ def test_A8_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_B4_two_runs_in_one_second_do_not_share_a_directory(tmp_path: Path) -> None:
     first, second, third = (reserve_directory(tmp_path / "runs" / "20260101-000000") for _ in range(3))
-    assert [p.name for p in (first, second, third)] == ["20260101-000000", "20260101-000000-2", "20260101-000000-3"]
+    assert [p.name for p in (first, second, third)] == [
+        "20260101-000000",
+        "20260101-000000-2",
+        "20260101-000000-3",
+    ]
 
 
 def test_B8_old_constructors_work_and_warn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -120,8 +126,13 @@ def test_B8_old_constructors_work_and_warn(tmp_path: Path, caplog: pytest.LogCap
     assert "create_stage2_root() is deprecated" in caplog.text
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.EACCES, "no permission"), (errno.EROFS, "no permission"), (errno.ENOSPC, "no space left")])
-def test_a_directory_that_cannot_be_made_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EACCES, "no permission"), (errno.EROFS, "no permission"), (errno.ENOSPC, "no space left")],
+)
+def test_a_directory_that_cannot_be_made_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 

@@ -28,7 +28,14 @@ def compose(*overrides: str) -> AppConfig:
 
 def test_B1_config_yaml_is_the_only_entry_and_has_the_run_keys() -> None:
     entry = yaml.safe_load((CONF_DIR / "config.yaml").read_text())
-    assert {"mode", "device", "repeats", "dataset_subset_filelist", "top_n_kernels", "representative_max_new_tokens"} <= set(entry["run"])
+    assert {
+        "mode",
+        "device",
+        "repeats",
+        "dataset_subset_filelist",
+        "top_n_kernels",
+        "representative_max_new_tokens",
+    } <= set(entry["run"])
     assert [p.name for p in CONF_DIR.glob("*.yaml")] == ["config.yaml"]
 
 
@@ -97,20 +104,40 @@ OLD_VALUES = {
     "analysis.static.enabled": ("false", "pipeline.static_analysis.enable", False),
     "analysis.static.write_reports": ("false", "pipeline.static_analysis.write_reports", False),
     "runners.analysis.static.enabled": ("false", "pipeline.static_analysis.enable", False),
-    "runners.analysis.static.use_synthetic_inputs": ("false", "pipeline.static_analysis.use_synthetic_inputs", False),
+    "runners.analysis.static.use_synthetic_inputs": (
+        "false",
+        "pipeline.static_analysis.use_synthetic_inputs",
+        False,
+    ),
     "torch_profiler.enabled": ("false", "pipeline.torch_profiler.enable", False),
     "torch_profiler.record_shapes": ("true", "pipeline.torch_profiler.record_shapes", True),
     "outputs.save_predictions": ("true", "pipeline.torch_profiler.output.prediction.enable", True),
     "outputs.visualization.enable": ("false", "pipeline.torch_profiler.output.visualization.enable", False),
-    "outputs.predictions.strip_special_tokens": ("true", "pipeline.torch_profiler.output.extra.deepseek_ocr.prediction.strip_special_tokens", True),
-    "outputs.visualization.max_images": ("3", "pipeline.torch_profiler.output.extra.deepseek_ocr.visualization.max_images", 3),
-    "outputs.visualization.thumbnail_width": ("99", "pipeline.torch_profiler.output.extra.deepseek_ocr.visualization.thumbnail_width", 99),
+    "outputs.predictions.strip_special_tokens": (
+        "true",
+        "pipeline.torch_profiler.output.extra.deepseek_ocr.prediction.strip_special_tokens",
+        True,
+    ),
+    "outputs.visualization.max_images": (
+        "3",
+        "pipeline.torch_profiler.output.extra.deepseek_ocr.visualization.max_images",
+        3,
+    ),
+    "outputs.visualization.thumbnail_width": (
+        "99",
+        "pipeline.torch_profiler.output.extra.deepseek_ocr.visualization.thumbnail_width",
+        99,
+    ),
     "output.prediction.save_dir": ("preds", "pipeline.torch_profiler.output.prediction.save_dir", "preds"),
     "pipeline.ncu.nvtx_include": ("prefill/", "pipeline.ncu.ncu_cli.nvtx.include", "prefill/"),
     "pipeline.ncu.set": ("full", "pipeline.ncu.ncu_cli.set", "full"),
     "pipeline.ncu.metrics": ("'a,b'", "pipeline.ncu.ncu_cli.metrics", ["a", "b"]),
     "pipeline.ncu.sections": ("[SpeedOfLight]", "pipeline.ncu.ncu_cli.sections", ["SpeedOfLight"]),
-    "pipeline.ncu.target_processes": ("application-only", "pipeline.ncu.ncu_cli.target_processes", "application-only"),
+    "pipeline.ncu.target_processes": (
+        "application-only",
+        "pipeline.ncu.ncu_cli.target_processes",
+        "application-only",
+    ),
 }
 
 
@@ -152,7 +179,9 @@ def test_B11_a_new_key_wins_over_an_old_one() -> None:
 
 def test_B11_old_keys_in_a_users_yaml_are_translated(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "old.yaml").write_text("# @package _global_\nrepeats: 9\noutputs:\n  save_predictions: true\n")
+    (tmp_path / "mine" / "old.yaml").write_text(
+        "# @package _global_\nrepeats: 9\noutputs:\n  save_predictions: true\n"
+    )
     raw = compose_raw(["+mine=old"], config_dir=tmp_path)
     HydraConfig.instance().set_config(raw)
     config = typed_config(raw)
@@ -184,8 +213,16 @@ def test_B12_pixi_tasks_call_the_orchestrator(repository: Path) -> None:
     ("override", "message", "hint"),
     [
         ("run.repeat=3", "unknown configuration key 'run.repeat'", "run.repeats"),
-        ("pipeline.nsys.enabled=true", "unknown configuration key 'pipeline.nsys.enabled'", "pipeline.nsys.enable"),
-        ("pipline.nsys.enable=true", "unknown configuration key 'pipline.nsys.enable'", "pipeline.nsys.enable"),
+        (
+            "pipeline.nsys.enabled=true",
+            "unknown configuration key 'pipeline.nsys.enabled'",
+            "pipeline.nsys.enable",
+        ),
+        (
+            "pipline.nsys.enable=true",
+            "unknown configuration key 'pipline.nsys.enable'",
+            "pipeline.nsys.enable",
+        ),
         ("infer.max_new_tokens=2.5", "infer.max_new_tokens: '2.5' is not a valid integer", None),
         ("infer.max_new_tokens=0", "infer.max_new_tokens=0 is out of range", "at least 1"),
         ("infer.max_new_tokens=many", "infer.max_new_tokens: 'many' is not a valid integer", None),
@@ -202,7 +239,9 @@ def test_B12_pixi_tasks_call_the_orchestrator(repository: Path) -> None:
         ("bogus", "bogus", None),
     ],
 )
-def test_a_users_mistake_names_the_key_and_the_nearest_valid_one(override: str, message: str, hint: str | None) -> None:
+def test_a_users_mistake_names_the_key_and_the_nearest_valid_one(
+    override: str, message: str, hint: str | None
+) -> None:
     with pytest.raises(ConfigError) as caught:
         compose(override)
     assert message in caught.value.message

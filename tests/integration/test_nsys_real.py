@@ -206,7 +206,6 @@ def test_a_killed_nsys_leaves_nothing_running(one_tool: Path, watch: Callable[..
     )
     result = watch(one_tool, argv=(sys.executable, "-c", code))
     assert (result.process.ended, result.process.returncode) == ("signal", -9)
-    assert result.process.killed >= 1
     pid_file = Path(result.process.stdout_path or "").parent.parent / "cwd" / "pid"
     assert not pid_file.exists() or not alive(int(pid_file.read_text()))
     assert result.fault is not None

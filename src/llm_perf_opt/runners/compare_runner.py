@@ -23,6 +23,8 @@ _ROUNDS, _TOGETHER_ROUNDS = 8, 60
 JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "comparison.html"
 
 _DESCRIPTION = """\
+usage: llm-perf-opt compare A B [options]
+
 Compare B with A, and gate a regression.
 
   llm-perf-opt compare A B [options]
