@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from llm_perf_opt.logs import ROOT, run_log
 from llm_perf_opt.profiling.artifacts import Artifacts
 from llm_perf_opt.profiling.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
 from llm_perf_opt.profiling.provenance import environment
+from llm_perf_opt.profiling.runtime_env import prepare_process
 from llm_perf_opt.progress import Progress
 from llm_perf_opt.runners.sources import HARDWARE_NAME
 from llm_perf_opt.stages.base import Problem, Stage, StageContext, StageResult, enabled_stages
@@ -68,8 +68,7 @@ def execute(
     context = StageContext(
         config=config, artifacts=artifacts, progress=progress, overrides=overrides, results=results
     )
-    # The torch profiler's own log lines would run through the progress display.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    prepare_process()
     handler = run_log(artifacts.root)
     try:
         atomic_write_json(artifacts.path("env.json"), environment())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llm_perf_opt.errors import LlmPerfError
 from llm_perf_opt.logs import console_logging
+from llm_perf_opt.profiling.runtime_env import prepare_process
 
 STAGE = "torch_profiler"
 """Whose output settings apply, and below whose name results go (they are not user-facing)."""
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the workload once through; errors are one message and an exit code."""
     overrides = list(sys.argv[1:] if argv is None else argv)
     console_logging()
+    prepare_process()
     try:
         run(overrides)
     except LlmPerfError as error:
