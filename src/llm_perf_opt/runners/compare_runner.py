@@ -19,7 +19,7 @@ from llm_perf_opt.logs import Verbosity, console_logging
 if TYPE_CHECKING:
     from llm_perf_opt.runners.compare_launch import Plan
 
-_ROUNDS, _TOGETHER_ROUNDS = 8, 60
+_ROUNDS, _TOGETHER_ROUNDS = 8, 120
 JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "comparison.html"
 
 _DESCRIPTION = """\
