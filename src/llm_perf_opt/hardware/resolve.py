@@ -29,7 +29,10 @@ def hardware_by_name(
     if chosen:
         return catalogue.named(chosen).to_hardware()
     if not name:
-        return unknown_hardware(None, "the captures do not name the device; name it with --device (ingest) or hardware.device (run)")
+        return unknown_hardware(
+            None,
+            "the captures do not name the device; name it with --device (ingest) or hardware.device (run)",
+        )
     return _looked_up(catalogue, name, None)
 
 

@@ -114,7 +114,10 @@ def stage_types() -> dict[str, type[Stage]]:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         kind = cast("type[Stage]", point.load())
         if kind.name != point.name:
-            raise ConfigError(f"stage entry point '{point.name}' loads a class named '{kind.name}'", hint="use the same name for both")
+            raise ConfigError(
+                f"stage entry point '{point.name}' loads a class named '{kind.name}'",
+                hint="use the same name for both",
+            )
         found[point.name] = kind
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
 

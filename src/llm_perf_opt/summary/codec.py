@@ -59,7 +59,12 @@ def _build(annotation: Any, data: Any, where: str) -> Any:
     if annotation is float:
         _expect(isinstance(data, int | float) and not isinstance(data, bool), where, "a number", data)
         return float(data)
-    _expect(isinstance(data, annotation) and (annotation is bool or not isinstance(data, bool)), where, annotation.__name__, data)
+    _expect(
+        isinstance(data, annotation) and (annotation is bool or not isinstance(data, bool)),
+        where,
+        annotation.__name__,
+        data,
+    )
     return data
 
 
@@ -122,7 +127,9 @@ def _dataclass_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
         definitions[cls.__name__] = {
             "type": "object",
             "description": (cls.__doc__ or "").strip(),
-            "properties": {f.name: _schema(_hints(cls)[f.name], definitions) for f in dataclasses.fields(cls)},
+            "properties": {
+                f.name: _schema(_hints(cls)[f.name], definitions) for f in dataclasses.fields(cls)
+            },
             "required": [f.name for f in dataclasses.fields(cls)],
             "additionalProperties": False,
         }

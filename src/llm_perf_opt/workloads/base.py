@@ -125,7 +125,9 @@ class ModelAdapter(Protocol):
         """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
         ...
 
-    def decode_step(self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any) -> torch.Tensor:
+    def decode_step(
+        self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
+    ) -> torch.Tensor:
         """Run one more token per sequence (``tokens``: ``[batch, 1]``); return logits ``[batch, vocab]``."""
         ...
 
@@ -145,6 +147,8 @@ class ModelAdapter(Protocol):
         """Shapes of a typical request at the configured mode, without touching the data set."""
         ...
 
-    def static_calls(self, model: torch.nn.Module, shapes: PhaseShapes) -> Mapping[Phase, Callable[[], object]]:
+    def static_calls(
+        self, model: torch.nn.Module, shapes: PhaseShapes
+    ) -> Mapping[Phase, Callable[[], object]]:
         """Return one call per phase that runs it on the meta device at these shapes, for counting."""
         ...
