@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt import units
 from llm_perf_opt.config.devices import cuda_device_count, torch_has_cuda, torch_version, usable_cuda_devices
+from llm_perf_opt.errors import ToolError
 from llm_perf_opt.profiling.provenance import cpu_name, load_average, memory_bytes
 
-_TOOL_TIMEOUT_S = 20.0
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+_TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -22,13 +26,18 @@ _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Collect everything the report shows."""
+    # The tools take their time to answer: ask them while Hydra is loaded and the configuration composed.
+    with ThreadPoolExecutor(max_workers=len(_TOOLS)) as pool:
+        answers = {name: pool.submit(_tool, name) for name in _TOOLS}
+        config = _config(overrides)
+        tools = {name: answer.result() for name, answer in answers.items()}
     return {
         "machine": _machine(),
         "torch": _torch(),
-        "tools": {"nsys": _tool("nsys"), "ncu": _tool("ncu")},
+        "tools": tools,
         "counter_permission": counter_permission(),
         "disk": _disk(Path.cwd()),
-        "stages": _stages(overrides),
+        "stages": _stages(config, overrides),
     }
 
 
@@ -60,16 +69,19 @@ def _torch() -> dict[str, Any]:
 
 
 def _tool(name: str) -> dict[str, Any]:
+    """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
     from llm_perf_opt.profiling.vendor.checks import find_tool, install_hint
-    from llm_perf_opt.profiling.vendor.launch import run_probe
+    from llm_perf_opt.profiling.vendor.ncu_probe import probe_ncu
+    from llm_perf_opt.profiling.vendor.nsys_probe import probe_nsys
 
     path = find_tool(name)
     if path is None:
         return {"path": None, "version": None, "fix": install_hint(name)}
-    answer = run_probe([str(path), "--version"], timeout_s=_TOOL_TIMEOUT_S)
-    version = re.search(r"\d{4}\.\d+(?:\.\d+)*", answer.text)
-    fix = None if version else f"{path} does not answer --version: reinstall it ({install_hint(name)})"
-    return {"path": str(path), "version": version.group() if version else None, "fix": fix}
+    try:
+        capabilities = probe_nsys(path) if name == "nsys" else probe_ncu(path)
+    except ToolError as error:
+        return {"path": str(path), "version": None, "fix": f"{error.message}: {error.hint}"}
+    return {"path": str(path), "version": capabilities.version_text, "fix": None}
 
 
 def counter_permission() -> dict[str, Any]:
@@ -102,18 +114,22 @@ def _disk(where: Path) -> dict[str, Any]:
     }
 
 
-def _stages(overrides: Sequence[str]) -> dict[str, Any]:
-    """Check every stage as if it were enabled."""
+def _config(overrides: Sequence[str]) -> AppConfig:
     from hydra.core.hydra_config import HydraConfig
 
     from llm_perf_opt.config.compose import compose_raw, typed_config
+
+    raw = compose_raw(overrides)
+    HydraConfig.instance().set_config(raw)
+    return typed_config(raw, overrides)
+
+
+def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
+    """Check every stage as if it were enabled."""
     from llm_perf_opt.profiling.artifacts import Artifacts
     from llm_perf_opt.progress import LogProgress
     from llm_perf_opt.stages.base import StageContext, stage_types
 
-    raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
-    config = typed_config(raw, overrides)
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-doctor-") as scratch:
         context = StageContext(

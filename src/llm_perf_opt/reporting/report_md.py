@@ -180,7 +180,8 @@ def _kernels(summary: Summary) -> list[str]:
 def _operators(summary: Summary) -> list[str]:
     if not summary.operators:
         return []
-    phases = list(dict.fromkeys(op.phase for op in summary.operators if op.phase)) or [None]
+    named = [op.phase for op in summary.operators if op.phase]
+    phases: list[str | None] = list(dict.fromkeys(named)) or [None]
     # The first operators of each phase: the list is ranked inside its phases.
     top = [
         op
