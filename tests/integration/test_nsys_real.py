@@ -209,7 +209,8 @@ def test_a_killed_nsys_leaves_nothing_running(one_tool: Path, watch: Callable[..
     pid_file = Path(result.process.stdout_path or "").parent.parent / "cwd" / "pid"
     assert not pid_file.exists() or not alive(int(pid_file.read_text()))
     assert result.fault is not None
-    assert result.fault.status == "failed"
+    # Ending the session may still save a report; then what there is counts, but never as a success.
+    assert result.fault.status in ("failed", "degraded")
 
 
 def test_a_missing_program(one_tool: Path, watch: Callable[..., Captured]) -> None:
