@@ -58,10 +58,9 @@ def test_presets_ask_only_for_what_exists(preset: Path) -> None:
     cli = content["ncu_cli"]
     assert set(cli["sections"]) <= capabilities.sections
     assert cli["set"] in capabilities.sets
-    chips = tuple(content.get("chips") or capabilities.default_chips)
-    if not set(chips) <= capabilities.chips:
-        pytest.skip(f"{chips} is newer than the installed ncu {capabilities.version_text}")
-    known = known_metrics(newest(), chips)
+    # A chip newer than the installed ncu is checked by the names its predecessors have.
+    wanted = [chip for chip in content.get("chips") or () if chip in capabilities.chips]
+    known = known_metrics(newest(), tuple(wanted) or capabilities.default_chips)
     assert len(known) > 1000
     assert [name for name in cli["metrics"] if name.partition(".")[0] not in known] == []
 
