@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_BUDGET_S = 0.6
+_BUDGET_S = 0.4
 """Measuring time per quantity, after warm-up."""
 _CPU_SIDES = (512, 1024, 2048, 4096)
 _GPU_SIDES = (2048, 4096, 8192, 16384)

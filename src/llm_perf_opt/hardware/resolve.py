@@ -44,8 +44,11 @@ def resolve_hardware(
     allow_probe: bool = True,
     threads: int | None = None,
     cache_dir: Path | None = None,
+    dtype: str | None = None,
 ) -> Hardware:
     """Return the limits of ``run_device`` (``cpu`` or ``cuda:N``) on this machine.
+
+    ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
     ``chosen`` (``hardware.device``) wins over what is detected. A CPU is measured, unless ``allow_probe`` is
     off; on a GPU the data sheet is the limit and the measurement stands beside it.
@@ -54,7 +57,8 @@ def resolve_hardware(
     if chosen:
         return catalogue.named(chosen).to_hardware()
     if run_device == "cpu":
-        return _cpu(catalogue, allow_probe, threads, cache_dir)
+        items = ("bandwidth", "float32") if dtype in (None, "auto", "float32") else None
+        return _cpu(catalogue, allow_probe, threads, cache_dir, items)
     index = int(run_device.partition(":")[2] or 0)
     gpu = detect_gpu(index)
     if gpu is None:
@@ -74,7 +78,13 @@ def _looked_up(catalogue: Catalogue, name: str, memory_bytes: float | None) -> H
     return device.to_hardware(name)
 
 
-def _cpu(catalogue: Catalogue, allow_probe: bool, threads: int | None, cache_dir: Path | None) -> Hardware:
+def _cpu(
+    catalogue: Catalogue,
+    allow_probe: bool,
+    threads: int | None,
+    cache_dir: Path | None,
+    items: tuple[str, ...] | None,
+) -> Hardware:
     from llm_perf_opt.hardware.probe import cpu_hardware, probe
 
     cpu = detect_cpu()
@@ -91,7 +101,7 @@ def _cpu(catalogue: Catalogue, allow_probe: bool, threads: int | None, cache_dir
         )
         hardware.kind, hardware.memory_bytes = "cpu", cpu.memory_bytes
         return hardware
-    return cpu_hardware(probe("cpu", threads=threads, cache_dir=cache_dir), cpu)
+    return cpu_hardware(probe("cpu", threads=threads, dtypes=items, cache_dir=cache_dir), cpu)
 
 
 def _add_measured(

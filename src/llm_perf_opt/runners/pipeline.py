@@ -80,11 +80,16 @@ def execute(
         with _interrupts_noted(manifest):
             for stage in stages:
                 _run_stage(stage, problems[stage.name], context, manifest, results)
+    except BaseException as error:
+        # Before or between stages: without this the manifest of a run that died would say "ok".
+        manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        raise
     finally:
         manifest.seconds = time.perf_counter() - began
         _settle(manifest)
         with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
             _write_inputs(artifacts)
+        with contextlib.suppress(LlmPerfError):
             write_manifest(artifacts, manifest)
         logging.getLogger(ROOT).removeHandler(handler)
         handler.close()
@@ -157,6 +162,7 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
             catalogue_file=config.hardware.catalogue,
             allow_probe=config.hardware.probe,
             threads=config.run.threads,
+            dtype=str(config.model.dtype),
         )
     atomic_write_json(artifacts.path(HARDWARE_NAME), to_plain(hardware))
 
