@@ -254,3 +254,55 @@ def test_B6_old_entry_points_give_one_notice_and_the_same_result(module: str, tm
     assert [stamp.sub("", line) for line in strip(done.stdout)] == [
         stamp.sub("", line) for line in strip(new.stdout)
     ]
+
+
+def test_the_plan_of_a_sweep_writes_nothing(tmp_path: Path) -> None:
+    done = cli("run", "--multirun", "--plan", "--json", "infer.max_new_tokens=2,3", *QUICK[1:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    plans = json.loads(done.stdout)
+    assert [Path(plan["run_dir"]).name for plan in plans] == ["0", "1"]
+    assert files_below(tmp_path) == []
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
+    done = cli(
+        "run",
+        "--multirun",
+        "-q",
+        "model.name='a,b',c",
+        "artifacts.runs_dir=sweep",
+        "pipeline.torch_profiler.enable=false",
+        "pipeline.static_analysis.enable=false",
+        "hardware.probe=false",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "looking up" not in done.stderr  # quiet holds for a sweep as well
+    manifests = [read_json(tmp_path / "sweep" / name / "manifest.json") for name in ("0", "1")]
+    assert [manifest["facts"]["model"] for manifest in manifests] == ["a,b", "c"]
+    names = [[word for word in m["command"] if word.startswith("model.name")] for m in manifests]
+    assert names == [["model.name='a,b'"], ["model.name=c"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["dataset.root=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "LLM_PERF_OPT_NO_SUCH"),
+        (["artifacts.runs_dir=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "artifacts.runs_dir"),
+        (["dataset.root='~no-such-user-here/x'"], "dataset.root"),
+        (["infer=5"], "section"),
+        (["=3"], "names no key"),
+        (["--multirun", "dataset.root=[1"], "[1"),
+    ],
+)
+def test_overrides_that_cannot_be_meant_are_one_message(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    done = cli("run", *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "=null" not in done.stderr or "artifacts" not in done.stderr
+    assert files_below(tmp_path) == []

@@ -65,6 +65,7 @@ def compose_raw(
     _use_search_path(config_dir)
     GlobalHydra.instance().clear()
     try:
+        _refuse_nameless(overrides)
         with initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="llm_perf_opt"):
             return compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -73,15 +74,22 @@ def compose_raw(
         GlobalHydra.instance().clear()
 
 
+def _refuse_nameless(overrides: Sequence[str]) -> None:
+    """Hydra takes ``=3`` for a group without a name and fails with a traceback."""
+    for item in overrides:
+        if not item.partition("=")[0].strip("+~ "):
+            raise ConfigError(f"'{item}' is not an override: it names no key", hint="give key=value")
+
+
 def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> AppConfig:
     """Turn a composed configuration into checked dataclasses."""
     raw = raw.copy()
     OmegaConf.set_struct(raw, False)
-    for message in translate_config(raw, overrides):
-        LOGGER.info(message)
-    _absolute_paths(raw, cwd or Path.cwd())
-    _check_keys(raw)
     try:
+        for message in translate_config(raw, overrides):
+            LOGGER.info(message)
+        _absolute_paths(raw, cwd or Path.cwd())
+        _check_keys(raw)
         config = _to_objects(raw)
     except OmegaConfBaseException as error:
         raise explain(error) from error
@@ -102,9 +110,12 @@ def _to_objects(raw: DictConfig) -> AppConfig:
 def _object(cls: type, node: DictConfig) -> Any:
     # Converted in place rather than merged into a fresh node: a second merge would resolve values twice, and a
     # literal ``${`` in a prompt would be taken for an interpolation.
-    found = OmegaConf.to_object(node)
+    found = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
     if not isinstance(found, cls):
-        raise ConfigError(f"{cls.__name__}: the section was replaced by {type(found).__name__}")
+        raise ConfigError(
+            f"a whole section ({cls.__name__}) was replaced by a value of type {type(found).__name__}",
+            hint="set the keys inside it: section.key=value",
+        )
     return found
 
 
@@ -113,7 +124,10 @@ def _absolute_paths(raw: DictConfig, cwd: Path) -> None:
         value = OmegaConf.select(raw, key, throw_on_missing=False)
         if not isinstance(value, str):
             continue
-        path = Path(value).expanduser()
+        try:
+            path = Path(value).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(f"{key}={value}: {error}", hint="give the path without '~'", key=key) from error
         # ``model.path`` and ``model.config_name`` may be a hub or preset name: only what exists is a path.
         if key.startswith("model.") and not (cwd / path).exists():
             continue
@@ -210,7 +224,11 @@ def _key_of(error: Exception, cause: BaseException) -> str | None:
 
 def _current_type_hint(key: str) -> str:
     """Show the default value, which tells the type better than its name."""
-    default = OmegaConf.select(schema_node(), key, throw_on_missing=False)
+    schema, (parent, _, name) = schema_node(), key.rpartition(".")
+    section = OmegaConf.select(schema, parent) if parent else schema
+    if isinstance(section, DictConfig) and OmegaConf.is_missing(section, name):
+        return f"see what {key} is now with: llm-perf-opt run --cfg job"
+    default = OmegaConf.select(schema, key, throw_on_missing=False)
     shown = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
     return f"the default is {key}={'null' if shown is None else shown}"
 

@@ -22,6 +22,7 @@ _HYDRA_ONLY = frozenset(
     {"--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--version", "--shell-completion", "-sc"}
 )
 """Switches after which Hydra prints something and nothing is run."""
+_MULTIRUN = ("--multirun", "-m")
 _WITH_VALUE = frozenset(
     {
         "--config-dir",
@@ -75,7 +76,7 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
 
 def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Any) -> None:
     parsed.hydra_only |= name in _HYDRA_ONLY
-    parsed.multirun |= name in ("--multirun", "-m")
+    parsed.multirun |= name in _MULTIRUN
     parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
     if name not in _WITH_VALUE:
         return
@@ -119,21 +120,30 @@ def _dispatch(parsed: RunArguments) -> int:
     if parsed.hydra_only:
         return hydra_app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
     if parsed.multirun:
-        hydra_app.check_sweep(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
-        return hydra_app.launch(
-            [*parsed.hydra_flags, *translate_overrides(parsed.overrides)],
-            overrides=parsed.overrides,
-            as_json=parsed.json,
+        jobs = hydra_app.check_sweep(
+            parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name
         )
+        if parsed.plan:
+            return hydra_app.show_sweep_plan(jobs, parsed.overrides, as_json=parsed.json)
+        reserved = hydra_app.reserve_sweep_directory(jobs, parsed.overrides)
+        return _launch(parsed, reserved)
     prepared = hydra_app.prepare(
         parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name
     )
     if parsed.plan:
         return hydra_app.show_plan(prepared, as_json=parsed.json)
     reserved = hydra_app.reserve_run_directory(prepared, parsed.overrides)
+    return _launch(parsed, reserved)
+
+
+def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:
+    from llm_perf_opt.config.legacy import translate_overrides
+    from llm_perf_opt.runners import hydra_app
+
     return hydra_app.launch(
         [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
         overrides=parsed.overrides,
+        switches=[flag for flag in parsed.hydra_flags if flag not in _MULTIRUN],
         as_json=parsed.json,
         verbosity=parsed.verbosity,
     )
