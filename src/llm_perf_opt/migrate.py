@@ -7,7 +7,8 @@ Nothing is ever overwritten: what already exists at the target stays, and the ne
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import glob
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,10 @@ class Move:
 
 def nested_roots(run_dir: Path) -> list[Path]:
     """Find copies of the run directory's own name below its ``tmp/``."""
-    scratch = run_dir / "tmp"
+    scratch, name = run_dir / "tmp", glob.escape(run_dir.name)
     found: list[Path] = []
     for depth in range(_DEEPEST):
-        pattern = "/".join(["*"] * depth + [run_dir.name]) if depth else run_dir.name
+        pattern = "/".join(["*"] * depth + [name])
         found.extend(
             path for path in sorted(scratch.glob(pattern)) if path.is_dir() and not path.is_symlink()
         )
@@ -41,10 +42,37 @@ def nested_roots(run_dir: Path) -> list[Path]:
 
 def plan_moves(run_dir: Path) -> list[Move]:
     """List what would move, files merged into existing directories one by one."""
+    roots = nested_roots(run_dir)
+    if len(roots) == 1:
+        return _merge(roots[0], run_dir)
+    # Several copies may hold the same file: the first one moves, the others are kept where they are.
     moves: list[Move] = []
-    for nested in nested_roots(run_dir):
-        moves.extend(_merge(nested, run_dir))
+    taken: set[Path] = set()
+    for nested in roots:
+        for source, target in _files(nested, run_dir, roots):
+            blocked = target in taken or _in_the_way(target) or any(p in taken for p in target.parents)
+            moves.append(Move(source, target, blocked))
+            if not blocked:
+                taken.add(target)
     return moves
+
+
+def _files(source: Path, target: Path, roots: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    """Walk a nested copy file by file; a copy inside a copy is a root of its own."""
+    for entry in sorted(source.iterdir()):
+        if entry in roots:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, target / entry.name, roots)
+        else:
+            yield entry, target / entry.name
+
+
+def _in_the_way(target: Path) -> bool:
+    if target.exists() or target.is_symlink():
+        return True
+    nearest = next(parent for parent in target.parents if parent.exists() or parent.is_symlink())
+    return not nearest.is_dir()
 
 
 def _merge(source: Path, target: Path) -> list[Move]:
@@ -71,6 +99,7 @@ def migrate(run_dir: Path, *, dry_run: bool = False) -> list[Move]:
         with explain_os_errors(run_dir):
             for move in moves:
                 if not move.blocked:
+                    move.target.parent.mkdir(parents=True, exist_ok=True)
                     move.source.rename(move.target)
             for nested in nested_roots(run_dir):
                 _remove_empty(nested, stop=run_dir / "tmp")

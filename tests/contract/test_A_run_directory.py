@@ -140,3 +140,29 @@ def test_a_directory_that_cannot_be_made_is_explained(
     with pytest.raises(ToolError, match=words) as caught:
         Artifacts.for_run(tmp_path / "run")
     assert "artifacts.runs_dir" in (caught.value.hint or "")
+
+
+def test_A8_two_nested_copies_of_one_file_lose_neither(tmp_path: Path) -> None:
+    run = tmp_path / "run[1]"  # a name that is a pattern to glob
+    for folder, text in (("tmp", "outer"), ("tmp/stage2", "deeper")):
+        nested = run / folder / run.name / "nsys"
+        nested.mkdir(parents=True)
+        (nested / "run.nsys-rep").write_text(text)
+        (nested / f"{text}.csv").write_text(text)
+    planned = migrate(run, dry_run=True)
+    assert migrate(run) == planned
+    assert (run / "nsys" / "run.nsys-rep").read_text() == "outer"
+    assert (run / "tmp" / "stage2" / run.name / "nsys" / "run.nsys-rep").read_text() == "deeper"
+    assert (run / "nsys" / "deeper.csv").read_text() == "deeper"
+    assert not (run / "tmp" / run.name).exists()
+
+
+def test_A8_a_copy_inside_a_copy_is_flattened_too(tmp_path: Path) -> None:
+    run = tmp_path / "r"
+    inner = run / "tmp" / "r" / "tmp" / "r"
+    inner.mkdir(parents=True)
+    (inner / "inner.md").write_text("inner")
+    (run / "tmp" / "r" / "outer.md").write_text("outer")
+    migrate(run)
+    assert sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()) == ["inner.md", "outer.md"]
+    assert migrate(run) == []
