@@ -70,6 +70,13 @@ def test_kernel_totals_and_wall_clock_give_the_busy_share(tmp_path: Path) -> Non
     assert found.coverage.kernel_time_classified_ratio == 1.0
 
 
+def test_the_busy_share_of_batches_counts_each_batch_once(tmp_path: Path) -> None:
+    wall = {"samples": 4, "batch_size": 2, "new_tokens": 4, "prefill_s": 0.002, "decode_s": 0.008}
+    found = build(timings=save(tmp_path, "wall.json", wall), nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))
+    assert found.utilisation["all"].device_busy_ratio == pytest.approx(0.004 / 0.020)
+    assert "2 batches" in (found.utilisation["all"].arithmetic or "")
+
+
 def test_more_device_time_than_wall_clock_is_capped_and_noted(tmp_path: Path) -> None:
     timings = save(
         tmp_path, "wall.json", {"samples": 1, "prefill_s": 0.001, "decode_s": 0.001, "new_tokens": 4}

@@ -140,3 +140,12 @@ def test_not_finite_and_not_there(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\x1f\x8b\x00\xff")
     with pytest.raises(InputError, match="not valid JSON"):
         load_timings(tmp_path / "binary.json")
+
+
+def test_a_null_key_is_a_key_left_out(tmp_path: Path) -> None:
+    short = {"new_tokens": 8, "prefill_s": 0.1, "decode_s": 0.8}
+    given = load_timings(write(tmp_path, {**short, "decode_steps": None, "prefill_includes_vision": None}))
+    left_out = load_timings(write(tmp_path, short))
+    assert given == left_out
+    assert given.decode_steps == 8
+    assert given.prefill_includes_vision

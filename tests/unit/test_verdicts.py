@@ -104,3 +104,12 @@ def test_unknown_says_what_is_missing_and_nothing_is_judged_without_data() -> No
     assert "timeline" in found["decode"].arithmetic
     assert found["decode"].lever is None
     assert judge(summary()) == {}
+
+
+def test_a_batch_is_timed_once_for_all_its_samples() -> None:
+    data = summary(
+        timings=timings(prefill=0.1, decode=0.7),
+        workload=Workload(samples=10, batch_size=5),
+        metrics={"device_busy_s": 2.1},
+    )
+    assert judge(data)["decode"].bound == "unknown"  # 2 batches take 1.4 s: the device may be busy throughout

@@ -39,11 +39,17 @@ def rank(summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str
 
 
 def phase_times(summary: Summary) -> dict[str, float]:
-    """Return what a user feels: time to first token, time per output token, time per sample."""
+    """Return what a user feels: parts of the time to first token, time per output token, time per sample.
+
+    Vision and prefill get their own time, not all of the time to first token: a kernel's share is of its phase.
+    """
     timings = summary.timings
     times: dict[str, float] = {}
-    if timings.ttft_s is not None:
-        times["prefill"] = times["vision"] = timings.ttft_s.mean
+    prefill = timings.prefill_s or timings.ttft_s
+    if prefill is not None:
+        times["prefill"] = prefill.mean
+    if timings.vision_s is not None:
+        times["vision"] = timings.vision_s.mean
     if timings.tpot_s is not None:
         times["decode"] = timings.tpot_s.mean
     if timings.ttft_s is not None and timings.decode_s is not None:

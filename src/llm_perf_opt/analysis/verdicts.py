@@ -6,10 +6,11 @@ of its two limits is near. No question is answered from a number that was not me
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from llm_perf_opt import units
-from llm_perf_opt.summary.model import Bound, Budget, Kernel, Summary, Verdict
+from llm_perf_opt.summary.model import Bound, Budget, Kernel, Summary, Verdict, Workload
 
 PHASES = ("vision", "prefill", "decode")
 WHOLE = "all"
@@ -133,13 +134,18 @@ def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
     return _Answer("launch", arithmetic, _sources(summary, "nsys", "trace", "timings"))
 
 
+def measured_passes(workload: Workload) -> int | None:
+    """Return how many passes all samples take: a timing is of one batch, not of one sample."""
+    return math.ceil(workload.samples / (workload.batch_size or 1)) if workload.samples else None
+
+
 def _busy_at_most(summary: Summary, phase: str) -> float | None:
     stat = getattr(summary.timings, f"{phase}_s", None)
     total = summary.metrics.get("device_busy_s")
-    samples = summary.workload.samples
-    if stat is None or total is None or not samples:
+    passes = measured_passes(summary.workload)
+    if stat is None or total is None or passes is None:
         return None
-    wall = float(stat.median) * samples
+    wall = float(stat.median) * passes
     return min(1.0, total / wall) if wall > 0 else None
 
 

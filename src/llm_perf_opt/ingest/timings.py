@@ -116,8 +116,9 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
     _check_short_form(document, path)
     times = {name: describe([document.get(name)]) for name in SHORT_TIMES}
     tokens, decode_s = document.get("new_tokens"), document.get("decode_s")
-    steps = document.get("decode_steps", tokens)
-    nested = bool(document.get("prefill_includes_vision", document.get("vision_s") is None))
+    steps = document.get("decode_steps") or tokens
+    flag = document.get("prefill_includes_vision")
+    nested = document.get("vision_s") is None if flag is None else bool(flag)
     if times["ttft_s"] is None and document.get("prefill_s") is not None:
         times["ttft_s"] = describe(
             [document["prefill_s"] + (0.0 if nested else document.get("vision_s") or 0.0)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +12,7 @@ from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.utilisation import phase_utilisation
-from llm_perf_opt.analysis.verdicts import WHOLE, judge
+from llm_perf_opt.analysis.verdicts import WHOLE, judge, measured_passes
 from llm_perf_opt.errors import InputError, LlmPerfError
 from llm_perf_opt.ingest.timings import WallClock, load_timings
 from llm_perf_opt.profiling.manifest import Manifest, read_manifest
@@ -183,16 +182,21 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
     total = captures.metrics.get("kernel_time_s")
     if WHOLE in captures.device_busy_ratio or captures.has_time_axis or not total:
         return
-    first, decode, samples = summary.timings.ttft_s, summary.timings.decode_s, summary.workload.samples
-    if first is None or decode is None or not samples:
+    first, decode, passes = (
+        summary.timings.ttft_s,
+        summary.timings.decode_s,
+        measured_passes(summary.workload),
+    )
+    if first is None or decode is None or passes is None:
         return
     busy = total + (captures.metrics.get("copy_s") or 0.0)
-    wall = samples * (first.median + decode.median)
+    wall = passes * (first.median + decode.median)
+    of = "samples" if passes == summary.workload.samples else "batches"
     summary.metrics["device_busy_s"] = busy
     summary.metrics["measured_wall_s"] = wall
     use = summary.utilisation.setdefault(WHOLE, Utilisation())
     use.device_busy_ratio = min(1.0, busy / wall)
-    use.arithmetic = f"{busy:.3f} s of device work ÷ ({samples} samples × ({first.median:.4f} + {decode.median:.4f}) s); streams that overlap are counted twice, so this is an upper bound"
+    use.arithmetic = f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); streams that overlap are counted twice, so this is an upper bound"
     if busy > wall:
         summary.notes.append(
             "The kernel table holds more device time than the wall-clock file: they are not of the same run, or streams overlap."
@@ -201,8 +205,7 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
 
 def _explain(summary: Summary, captures: Captures, dtype: str | None, catalogue: Path | None) -> None:
     """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
-    batch = summary.workload.batch_size or 1
-    passes = captures.module_passes or math.ceil((summary.workload.samples or 1) / batch)
+    passes = captures.module_passes or measured_passes(summary.workload) or 1
     device_times = {
         key: ModuleTime(total_s / passes, round(launches / passes))
         for key, (total_s, launches) in captures.module_times.items()

@@ -517,7 +517,7 @@ class VendorRule:
     share_ratio: float | None
     """The kernel's share of the phase's wall-clock."""
     gain_upper_s: float | None
-    """Estimate × share × (time to first token for prefill, time per output token for decode, else per sample)."""
+    """Estimate × share × (the phase's part of the time to first token, time per output token, else per sample)."""
     arithmetic: str
 
 
