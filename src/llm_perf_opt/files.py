@@ -54,7 +54,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The suffix is kept last so that writers which look at it (gzip, Parquet) see the real one.
         handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem[:80]}.", suffix=f".partial{path.suffix}", dir=path.parent
+            prefix=f".{path.stem[:32]}.", suffix=f".partial{path.suffix}", dir=path.parent
         )
         os.close(handle)
         temporary = Path(name)

@@ -12,6 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.config.compose import compose_config
+from llm_perf_opt.errors import ToolError
+from llm_perf_opt.files import atomic_write_bytes
+from llm_perf_opt.profiling.artifacts import Artifacts
+from llm_perf_opt.progress import SilentProgress
+from llm_perf_opt.runners import pipeline
 from tests.support import QUICK, cli, files_below, read_json
 
 
@@ -168,3 +174,49 @@ def test_corrupt_pages_are_skipped_counted_and_named_and_all_bad_is_an_error(tmp
     assert done.returncode in (1, 3)
     assert "broken.png" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(ToolError("the probe failed"), "failed"), (KeyboardInterrupt(), "interrupted")]
+)
+def test_a_run_that_dies_before_its_first_stage_does_not_say_ok(
+    fault: BaseException, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(pipeline, "_write_hardware", fail)
+    config = compose_config([*QUICK, f"artifacts.runs_dir={tmp_path / 'run'}"], cwd=tmp_path)
+    with pytest.raises(type(fault)):
+        pipeline.execute(
+            config,
+            Artifacts.for_run(tmp_path / "run"),
+            SilentProgress(),
+            command=["llm-perf-opt", "run"],
+            overrides=(),
+            resolved_yaml="",
+        )
+    assert read_json(tmp_path / "run" / "manifest.json")["status"] == status
+
+
+def test_an_export_of_an_earlier_report_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nsys").write_text("#!/bin/sh\necho 'cannot read the report' >&2\nexit 1\n")
+    (tools / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    report = tmp_path / "run.nsys-rep"
+    report.write_bytes(b"damaged")
+    stale = tmp_path / "out" / "nsys" / "run.sqlite"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of another report")
+    done = cli("ingest", "--nsys", str(report), "--out", str(tmp_path / "out"), cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert "could not export" in done.stderr
+
+
+def test_a_long_name_in_wide_letters_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / f"{'頁' * 80}.png"
+    assert atomic_write_bytes(path, b"x").read_bytes() == b"x"

@@ -87,7 +87,10 @@ def _exported(path: Path, out: Path) -> Path:
             hint=f"{install_hint('nsys')}, or export it where nsys is: nsys export --type sqlite {path.name}",
         )
     target = out / "nsys" / f"{path.stem}.sqlite"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    with explain_os_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # An export of an earlier report must not be taken for this one's when nsys fails.
+        target.unlink(missing_ok=True)
     result = run_process(
         build_export_cmd(path, target, executable=str(tool)),
         log_dir=target.parent,
