@@ -207,6 +207,7 @@ def test_B10_the_stage_follows_gating_nvtx(tmp_path: Path, gating: str) -> None:
 
 
 @needs_ncu
+@pytest.mark.contract("E8")
 def test_E4_without_nsys_there_is_no_kernel_filter(tmp_path: Path) -> None:
     run = context(tmp_path / "run", "pipeline.workload.command=[/bin/true]")
     assert nsys_tables(tmp_path / "run" / "nsys") == {}
@@ -215,6 +216,7 @@ def test_E4_without_nsys_there_is_no_kernel_filter(tmp_path: Path) -> None:
 
 
 @needs_ncu
+@pytest.mark.contract("E8")
 def test_E3_the_nsys_summary_is_used_where_it_exists(tmp_path: Path) -> None:
     run = context(tmp_path / "run", "pipeline.workload.command=[/bin/true]", "run.top_n_kernels=1")
     (tmp_path / "run" / "nsys").mkdir(parents=True)
@@ -250,6 +252,7 @@ def test_A6_artifacts_of_a_run_judged_by_files_not_by_the_exit_code(tmp_path: Pa
 
 @needs_ncu
 @pytest.mark.skipif(not example_reports(), reason="NVIDIA's example reports are not installed")
+@pytest.mark.contract("E8")
 def test_E4_nothing_matched_so_ncu_runs_once_more_without_the_filter(tmp_path: Path) -> None:
     tool = profiling_stand_in(tmp_path / "bin", TOOLS[-1], example_reports()[-1], only_unfiltered=True)
     run = context(

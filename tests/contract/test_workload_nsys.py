@@ -83,6 +83,7 @@ def test_E2_decode_length(representative: int | None, tokens: str) -> None:
 
 
 @pytest.mark.contract("E6")
+@pytest.mark.contract("E8")
 def test_E6_model_inference_and_data_are_the_users(tmp_path: Path) -> None:
     config = app_config(
         model=ModelConfig(path="/weights/a, b", arch={"hidden_size": 64, "vision": {"depth": 2}}, seed=3),

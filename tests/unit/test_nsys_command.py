@@ -80,6 +80,7 @@ def test_B10_gated_command_whole() -> None:
 
 @pytest.mark.contract("B10")
 @pytest.mark.parametrize("end", [None, ""])
+@pytest.mark.contract("E8")
 def test_B10_capture_range_end_is_passed_only_when_set(end: str | None) -> None:
     command = build_nsys_cmd("/o", ["w"], nvtx_capture="decode", capture_end=end)
     assert "--capture-range=nvtx" in command
@@ -95,6 +96,7 @@ def test_B10_no_gating_passes_no_nvtx_flag() -> None:
 
 @pytest.mark.contract("B10")
 @pytest.mark.parametrize("label", [None, ""])
+@pytest.mark.contract("E8")
 def test_B10_nvtx_without_a_label_is_an_error_that_names_the_key(label: str | None) -> None:
     with pytest.raises(ConfigError, match="nvtx_capture") as caught:
         build_nsys_cmd("/o", ["w"], nvtx_capture=label, capture="nvtx")

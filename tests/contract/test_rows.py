@@ -1,0 +1,77 @@
+"""Every row of the contract has a test that names it, and row E5: one engine behind every way to run a model."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import QUICK, cli, read_json
+
+ROWS = [
+    f"{part}{number}"
+    for part, last in (("A", 10), ("B", 16), ("C", 7), ("D", 5), ("E", 8))
+    for number in range(1, last + 1)
+]
+
+
+@pytest.fixture(scope="module")
+def rows_with_a_test(repository: Path) -> set[str]:
+    named: set[str] = set()
+    for path in (repository / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        named.update(re.findall(r"^\s*def test_([A-E]\d+)_", text, re.MULTILINE))
+        for marked in re.findall(r"^\s*@pytest\.mark\.contract\(([^)]*)\)", text, re.MULTILINE):
+            named.update(re.findall(r'"([A-E]\d+)"', marked))
+    return named
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_is_named_by_a_test(row: str, rows_with_a_test: set[str]) -> None:
+    assert row in rows_with_a_test
+
+
+def _texts(folder: Path) -> list[tuple[str, str]]:
+    import json
+
+    lines = (folder / "pred" / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(record["id"], record["raw_text"]) for record in map(json.loads, lines)]
+
+
+def test_E5_profiling_captures_and_direct_inference_share_one_engine(tmp_path: Path) -> None:
+    """The same model, data and seed give the same answer whichever way it is run."""
+    prediction = "pipeline.torch_profiler.output.prediction.enable=true"
+    done = cli(
+        "run",
+        *QUICK,
+        "pipeline.static_analysis.enable=false",
+        "pipeline.direct_inference.enable=true",
+        prediction,
+        "artifacts.runs_dir=run",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    inner = subprocess.run(
+        [sys.executable, "-m", "llm_perf_opt.runners.workload_runner", *QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert inner.returncode == 0, inner.stderr
+    profiled, direct, captured = (
+        _texts(folder)
+        for folder in (
+            tmp_path / "run" / "torch_profiler",
+            tmp_path / "run" / "direct_inference",
+            tmp_path / "inner" / "torch_profiler",
+        )
+    )
+    assert profiled
+    assert profiled[0][1]
+    assert profiled == direct == captured
+    timings = [
+        read_json(folder / "timings.json")["samples"][0]
+        for folder in (tmp_path / "run" / "direct_inference", tmp_path / "inner" / "torch_profiler")
+    ]
+    assert timings[0]["new_tokens"] == timings[1]["new_tokens"] == 4
