@@ -14,6 +14,7 @@ from llm_perf_opt.runners.assemble import Request, assemble
 from llm_perf_opt.runners.captures import read_captures
 from llm_perf_opt.runners.sources import Sources
 from llm_perf_opt.summary.model import RunInfo, Summary
+from tests.unit import nsys_exports
 
 RUN = RunInfo("run", "ok", "2026-01-01T00:00:00+00:00", None, [])
 
@@ -75,6 +76,53 @@ def test_the_busy_share_of_batches_counts_each_batch_once(tmp_path: Path) -> Non
     found = build(timings=save(tmp_path, "wall.json", wall), nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))
     assert found.utilisation["all"].device_busy_ratio == pytest.approx(0.004 / 0.020)
     assert "2 batches" in (found.utilisation["all"].arithmetic or "")
+
+
+def phase_export(folder: Path, phase: str, lengths_ns: list[int]) -> Path:
+    """An nsys capture of one phase: kernels one after the other, 1000 ns apart, in a range of that name."""
+    kernels, calls, now = [], [], 1000
+    for number, length in enumerate(lengths_ns, 1):
+        calls.append(nsys_exports.call(now - 900, now - 800, number, 2))
+        kernels.append(nsys_exports.kernel(now, now + length, number, 1))
+        now += length + 1000
+    tables = {
+        "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": calls,
+        "NVTX_EVENTS": [nsys_exports.nvtx(0, now, phase)],
+    }
+    strings = {1: f"{phase}_gemm_kernel", 2: "cudaLaunchKernel_v7000"}
+    return nsys_exports.write_export(folder / f"run-{phase}.sqlite", tables, strings)
+
+
+@pytest.mark.contract("B15")
+@pytest.mark.parametrize("order", [("decode", "prefill"), ("prefill", "decode")])
+def test_one_capture_per_phase_is_summed_over_all_of_them(order: tuple[str, str], tmp_path: Path) -> None:
+    lengths = {"prefill": [6000], "decode": [1000, 1000, 2000]}
+    timings = save(
+        tmp_path, "wall.json", {"samples": 1, "new_tokens": 4, "prefill_s": 0.01, "decode_s": 0.02}
+    )
+    found = build(timings=timings, nsys=tuple(phase_export(tmp_path, name, lengths[name]) for name in order))
+    assert {kernel.phase: kernel.share_ratio for kernel in found.kernels} == pytest.approx(
+        {"prefill": 0.6, "decode": 0.4}
+    )
+    assert found.metrics["kernel_time_s"] == pytest.approx(10e-6)
+    assert found.metrics["kernel_launches"] == 4
+    assert found.metrics["launches_per_token"] == pytest.approx(1.0)  # three launches, three decoded tokens
+    whole, parts = found.budget["all"], (found.budget["prefill"], found.budget["decode"])
+    assert whole.span_s == pytest.approx(sum(part.span_s for part in parts))
+    assert sum(part.share_ratio for part in whole.parts) == pytest.approx(1.0)
+    compute = {part.name: part.seconds for part in whole.parts}["compute"]
+    assert compute == pytest.approx(10e-6)
+    assert found.utilisation["all"].device_busy_ratio == pytest.approx(compute / whole.span_s)
+
+
+def test_a_capture_without_decode_says_nothing_about_launches_per_token(tmp_path: Path) -> None:
+    timings = save(
+        tmp_path, "wall.json", {"samples": 1, "new_tokens": 4, "prefill_s": 0.01, "decode_s": 0.02}
+    )
+    found = build(timings=timings, nsys=(phase_export(tmp_path, "prefill", [6000]),))
+    assert found.metrics["kernel_launches"] == 1
+    assert found.metrics["launches_per_token"] is None
 
 
 def test_more_device_time_than_wall_clock_is_capped_and_noted(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def _copy_metrics(timeline: Timeline) -> dict[str, float | None]:
 def _token_metrics(
     rows: list[KernelRow], new_tokens: float | None, samples: int | None
 ) -> dict[str, float | None]:
-    """Launches per token: decode launches per decoded token where the phase is known, else all per new token."""
+    """Launches per token: decode launches per decoded token where phases are known, else all per new token."""
     decode = [row.launches for row in rows if row.phase == "decode"]
     metrics: dict[str, float | None] = {"decode_launches": float(sum(decode)) if decode else None}
     if not new_tokens or not rows:
@@ -219,4 +219,6 @@ def _token_metrics(
     if decode and new_tokens > 1:
         # The first token comes from prefill.
         return metrics | {"launches_per_token": sum(decode) / (count * (new_tokens - 1))}
+    if any(row.phase is not None for row in rows):
+        return metrics | {"launches_per_token": None}  # a capture of other phases says nothing about decode
     return metrics | {"launches_per_token": sum(row.launches for row in rows) / (count * new_tokens)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.analysis.verdicts import WHOLE
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.timings import WallClock
 from llm_perf_opt.runners.sources import Sources
@@ -148,11 +149,10 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
     if not facts.kernels:
         return
     phases = {kernel.phase for kernel in facts.kernels}
-    captures.kernels = (
-        [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
-    )
+    kept = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
+    earlier = dict(captures.metrics)
     captures.kernels = sorted(
-        [*captures.kernels, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or "")
+        [*kept, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or "")
     )
     captures.budget.update(facts.budget)
     captures.device_busy_ratio.update(facts.device_busy_ratio)
@@ -167,6 +167,32 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
     for row in facts.modules:
         if row.phase is not None:
             captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
+    if kept:
+        _join_totals(captures, earlier)
+
+
+def _join_totals(captures: Captures, earlier: dict[str, float | None]) -> None:
+    """Totals of several captures, one per range, are those of all of them, not of the one read last."""
+    from llm_perf_opt.analysis.capture_totals import (
+        joined_budget,
+        joined_busy_ratio,
+        kernel_totals,
+        set_kernel_shares,
+    )
+
+    captures.metrics.update(kernel_totals(captures.kernels))
+    set_kernel_shares(captures.kernels, captures.metrics["kernel_time_s"] or 0.0)
+    for name in ("decode_launches", "launches_per_token"):
+        if captures.metrics.get(name) is None:
+            captures.metrics[name] = earlier.get(name)
+    if any(kernel.phase not in captures.budget for kernel in captures.kernels):
+        return  # kernels outside every phase: their time is in no phase's budget
+    whole = joined_budget(captures.budget)
+    busy = joined_busy_ratio(captures.device_busy_ratio, captures.budget)
+    if whole is not None:
+        captures.budget[WHOLE] = whole
+    if busy is not None:
+        captures.device_busy_ratio[WHOLE] = busy
 
 
 def _add_ncu(captures: Captures, path: Path, notes: list[str]) -> None:

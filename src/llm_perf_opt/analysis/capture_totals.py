@@ -1,0 +1,53 @@
+"""Totals over several captures of one run (one per range), which each know only their own part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from llm_perf_opt.analysis.verdicts import WHOLE
+from llm_perf_opt.summary.model import Budget, BudgetPart, Kernel
+
+
+def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
+    """Return the metrics that sum over all kernels."""
+    total = sum(kernel.total_s or 0.0 for kernel in kernels)
+    launches = sum(kernel.launches or 0 for kernel in kernels)
+    return {
+        "kernel_time_s": total,
+        "kernel_launches": float(launches),
+        "mean_kernel_s": total / launches if launches else None,
+    }
+
+
+def set_kernel_shares(kernels: Iterable[Kernel], total_s: float) -> None:
+    """Make every kernel's share one of the common total, so that they add up to one."""
+    for kernel in kernels:
+        kernel.share_ratio = kernel.total_s / total_s if kernel.total_s is not None and total_s > 0 else None
+
+
+def joined_budget(budgets: Mapping[str, Budget]) -> Budget | None:
+    """Add up the phases: phases never overlap, so their sum is the whole of what was captured."""
+    phases = [budget for phase, budget in budgets.items() if phase != WHOLE]
+    span_s = sum(budget.span_s for budget in phases)
+    if span_s <= 0:
+        return None
+    seconds: dict[str, float] = {}
+    for part in (part for budget in phases for part in budget.parts):
+        seconds[part.name] = seconds.get(part.name, 0.0) + part.seconds
+    sources = dict.fromkeys(budget.source for budget in phases if budget.source)
+    return Budget(
+        span_s=span_s,
+        parts=[BudgetPart(name, value, value / span_s) for name, value in seconds.items()],
+        source=", ".join(sources) or None,
+    )
+
+
+def joined_busy_ratio(ratios: Mapping[str, float], budgets: Mapping[str, Budget]) -> float | None:
+    """Weigh the busy share of every phase by its span."""
+    known = [
+        (ratios[phase], budget.span_s)
+        for phase, budget in budgets.items()
+        if phase != WHOLE and phase in ratios
+    ]
+    span_s = sum(span for _, span in known)
+    return sum(ratio * span for ratio, span in known) / span_s if span_s > 0 else None
