@@ -169,7 +169,7 @@ def render(report: dict[str, Any]) -> str:
     """Lay the diagnosis out as text."""
     machine, torch = report["machine"], report["torch"]
     lines = [
-        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu'] or 'unknown'}, {machine['cores']} cores, {units.size(machine['memory_bytes'])})",
+        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, {machine['cores']} cores, {units.size(machine['memory_bytes'])})",
         f"driver    {machine['driver'] or 'none'}",
         f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
         + _fix(torch["fix"]),

@@ -11,6 +11,7 @@ from typing import Any
 
 from llm_perf_opt import __version__
 from llm_perf_opt.config.devices import cuda_device_count, torch_version
+from llm_perf_opt.hardware.detect import detect_cpu
 
 PACKAGES = (
     "torch",
@@ -48,13 +49,9 @@ def _package_version(name: str) -> str | None:
         return None
 
 
-def cpu_name() -> str | None:
-    """Return the processor's marketing name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+def cpu_name() -> str:
+    """Return the processor's name, as the hardware detection reads it."""
+    return detect_cpu().name
 
 
 def memory_bytes() -> int | None:
@@ -84,23 +81,3 @@ def environment() -> dict[str, Any]:
         "variables": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
         "executable": Path(sys.executable).name,
     }
-
-
-def cuda_environment() -> dict[str, Any]:
-    """Describe the CUDA devices; needs torch, so only runs that import it anyway call this."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return {}
-    devices = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        devices.append(
-            {
-                "name": properties.name,
-                "memory_bytes": properties.total_memory,
-                "compute_capability": f"{properties.major}.{properties.minor}",
-                "multiprocessors": properties.multi_processor_count,
-            }
-        )
-    return {"cuda": {"runtime": torch.version.cuda, "devices": devices}}
