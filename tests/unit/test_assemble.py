@@ -90,7 +90,8 @@ def phase_export(folder: Path, phase: str, lengths_ns: list[int]) -> Path:
         "CUPTI_ACTIVITY_KIND_RUNTIME": calls,
         "NVTX_EVENTS": [nsys_exports.nvtx(0, now, phase)],
     }
-    strings = {1: f"{phase}_gemm_kernel", 2: "cudaLaunchKernel_v7000"}
+    name = "ampere_bf16_s16816gemm_bf16_128x64_tn" if phase == "prefill" else "nobody_knows_this"
+    strings = {1: name, 2: "cudaLaunchKernel_v7000"}
     return nsys_exports.write_export(folder / f"run-{phase}.sqlite", tables, strings)
 
 
@@ -107,6 +108,7 @@ def test_one_capture_per_phase_is_summed_over_all_of_them(order: tuple[str, str]
     )
     assert found.metrics["kernel_time_s"] == pytest.approx(10e-6)
     assert found.metrics["kernel_launches"] == 4
+    assert found.coverage.kernel_time_classified_ratio == pytest.approx(0.6)
     assert found.metrics["launches_per_token"] == pytest.approx(1.0)  # three launches, three decoded tokens
     whole, parts = found.budget["all"], (found.budget["prefill"], found.budget["decode"])
     assert whole.span_s == pytest.approx(sum(part.span_s for part in parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from llm_perf_opt.analysis.kernels import OTHER
 from llm_perf_opt.analysis.verdicts import WHOLE
 from llm_perf_opt.summary.model import Budget, BudgetPart, Kernel
 
@@ -12,10 +13,12 @@ def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
     """Return the metrics that sum over all kernels."""
     total = sum(kernel.total_s or 0.0 for kernel in kernels)
     launches = sum(kernel.launches or 0 for kernel in kernels)
+    unknown = sum(kernel.total_s or 0.0 for kernel in kernels if kernel.family == OTHER)
     return {
         "kernel_time_s": total,
         "kernel_launches": float(launches),
         "mean_kernel_s": total / launches if launches else None,
+        "unclassified_kernel_time_ratio": unknown / total if total else None,
     }
 
 

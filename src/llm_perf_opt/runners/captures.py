@@ -182,6 +182,8 @@ def _join_totals(captures: Captures, earlier: dict[str, float | None]) -> None:
 
     captures.metrics.update(kernel_totals(captures.kernels))
     set_kernel_shares(captures.kernels, captures.metrics["kernel_time_s"] or 0.0)
+    unknown = captures.metrics["unclassified_kernel_time_ratio"]
+    captures.kernel_time_classified_ratio = None if unknown is None else 1.0 - unknown
     for name in ("decode_launches", "launches_per_token"):
         if captures.metrics.get(name) is None:
             captures.metrics[name] = earlier.get(name)
