@@ -7,7 +7,7 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # The suffix is kept last so that writers which look at it (gzip, Parquet) see the real one.
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem[:32]}.", suffix=f".partial{path.suffix}", dir=path.parent
-        )
-        os.close(handle)
-        temporary = Path(name)
+        temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}.partial{path.suffix}")
+        # Made the ordinary way, so that the user's umask decides who may read the result.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         try:
             yield temporary
-            temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -7,6 +7,8 @@ import math
 MISSING = "–"
 """What every formatter prints for ``None``: a dash, never a zero."""
 
+_ROUNDS_UP = 0.9995
+"""What is this near to the next unit is shown in it: 999.96 ms is 1.00 s."""
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
@@ -16,8 +18,12 @@ def _digits(value: float) -> str:
     """Three significant digits without an exponent."""
     if value == 0:
         return "0"
-    magnitude = math.floor(math.log10(abs(value)))
-    return f"{value:.{max(0, 2 - magnitude)}f}"
+    if not math.isfinite(value):
+        return str(value)
+    # Rounded first: 9.996 is 10.0, not 10.00.
+    rounded = float(f"{value:.2e}") if abs(value) < 1000 else value
+    magnitude = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{max(0, 2 - magnitude)}f}"
 
 
 def seconds(value: float | None) -> str:
@@ -25,7 +31,7 @@ def seconds(value: float | None) -> str:
     if value is None:
         return MISSING
     for factor, unit in _SECONDS:
-        if abs(value) >= factor:
+        if abs(value) >= factor * _ROUNDS_UP:
             return f"{_digits(value / factor)} {unit}"
     return "0 s" if value == 0 else f"{_digits(value / 1e-9)} ns"
 
@@ -34,7 +40,7 @@ def _scaled(value: float | None, unit: str) -> str:
     if value is None:
         return MISSING
     for factor, prefix in _DECIMAL:
-        if abs(value) >= factor:
+        if abs(value) >= factor * _ROUNDS_UP:
             return f"{_digits(value / factor)} {prefix}{unit}"
     return f"{_digits(value)} {unit}".rstrip()
 

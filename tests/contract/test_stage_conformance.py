@@ -247,3 +247,21 @@ def test_a_skip_is_typed_and_starts_nothing(
     outcome = run(compose("pipeline.static_analysis.enable=false", *QUIET), tmp_path / "run")
     assert (outcome.manifest.stages["power_probe"].status, outcome.exit_code) == ("skipped", 0)
     assert not (tmp_path / "run" / "power_probe").exists()
+
+
+def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Broken:
+        name = "broken"
+        dist = None
+
+        def load(self) -> type[Stage]:
+            raise ImportError("No module named 'gone'")
+
+    monkeypatch.setattr(base, "entry_points", lambda group: [_Broken()])
+    stage_types.cache_clear()
+    try:
+        with pytest.raises(ToolError, match="stage 'broken' of an installed package cannot be loaded"):
+            stage_types()
+    finally:
+        monkeypatch.undo()
+        stage_types.cache_clear()

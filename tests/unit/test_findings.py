@@ -21,7 +21,7 @@ from llm_perf_opt.analysis.findings import (
     unfused_elementwise,
     vision_share,
 )
-from llm_perf_opt.summary.model import Stat, StaticPhase, Summary, Utilisation, Workload
+from llm_perf_opt.summary.model import Operator, Stat, StaticPhase, Summary, Utilisation, Workload
 from tests.unit.summaries import (
     budget,
     cpu,
@@ -91,6 +91,20 @@ def test_launch_bound_says_captured_where_nothing_was_timed() -> None:
 
 def test_launch_bound_abstains_for_other_verdicts() -> None:
     assert launch_bound.find(summary(verdicts={"decode": verdict("memory"), "all": verdict("sync")})) == []
+
+
+def test_launch_bound_on_a_cpu_is_bounded_by_what_is_not_matrix_work() -> None:
+    data = summary(
+        hardware=cpu(),
+        timings=timings(prefill=0.1, decode=1.0),
+        verdicts={"decode": verdict("launch")},
+        operators=[
+            Operator("aten::mm", 10, 0.25, 0.25, None, None, "decode"),
+            Operator("aten::add", 99, 0.75, 0.75, None, None, "decode"),
+        ],
+    )
+    (found,) = launch_bound.find(data)
+    assert found.gain_upper_s == pytest.approx(0.75)
 
 
 def test_launch_bound_on_a_cpu_does_not_advise_cuda_graphs() -> None:

@@ -35,7 +35,18 @@ def vendor_rules(
 def rank(summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str, str]) -> list[RankedRule]:
     """Rank the rules by what they could gain at most in this run."""
     shares = {fact.kernel: _shares(summary, matches.get(fact.kernel, fact.kernel)) for fact in facts}
-    return ranked_rules(facts, shares, phase_times(summary))
+    rows = ranked_rules(facts, shares, phase_times(summary))
+    # A gain in decode is per token, elsewhere per sample: compare them over a whole sample.
+    steps = decode_steps(summary)
+    return sorted(
+        rows, key=lambda row: -(row.gain_upper_s or 0.0) * (steps if row.phase == "decode" else 1.0)
+    )
+
+
+def decode_steps(summary: Summary) -> float:
+    """Return how many output tokens one sample's decode holds; 1 where that is not known."""
+    decode, token = summary.timings.decode_s, summary.timings.tpot_s
+    return decode.mean / token.mean if decode is not None and token is not None and token.mean > 0 else 1.0
 
 
 def phase_times(summary: Summary) -> dict[str, float]:

@@ -194,18 +194,21 @@ def _larger(compute: float, memory: float) -> Bound:
     return "compute" if compute > memory else "memory"
 
 
-def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
-    """On a CPU there is no device to wait: compare time inside matrix operators with all operator time."""
-    if summary.hardware.kind != "cpu":
-        return None
+def matrix_operator_share(summary: Summary, phase: str) -> float | None:
+    """Return the share of a phase's operator time inside matrix products, convolutions and attention."""
     rows = [op for op in summary.operators if op.phase == phase]
     total = sum(op.self_cpu_s for op in rows)
     if total <= 0:
         return None
-    matrix = sum(
-        op.self_cpu_s for op in rows if any(word in op.name.rsplit("::", 1)[-1] for word in _MATRIX_OPERATORS)
-    )
-    share = matrix / total
+    inside = [op for op in rows if any(word in op.name.rsplit("::", 1)[-1] for word in _MATRIX_OPERATORS)]
+    return sum(op.self_cpu_s for op in inside) / total
+
+
+def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
+    """On a CPU there is no device to wait: compare time inside matrix operators with all operator time."""
+    share = matrix_operator_share(summary, phase) if summary.hardware.kind == "cpu" else None
+    if share is None:
+        return None
     prediction = summary.predictions.get(phase)
     text = f"{units.percent(share)} of operator time is inside matrix products, convolutions and attention"
     if share < 1 - ARITHMETIC_MOSTLY:
@@ -233,6 +236,11 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
         )
     if use is None or use.mfu_ratio is None:
         wants.append("FLOPs and a hardware peak")
+    elif use.mbu_ratio is not None and summary.hardware.kind == "cpu":
+        near = f"MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)}"
+        share = matrix_operator_share(summary, phase)
+        mixed = f", and {units.percent(share)} of operator time is matrix work" if share is not None else ""
+        return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}{mixed}"
     elif use.mbu_ratio is not None:
         wants.append(
             f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} are both below {units.percent(NEAR_A_LIMIT)})"

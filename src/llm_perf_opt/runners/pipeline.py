@@ -170,7 +170,11 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
 def _write_inputs(artifacts: Artifacts) -> None:
     """Put the samples that were really used at the root; stages that ran leave the list in their scratch."""
     for path in sorted((artifacts.root / "tmp").glob("*/inputs.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            LOGGER.warning("inputs.yaml is not written: %s is damaged (%s)", path, error)
+            return
         text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
         atomic_write_text(artifacts.path("inputs.yaml"), text)
         return

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, cast
 
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.errors import ConfigError, ToolError
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -112,7 +112,14 @@ def stage_types() -> dict[str, type[Stage]]:
     """Return every registered stage by name, in pipeline order."""
     found: dict[str, type[Stage]] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        kind = cast("type[Stage]", point.load())
+        try:
+            kind = cast("type[Stage]", point.load())
+        except (ImportError, AttributeError) as error:
+            package = point.dist.name if point.dist is not None else "an installed package"
+            raise ToolError(
+                f"the stage '{point.name}' of {package} cannot be loaded: {error}",
+                hint=f"update or uninstall {package}",
+            ) from error
         if kind.name != point.name:
             raise ConfigError(
                 f"stage entry point '{point.name}' loads a class named '{kind.name}'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, phase_seconds, span_seconds
+from llm_perf_opt.analysis.verdicts import matrix_operator_share
 from llm_perf_opt.summary.model import Finding, Summary
 
 
@@ -72,4 +73,8 @@ def _waiting_share(summary: Summary, phase: str) -> float | None:
     use = summary.utilisation.get(phase)
     if use is not None and use.device_busy_ratio is not None:
         return 1.0 - use.device_busy_ratio
+    if summary.hardware.kind == "cpu":
+        # No device to wait: what is not matrix work is small operators and dispatch.
+        share = matrix_operator_share(summary, phase)
+        return None if share is None else 1.0 - share
     return None
