@@ -154,7 +154,7 @@ def _check_keys(raw: DictConfig) -> None:
 
 
 def _use_search_path(config_dir: Path | None) -> None:
-    """Add a user's ``--config-dir`` in front, the way Hydra's own command line does."""
+    """Add a user's ``--config-dir`` to the search path, the way Hydra's own command line does."""
     if config_dir is None:
         return
     if not config_dir.is_dir():
