@@ -238,3 +238,18 @@ def test_a_trace_with_a_gpu_gives_budget_and_kernels(tmp_path: Path) -> None:
     assert found.verdicts["all"].bound == "launch"
     assert found.findings[0].id == "launch-bound"
     assert "sample" not in found.findings[0].arithmetic
+
+
+def test_kernels_of_nsys_and_of_the_torch_profiler_are_never_mixed() -> None:
+    from llm_perf_opt.analysis.timeline_summary import TimelineFacts
+    from llm_perf_opt.runners.captures import Captures, _take
+    from llm_perf_opt.summary.model import Kernel
+
+    def facts(name: str, phase: str | None) -> TimelineFacts:
+        return TimelineFacts(kernels=[Kernel(name, name, "gemm", phase, None, 1, 1.0, 1.0)])
+
+    captures = Captures()
+    _take(captures, facts("profiled", "warmup"), [], "trace")
+    captures.has_time_axis = True
+    _take(captures, facts("captured", "decode"), [], "nsys")
+    assert [kernel.name for kernel in captures.kernels] == ["captured"]

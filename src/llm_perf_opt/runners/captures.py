@@ -41,6 +41,8 @@ class Captures:
     time_attributed_ratio: float | None = None
     kernel_time_classified_ratio: float | None = None
     has_time_axis: bool = False
+    kernels_from: str | None = None
+    """Which tool the kernels come from: ``trace`` or ``nsys``."""
     device_name: str | None = None
     dtype: str | None = None
     ncu: NcuCapture | None = None
@@ -104,7 +106,7 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
             path=str(path),
         )
     if len(capture.timeline.ops):
-        _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes)
+        _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes, "trace")
     if profile is not None:
         captures.module_passes = float(profile.active_passes)
 
@@ -140,14 +142,21 @@ def _add_nsys(
         facts = summarise_timeline(found, new_tokens=tokens, samples=samples, source=str(path))
     else:
         facts = summarise_totals(found, new_tokens=tokens, samples=samples, source=str(path))
-    _take(captures, facts, notes)
+    _take(captures, facts, notes, "nsys")
 
 
-def _take(captures: Captures, facts: TimelineFacts, notes: list[str]) -> None:
-    """Take a capture's facts; a later capture of the same kernels replaces, one of other phases adds."""
+def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str) -> None:
+    """Take a capture's facts; one of the same tool and other phases adds, everything else replaces.
+
+    nsys and the torch profiler saw different passes: their kernels are never mixed.
+    """
     notes.extend(warning for warning in facts.warnings if warning not in notes)
     if not facts.kernels:
         return
+    if captures.kernels_from not in (None, kind):
+        captures.kernels, captures.budget, captures.device_busy_ratio, captures.timeline = [], {}, {}, {}
+        captures.module_times = {}
+    captures.kernels_from = kind
     phases = {kernel.phase for kernel in facts.kernels}
     kept = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
     earlier = dict(captures.metrics)
