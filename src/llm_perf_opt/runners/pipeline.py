@@ -121,6 +121,7 @@ def _run_stage(
         LOGGER.error("%s failed: %s", stage.title, error)
         result = StageResult(status="failed", reason=error.message, fix=error.hint)
     except Exception as error:
+        # The isolation boundary: one stage's bug must not cost the others their results. It is logged whole.
         LOGGER.exception("%s failed", stage.title)
         result = StageResult(
             status="failed",
