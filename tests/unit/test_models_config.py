@@ -70,21 +70,27 @@ def changed(arch: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("text_config.num_attention_heads", 3, "multiple"),
         ("text_config.hidden_size", "wide", "hidden_size"),
         ("vision_config.encoder_config.hidden_size", 48, "SAM gives 32 channels"),
-        ("vision_config.sam_config.global_attn_indexes", [7], "global attention at"),
         ("image_token_id", 511, "leaves no room"),
         ("text_config.vocab_size", 100, "too small"),
     ],
 )
 @pytest.mark.parametrize("adapter", ["deepseek_ocr", "deepseek_ocr2"])
 def test_wrong_dimensions_name_the_key(adapter: str, path: str, value: Any, word: str) -> None:
-    if adapter == "deepseek_ocr2" and "global_attn" in path:
-        adapter = "deepseek_ocr"  # the library builds v2 with any index
     arch = changed(ARCH_V1 if adapter == "deepseek_ocr" else ARCH_V2, path, value)
     with pytest.raises(ConfigError) as caught:
         made = load_adapter(ModelConfig(adapter=adapter, arch=arch), InferConfig())
         made.build("meta", torch.float32)
         made.default_shapes()
     assert word in str(caught.value)
+
+
+def test_a_global_attention_index_beyond_the_layers_is_refused() -> None:
+    """Only v1: the library builds v2 with any index, and so do we."""
+    arch = changed(ARCH_V1, "vision_config.sam_config.global_attn_indexes", [7])
+    with pytest.raises(ConfigError, match="global attention at"):
+        load_adapter(ModelConfig(adapter="deepseek_ocr", arch=arch), InferConfig()).build(
+            "meta", torch.float32
+        )
 
 
 def test_misspelt_dimension_hints_at_the_right_one() -> None:
