@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-]
 FAMILIES = list(charts.FAMILY_COLOURS)
 
 OVERLAPS = """() => [...document.querySelectorAll('svg')].flatMap(svg => {
@@ -63,18 +54,6 @@ CONTRASTS = """() => {
   for (let i = 1; i <= 8; i++) out['ink' + i] = ratio(probe('text', 'lpo-ink-' + i), probe('rect', 'lpo-fill-' + i));
   return out;
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    binary = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if binary is None:
-        pytest.skip("no Chromium on this machine")
-    with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=binary, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def usual_charts() -> list[str]:

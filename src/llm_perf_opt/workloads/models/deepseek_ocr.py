@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import ConfigError
 from llm_perf_opt.workloads import loading
 from llm_perf_opt.workloads.models.arch import make_config, require
 from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
@@ -27,7 +26,7 @@ from llm_perf_opt.workloads.tokenizer import (
 if TYPE_CHECKING:
     import torch
 
-    from llm_perf_opt.config.schema import InferConfig, ModelConfig
+    from llm_perf_opt.config.schema import InferConfig
 
 LOGGER = logging.getLogger("llm_perf_opt")
 _SMALL_VOCAB_IMAGE_TOKEN_ID = 3
@@ -39,19 +38,6 @@ class DeepseekOcrAdapter(OcrAdapter):
 
     name = "deepseek_ocr"
     architecture = "DeepSeek-OCR"
-
-    def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
-        super().__init__(model, infer)
-        if model.config_name is not None:
-            raise ConfigError(
-                "model.config_name is for text models",
-                hint="give dimensions in model.arch, or a checkpoint in model.path",
-                key="model.config_name",
-            )
-        if model.trust_remote_code:
-            LOGGER.info(
-                "model.trust_remote_code is not needed: DeepSeek-OCR runs on transformers' own classes"
-            )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""

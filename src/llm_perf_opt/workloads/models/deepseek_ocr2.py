@@ -23,7 +23,7 @@ from llm_perf_opt.workloads.tokenizer import (
 if TYPE_CHECKING:
     import torch
 
-    from llm_perf_opt.config.schema import InferConfig, ModelConfig
+    from llm_perf_opt.config.schema import InferConfig
 
 LOGGER = logging.getLogger("llm_perf_opt")
 _GLOBAL, _TILE = 1024, 768
@@ -36,19 +36,6 @@ class DeepseekOcr2Adapter(OcrAdapter):
 
     name = "deepseek_ocr2"
     architecture = "DeepSeek-OCR-2"
-
-    def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
-        super().__init__(model, infer)
-        if model.config_name is not None:
-            raise ConfigError(
-                "model.config_name is for text models",
-                hint="give dimensions in model.arch, or a checkpoint in model.path",
-                key="model.config_name",
-            )
-        if model.trust_remote_code:
-            LOGGER.info(
-                "model.trust_remote_code is not needed: DeepSeek-OCR-2 runs on transformers' own classes"
-            )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``: ``gundam`` (tiles), ``base`` (one view), or ``custom``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from llm_perf_opt.config.schema import InferConfig, ModelConfig
 
+LOGGER = logging.getLogger("llm_perf_opt")
 _TYPICAL_PAGE = (1654, 2339)
 """A4 at 200 dpi."""
 
@@ -33,6 +35,8 @@ class OcrAdapter(TransformersAdapter):
     """Base of the DeepSeek-OCR adapters."""
 
     phases: tuple[Phase, ...] = ("vision", "prefill", "decode")
+    architecture: str
+    """Published name, for reports and messages."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -46,6 +50,17 @@ class OcrAdapter(TransformersAdapter):
                 f"infer.prompt {problem}",
                 hint=f"put {IMAGE} once where the page belongs, usually first: '{IMAGE}\\nFree OCR.'",
                 key="infer.prompt",
+            )
+        if model.config_name is not None:
+            raise ConfigError(
+                "model.config_name is for text models",
+                hint="give dimensions in model.arch, or a checkpoint in model.path",
+                key="model.config_name",
+            )
+        if model.trust_remote_code:
+            LOGGER.info(
+                "model.trust_remote_code is not needed: %s runs on transformers' own classes",
+                self.architecture,
             )
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
