@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +25,11 @@ _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Collect everything the report shows."""
-    # The tools take their time to answer: ask them while Hydra is loaded and the configuration composed.
-    with ThreadPoolExecutor(max_workers=len(_TOOLS)) as pool:
-        answers = {name: pool.submit(_tool, name) for name in _TOOLS}
-        config = _config(overrides)
-        tools = {name: answer.result() for name, answer in answers.items()}
+    config = _config(overrides)
     return {
         "machine": _machine(),
         "torch": _torch(),
-        "tools": tools,
+        "tools": {name: _tool(name) for name in _TOOLS},
         "counter_permission": counter_permission(),
         "disk": _disk(Path.cwd()),
         "stages": _stages(config, overrides),
@@ -71,17 +66,17 @@ def _torch() -> dict[str, Any]:
 def _tool(name: str) -> dict[str, Any]:
     """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
     from llm_perf_opt.profiling.vendor.checks import find_tool, install_hint
-    from llm_perf_opt.profiling.vendor.ncu_probe import probe_ncu
-    from llm_perf_opt.profiling.vendor.nsys_probe import probe_nsys
+    from llm_perf_opt.profiling.vendor.ncu_probe import ncu_version
+    from llm_perf_opt.profiling.vendor.nsys_probe import nsys_version
 
     path = find_tool(name)
     if path is None:
         return {"path": None, "version": None, "fix": install_hint(name)}
     try:
-        capabilities = probe_nsys(path) if name == "nsys" else probe_ncu(path)
+        version = nsys_version(path) if name == "nsys" else ncu_version(path)
     except ToolError as error:
         return {"path": str(path), "version": None, "fix": f"{error.message}: {error.hint}"}
-    return {"path": str(path), "version": capabilities.version_text, "fix": None}
+    return {"path": str(path), "version": version, "fix": None}
 
 
 def counter_permission() -> dict[str, Any]:

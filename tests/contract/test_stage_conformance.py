@@ -171,7 +171,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ProbeStage]]:
     def both(group: str) -> list[object]:
         return [*real(group=group), *([_EntryPoint(ProbeStage)] if group == base.ENTRY_POINT_GROUP else [])]
 
-    caches = (stage_types, store.register_schema, compose_module.known_keys)
+    caches = (stage_types, store.schema_node, store.register_schema, compose_module.known_keys)
     monkeypatch.setattr(base, "entry_points", both)
     for cached in caches:
         cached.cache_clear()

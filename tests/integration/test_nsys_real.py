@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -428,3 +429,19 @@ def test_A5_A10_the_built_in_workload_from_the_command_line(one_tool: Path, tmp_
     assert not (run / "ncu").exists()
     assert not (run / "torch_profiler").exists()
     assert sorted(path.name for path in (run / "tmp").iterdir()) == ["nsys", "workload"]
+
+
+def test_a_session_list_left_by_a_killed_nsys_is_removed(tmp_path: Path) -> None:
+    """2022.4 waits for ever for a list in shared memory that nobody will finish, and says "Agent launcher failed"."""
+    old = [tool for tool in TOOLS if probe_nsys(tool).version[:2] == (2022, 4)]
+    unshare = shutil.which("unshare")
+    if not old or unshare is None or not run_probe([unshare, "--mount", "true"]).ok:
+        pytest.skip("needs Nsight Systems 2022.4 and the right to unshare mounts (root)")
+    version = probe_nsys(old[0]).version_text.partition("-")[0]
+    script = Path(__file__).with_name("poisoned_nsys.py")
+    done = run_probe(
+        [unshare, "--mount", sys.executable, str(script), str(old[0]), version, str(tmp_path)], timeout_s=120
+    )
+    assert done.ok, done.text
+    assert json.loads(done.stdout.splitlines()[-1]) == {"fault": None, "attempts": 2, "reports": 1}
+    assert f"removed /dev/shm/NSys-{version}" in done.stderr

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from llm_perf_opt.analysis.static_counts import AttentionUse
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.static_counts import AttentionUse
 
 Causal = Literal["full", "halved"]
 HeadPositions = Literal["last", "all"]

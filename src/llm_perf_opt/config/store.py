@@ -32,8 +32,9 @@ def _typed(cls: type) -> DictConfig:
     return node
 
 
+@functools.cache
 def schema_node() -> DictConfig:
-    """Build the root: one typed node per section, and one per registered stage under ``pipeline``."""
+    """Return the root: one typed node per section, and one per registered stage under ``pipeline``. Not to be changed."""
     pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
     pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
     return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})

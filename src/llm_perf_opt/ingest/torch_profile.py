@@ -10,8 +10,6 @@ from llm_perf_opt.errors import InputError
 from llm_perf_opt.summary.codec import from_plain
 from llm_perf_opt.summary.model import Operator
 
-PROFILE_NAME = "profile.json"
-
 
 @dataclass(frozen=True, slots=True)
 class TorchProfile:

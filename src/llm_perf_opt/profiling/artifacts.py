@@ -26,6 +26,9 @@ LOGGER = logging.getLogger("llm_perf_opt.artifacts")
 WORKLOAD = "workload"
 """Scratch of the inner program of a vendor capture; not a stage."""
 
+PROFILE_NAME = "profile.json"
+"""What the torch profiler stage says of its pass, beside the trace."""
+
 
 class Artifacts:
     """Hands out absolute paths below one run directory."""

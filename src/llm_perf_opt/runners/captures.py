@@ -124,7 +124,8 @@ def _profiled_pass(profile: TorchProfile, clock: WallClock | None) -> dict[str, 
 
 def _profile_beside(path: Path) -> TorchProfile | None:
     """Return the stage's own table of operators, ranked and cut as configured; a foreign trace has none."""
-    from llm_perf_opt.ingest.torch_profile import PROFILE_NAME, read_profile
+    from llm_perf_opt.ingest.torch_profile import read_profile
+    from llm_perf_opt.profiling.artifacts import PROFILE_NAME
 
     profile = path.with_name(PROFILE_NAME)
     return read_profile(profile) if profile.is_file() else None

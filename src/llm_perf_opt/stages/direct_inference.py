@@ -14,6 +14,7 @@ from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_VISUALIZATION_DIR,
     OutputConfig,
     PredictionOutput,
+    check_output,
     resolve_output_dir,
 )
 
@@ -52,7 +53,6 @@ class DirectInferenceStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Check the stage's own keys and that the data set is there."""
-        from llm_perf_opt.workloads.outputs.writer import check_output
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, DirectInferenceConfig)

@@ -19,7 +19,7 @@ from llm_perf_opt.files import atomic_write_text
 from llm_perf_opt.profiling.vendor import checks
 from llm_perf_opt.profiling.vendor.ncu_diagnose import NcuFault
 from llm_perf_opt.profiling.vendor.ncu_plan import NcuPlan, config_errors, make_plan, nsys_tables
-from llm_perf_opt.profiling.vendor.ncu_probe import NcuCapabilities, probe_ncu
+from llm_perf_opt.profiling.vendor.ncu_probe import NcuCapabilities, ncu_version, probe_ncu
 from llm_perf_opt.profiling.vendor.ncu_run import (
     REPORT,
     NcuRequest,
@@ -58,7 +58,7 @@ class NcuStage(Stage):
             wanted = config.executable or "ncu"
             return [*problems, Problem("skip", f"{wanted} is not installed", checks.install_hint("ncu"))]
         try:
-            capabilities = probe_ncu(executable)
+            ncu_version(executable)
         except ToolError as error:
             return [*problems, Problem("skip", error.message, error.hint or checks.install_hint("ncu"))]
         device, command = context.config.resolved_device, context.config.workload_command.command
@@ -66,7 +66,7 @@ class NcuStage(Stage):
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
         if not problems:
             try:
-                plan = make_plan(config, capabilities, {}, top_n=1)
+                plan = make_plan(config, probe_ncu(executable), {}, top_n=1)
                 problems += [_degraded(warning) for warning in plan.warnings]
             except ConfigError as error:
                 problems.append(_as_problem(error))

@@ -27,7 +27,7 @@ from llm_perf_opt.profiling.vendor.nsys_files import (
     remove_earlier_outputs,
     sqlite_of,
 )
-from llm_perf_opt.profiling.vendor.nsys_probe import NsysCapabilities, probe_nsys
+from llm_perf_opt.profiling.vendor.nsys_probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.profiling.vendor.nsys_run import CaptureRequest
 from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
 from llm_perf_opt.profiling.vendor.workload import original_directory, workload
@@ -54,13 +54,14 @@ class NsysStage(Stage):
             wanted = config.executable or "nsys"
             return [*problems, Problem("skip", f"{wanted} is not installed", checks.install_hint("nsys"))]
         try:
-            capabilities = probe_nsys(executable)
-            check_extra_args(config.extra_args, capabilities.flags)
+            version = parse_version(nsys_version(executable))
+            if config.extra_args:
+                check_extra_args(config.extra_args, probe_nsys(executable).flags)
         except ConfigError as error:
             return [*problems, _as_problem(error)]
         except ToolError as error:
             return [*problems, Problem("skip", error.message, error.hint or checks.install_hint("nsys"))]
-        return [*problems, *_machine_problems(context, config, capabilities)]
+        return [*problems, *_machine_problems(context, config, version)]
 
     def plan(self, context: StageContext) -> list[str]:
         """Show the exact commands and files."""
@@ -135,9 +136,7 @@ def _requests(
     ]
 
 
-def _machine_problems(
-    context: StageContext, config: NsysConfig, capabilities: NsysCapabilities
-) -> list[Problem]:
+def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:
     problems = []
     folder = context.artifacts.root / "nsys"
     if not config.force_overwrite and earlier_outputs(folder):
@@ -158,7 +157,7 @@ def _machine_problems(
         )
     problems += _range_problems(context, config)
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
-    if samples and capabilities.version[:2] == (2022, 4):
+    if samples and version[:2] == (2022, 4):
         problems.append(
             Problem(
                 "degraded",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.files import atomic_write_json
-from llm_perf_opt.ingest.torch_profile import PROFILE_NAME
+from llm_perf_opt.profiling.artifacts import PROFILE_NAME
 from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
 from llm_perf_opt.stages.torch_profiler_config import (
     NAME,
@@ -24,6 +24,7 @@ from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
     DEFAULT_VISUALIZATION_DIR,
     OutputConfig,
+    check_output,
     resolve_output_dir,
 )
 
@@ -52,7 +53,6 @@ class TorchProfilerStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Check the stage's own keys and that the data set is there."""
-        from llm_perf_opt.workloads.outputs.writer import check_output
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, TorchProfilerConfig)

@@ -35,18 +35,27 @@ class NcuCapabilities:
         return tuple(chip for chip in wanted if chip in self.chips)
 
 
+def ncu_version(executable: Path | str) -> str:
+    """Return the version the tool states, or say why it is not usable; remembered per file and date."""
+    return _version(str(executable), _stamp(executable))
+
+
 def probe_ncu(executable: Path | str) -> NcuCapabilities:
-    """Ask the installed tool; remembered per file and date."""
-    path = Path(executable)
+    """Ask the installed tool for all it knows; remembered per file and date."""
+    return _probe(str(executable), _stamp(executable))
+
+
+def _stamp(executable: Path | str) -> int:
     try:
-        stamp = path.stat().st_mtime_ns
+        return Path(executable).stat().st_mtime_ns
     except OSError as error:
-        raise ToolError(f"cannot use {path}: {error.strerror}", hint="install Nsight Compute") from error
-    return _probe(str(path), stamp)
+        raise ToolError(
+            f"cannot use {executable}: {error.strerror}", hint="install Nsight Compute"
+        ) from error
 
 
 @functools.lru_cache(maxsize=16)
-def _probe(executable: str, _stamp: int) -> NcuCapabilities:
+def _version(executable: str, _stamp: int) -> str:
     answer = run_probe([executable, "--version"])
     text = parse_version_text(answer.text)
     if text is None:
@@ -54,6 +63,12 @@ def _probe(executable: str, _stamp: int) -> NcuCapabilities:
             f"{executable} does not answer as Nsight Compute: {answer.tail(3) or answer.ended}",
             hint="check that the file is Nsight Compute's ncu and that it runs by hand",
         )
+    return text
+
+
+@functools.lru_cache(maxsize=16)
+def _probe(executable: str, stamp: int) -> NcuCapabilities:
+    text = _version(executable, stamp)
     usage = run_probe([executable, "--help"]).text
     return NcuCapabilities(
         executable=executable,

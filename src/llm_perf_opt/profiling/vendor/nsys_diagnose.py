@@ -98,7 +98,8 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
         r"Connection to Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
         r"Failed to get number of the device CPUs.*|Failed to probe the process.*",
         "nsys lost its own helper process",
-        "try again on a less busy machine; nsys needs /proc, /sys and a writable TMPDIR",
+        "try again on a less busy machine; nsys needs /proc, /sys and a writable TMPDIR. "
+        "When no nsys is running, remove /dev/shm/NSys-*: one that was killed may have left it locked",
         True,
     ),
 )

@@ -39,18 +39,27 @@ class NsysCapabilities:
         return next((name for name in SUMMARIES[summary] if name in self.reports), None)
 
 
+def nsys_version(executable: Path | str) -> str:
+    """Return the version the tool states, or say why it is not usable; remembered per file and date."""
+    return _version(str(executable), _stamp(executable))
+
+
 def probe_nsys(executable: Path | str) -> NsysCapabilities:
     """Ask the installed tool for its version, its reports and its options; remembered per file and date."""
-    path = Path(executable)
+    return _probe(str(executable), _stamp(executable))
+
+
+def _stamp(executable: Path | str) -> int:
     try:
-        stamp = path.stat().st_mtime_ns
+        return Path(executable).stat().st_mtime_ns
     except OSError as error:
-        raise ToolError(f"cannot use {path}: {error.strerror}", hint="install Nsight Systems") from error
-    return _probe(str(path), stamp)
+        raise ToolError(
+            f"cannot use {executable}: {error.strerror}", hint="install Nsight Systems"
+        ) from error
 
 
 @functools.lru_cache(maxsize=16)
-def _probe(executable: str, _stamp: int) -> NsysCapabilities:
+def _version(executable: str, _stamp: int) -> str:
     version = run_probe([executable, "--version"])
     text = parse_version_text(version.text)
     if text is None:
@@ -58,6 +67,12 @@ def _probe(executable: str, _stamp: int) -> NsysCapabilities:
             f"{executable} does not answer as Nsight Systems: {version.tail(3) or version.ended}",
             hint="check that the file is Nsight Systems' nsys and that it runs by hand",
         )
+    return text
+
+
+@functools.lru_cache(maxsize=16)
+def _probe(executable: str, stamp: int) -> NsysCapabilities:
+    text = _version(executable, stamp)
     return NsysCapabilities(
         executable=executable,
         version=parse_version(text),

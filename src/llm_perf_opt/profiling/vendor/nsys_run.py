@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import signal
 import sqlite3
@@ -26,8 +27,10 @@ from llm_perf_opt.profiling.vendor.nsys import (
 from llm_perf_opt.profiling.vendor.nsys_diagnose import RANGE_CLOSED, RANGE_OPENED, Evidence, Fault, diagnose
 from llm_perf_opt.profiling.vendor.nsys_files import collect_reports, sqlite_of, unfinished_streams
 from llm_perf_opt.profiling.vendor.nsys_probe import SUMMARIES, NsysCapabilities
+from llm_perf_opt.profiling.vendor.nsys_registry import remove_dead_registries
 from llm_perf_opt.profiling.vendor.workload import Workload
 
+LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _GRACE_S = 20.0
 """After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
 _EXPORT_TIMEOUT_S = 1800.0
@@ -119,6 +122,11 @@ def capture(
     result = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
     if result.fault is None or not result.fault.transient:
         return result
+    if result.fault.kind == "agent":
+        for path in remove_dead_registries():
+            LOGGER.warning(
+                "removed %s: an nsys that was killed left it, and it kept this one from starting", path
+            )
     again = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
     return Captured(again.process, again.reports, again.fault, attempts=2, kept_streams=again.kept_streams)
 

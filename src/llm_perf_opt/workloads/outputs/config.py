@@ -84,6 +84,18 @@ def resolve_output_dir(save_dir: str | None, default: str, stage_dir: Path) -> P
     return stage_dir.absolute() / relative
 
 
+def check_output(output: OutputConfig, stage: str, adapter: str) -> None:
+    """Refuse output settings that cannot be meant, naming the key; touches no file."""
+    where = f"pipeline.{stage}.output"
+    model_output_options(output.extra, adapter, f"{where}.extra")
+    for name, part in (("prediction", output.prediction), ("visualization", output.visualization)):
+        try:
+            resolve_output_dir(part.save_dir, ".", Path("/"))
+        except ConfigError as error:
+            key = f"{where}.{name}.save_dir"
+            raise ConfigError(f"{key}: {error.message}", hint=error.hint, key=key) from error
+
+
 def model_output_options(
     extra: Mapping[str, Any], adapter: str, where: str = "output.extra"
 ) -> ModelOutputOptions:

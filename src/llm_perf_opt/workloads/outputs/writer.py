@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from llm_perf_opt.errors import ConfigError
 from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
     DEFAULT_VISUALIZATION_DIR,
@@ -24,18 +23,6 @@ from llm_perf_opt.workloads.outputs.records import Outcome, make_record, outcome
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
     from llm_perf_opt.workloads.results import SampleResult
-
-
-def check_output(output: OutputConfig, stage: str, adapter: str) -> None:
-    """Refuse output settings that cannot be meant, naming the key; touches no file."""
-    where = f"pipeline.{stage}.output"
-    model_output_options(output.extra, adapter, f"{where}.extra")
-    for name, part in (("prediction", output.prediction), ("visualization", output.visualization)):
-        try:
-            resolve_output_dir(part.save_dir, ".", Path("/"))
-        except ConfigError as error:
-            key = f"{where}.{name}.save_dir"
-            raise ConfigError(f"{key}: {error.message}", hint=error.hint, key=key) from error
 
 
 class OutputWriter:
