@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the reference pages that follow from code: docs/summary.md, docs/configuration-keys.md, summary.schema.json.
+"""Write the reference pages that follow from code and data: docs/summary.md, docs/configuration-keys.md,
+docs/hardware-devices.md, summary.schema.json.
 
 `--check` writes nothing and fails when a page is out of date; a test runs it.
 """
@@ -16,11 +17,14 @@ import typing
 from enum import Enum
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from llm_perf_opt.config import schema
 from llm_perf_opt.config.store import SECTIONS
+from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.stages.base import stage_types
 from llm_perf_opt.summary import model
 from llm_perf_opt.summary.codec import json_schema
@@ -148,11 +152,54 @@ def configuration_page() -> str:
     return "".join(parts)
 
 
+RATES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "float4", "int8")
+
+
+def figure(value: object) -> str:
+    """Show a figure as its document prints it."""
+    form, number = next(iter(value.items())) if isinstance(value, dict) else ("", value)
+    return f"{number:g}" + {"": "", "sparse": " sparse", "package": " per package"}[form]
+
+
+def devices_page() -> str:
+    """List every device of the catalogue, what is used, and what each document prints."""
+    path = ROOT / "src" / "llm_perf_opt" / "hardware" / "catalogue.yaml"
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    head = ["memory GiB", "GB/s", *RATES]
+    parts = [
+        "# Devices of the hardware catalogue\n\n",
+        GENERATED.replace("the docstrings in the code", "src/llm_perf_opt/hardware/catalogue.yaml"),
+        "What is used: dense TFLOP/s of matrix products (TOP/s for int8), per device that a driver shows. "
+        "How to read them, and how to add a device: [hardware limits](hardware.md).\n\n",
+        f"| device | {' | '.join(head)} |\n|---|{'---:|' * len(head)}\n",
+    ]
+    for device in load_catalogue().devices:
+        gib, gb = (device.memory_bytes or 0) / 2**30, (device.bandwidth_bytes_per_s or 0) / 1e9
+        rates = [f"{device.peaks[name].dense / 1e12:g}" if name in device.peaks else "" for name in RATES]
+        parts.append(f"| {device.name} | {gib:g} | {gb:g} | {' | '.join(rates)} |\n")
+    parts.append(
+        "\n## What the documents print\n\nThe first document that prints a figure is the one in use.\n"
+    )
+    for entry in raw["devices"]:
+        note = f"{entry['note'][0].upper()}{entry['note'][1:]}.\n\n" if entry.get("note") else ""
+        parts.append(f"\n### {entry['name']}\n\n{note}")
+        for key, row in entry["printed"].items():
+            shown = ", ".join(f"{name} {figure(value)}" for name, value in row.items())
+            parts.append(f"- [{raw['documents'][key]['title']}](#{key}): {shown}\n")
+    parts.append("\n## Documents\n\n| document | kind | address |\n|---|---|---|\n")
+    for key, document in raw["documents"].items():
+        parts.append(
+            f'| <a id="{key}"></a>{cell(document["title"])} | {document["kind"]} | {document["address"]} |\n'
+        )
+    return "".join(parts)
+
+
 def main() -> int:
     """Write the pages, or check them."""
     pages = {
         ROOT / "docs" / "summary.md": summary_page(),
         ROOT / "docs" / "configuration-keys.md": configuration_page(),
+        ROOT / "docs" / "hardware-devices.md": devices_page(),
         ROOT / "src" / "llm_perf_opt" / "summary" / "summary.schema.json": json.dumps(
             json_schema(model.Summary), indent=2
         )

@@ -9,69 +9,20 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from llm_perf_opt.analysis.roofline import canonical_dtype, dtype_bytes
 from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.summary.model import Hardware, Peak
+from llm_perf_opt.hardware.device import Device, Origin
+from llm_perf_opt.hardware.entries import bad, document_titles, parse_device, patterns
+from llm_perf_opt.summary.model import Hardware
 
-Origin = Literal["catalogue", "user"]
-
-_DEVICE_KEYS = frozenset(
-    (
-        "name",
-        "kind",
-        "match",
-        "source",
-        "memory_gib",
-        "bandwidth_gb_per_s",
-        "multiprocessors",
-        "peaks",
-        "note",
-    )
-)
 _MEMORY_TOLERANCE = 0.15
 """Drivers report a little less than the data sheet (ECC, reserved); more than this is another card."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One entry of the catalogue."""
-
-    name: str
-    kind: Literal["gpu", "cpu"]
-    patterns: tuple[re.Pattern[str], ...]
-    peaks: Mapping[str, Peak]
-    """Data type → dense peak; ``…_accumulate_float16`` is the rate with float16 accumulation."""
-    bandwidth_bytes_per_s: float | None
-    memory_bytes: float | None
-    multiprocessors: int | None
-    source: str
-    """Document of the memory figures (peaks carry their own)."""
-    origin: Origin
-    note: str | None = None
-
-    def matches(self, reported: str) -> bool:
-        """Say whether a driver's name is this device, as a whole and without regard to case."""
-        return any(pattern.fullmatch(reported) for pattern in self.patterns)
-
-    def to_hardware(self, reported: str | None = None) -> Hardware:
-        """Return the limits as they go into a summary; ``reported`` is the driver's name, when there is one."""
-        return Hardware(
-            name=reported or self.name,
-            kind=self.kind,
-            peak_flops_per_s=dict(self.peaks),
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
-            source=self.origin,
-            memory_bytes=self.memory_bytes,
-            bandwidth_source=self.source,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +106,7 @@ def load_catalogue(extra: Path | None = None) -> Catalogue:
     shipped = _shipped()
     if extra is None:
         return shipped
-    own = _parse(_read_user_file(extra), "user", str(extra), {})
+    own = _parse(_read_user_file(extra), "user", str(extra))
     replaced = {device.name.casefold() for device in own.devices}
     kept = tuple(device for device in shipped.devices if device.name.casefold() not in replaced)
     return Catalogue(kept + own.devices, own.ambiguities + shipped.ambiguities)
@@ -187,7 +138,7 @@ def _shipped() -> Catalogue:
     text = files("llm_perf_opt.hardware").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     # The C reader is as safe as the Python one and ten times as fast; it is absent from some builds.
     value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return _parse(value, "catalogue", "catalogue.yaml", value["documents"])
+    return _parse(value, "catalogue", "catalogue.yaml")
 
 
 def _read_user_file(path: Path) -> Any:
@@ -204,107 +155,15 @@ def _read_user_file(path: Path) -> Any:
         ) from error
 
 
-def _parse(value: Any, origin: Origin, where: str, documents: Mapping[str, str]) -> Catalogue:
+def _parse(value: Any, origin: Origin, where: str) -> Catalogue:
     if not isinstance(value, dict) or not isinstance(value.get("devices"), list):
-        raise _bad(where, "the file must have a list 'devices'")
-    titles = {**documents, **_mapping(value.get("documents") or {}, where, "documents")}
-    devices = tuple(_device(entry, origin, where, titles) for entry in value["devices"])
-    ambiguities = tuple(
-        Ambiguity(_patterns(entry["match"], where), str(entry["reason"]), tuple(entry["choose"]))
-        for entry in value.get("ambiguous") or ()
-    )
-    return Catalogue(devices, ambiguities)
+        raise bad(where, "the file must have a list 'devices'")
+    titles = document_titles(value.get("documents") or {}, where)
+    devices = tuple(parse_device(entry, origin, where, titles) for entry in value["devices"])
+    return Catalogue(devices, tuple(_ambiguity(entry, where) for entry in value.get("ambiguous") or ()))
 
 
-def _device(entry: Any, origin: Origin, where: str, titles: Mapping[str, str]) -> Device:
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise _bad(where, "every device needs a 'name'")
-    name = entry["name"]
-    here = f"{where}: device '{name}'"
-    unknown = sorted(set(entry) - _DEVICE_KEYS)
-    if unknown:
-        raise _bad(here, f"unknown key '{unknown[0]}' (known: {', '.join(sorted(_DEVICE_KEYS))})")
-    source = _title(entry.get("source"), titles)
-    if not source:
-        raise _bad(here, "needs a 'source': the document its numbers come from")
-    kind = entry.get("kind", "gpu")
-    if kind not in ("gpu", "cpu"):
-        raise _bad(here, f"kind must be gpu or cpu, not '{kind}'")
-    gib, gb = (_number(entry.get(key), here, key) for key in ("memory_gib", "bandwidth_gb_per_s"))
-    count, _ = _sourced(entry.get("multiprocessors"), here, "multiprocessors", source, titles)
-    return Device(
-        name=name,
-        kind="gpu" if kind == "gpu" else "cpu",
-        patterns=_patterns(entry.get("match", [re.escape(name)]), here),
-        peaks=_peaks(entry.get("peaks") or {}, here, source, titles),
-        bandwidth_bytes_per_s=None if gb is None else gb * 1e9,
-        memory_bytes=None if gib is None else gib * 2.0**30,
-        multiprocessors=None if count is None else int(count),
-        source=source,
-        origin=origin,
-        note=entry.get("note"),
-    )
-
-
-def _peaks(value: Any, here: str, source: str, titles: Mapping[str, str]) -> dict[str, Peak]:
-    peaks: dict[str, Peak] = {}
-    for key, given in _mapping(value, here, "peaks").items():
-        dtype = canonical_dtype(str(key))
-        if dtype_bytes(dtype) is None:
-            raise _bad(here, f"peaks: unknown data type '{key}'")
-        number, document = _sourced(given, here, f"peaks.{key}", source, titles)
-        if number is not None:
-            peaks[dtype] = Peak(dense=number * 1e12, source=document)
-    return peaks
-
-
-def _sourced(
-    given: Any, here: str, key: str, source: str, titles: Mapping[str, str]
-) -> tuple[float | None, str]:
-    """Read ``number``, ``{value: number, source: …}`` or ``{sparse: number}`` (twice the dense peak)."""
-    if not isinstance(given, dict):
-        return _number(given, here, key), source
-    document = _title(given.get("source"), titles) or source
-    if "sparse" in given:
-        printed = _number(given["sparse"], here, key)
-        note = f"{document}: half of the printed {given['sparse']} with 2:4 sparsity"
-        return (None, document) if printed is None else (printed / 2, note)
-    if "value" not in given:
-        raise _bad(here, f"{key} must be a number, {{value: …}} or {{sparse: …}}")
-    return _number(given["value"], here, key), document
-
-
-def _number(value: Any, here: str, key: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise _bad(here, f"{key} must be a positive number, not {value!r}")
-    return float(value)
-
-
-def _patterns(value: Any, here: str) -> tuple[re.Pattern[str], ...]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list) or not all(isinstance(item, str) for item in given):
-        raise _bad(here, "'match' must be a list of regular expressions")
-    try:
-        return tuple(re.compile(item, re.IGNORECASE) for item in given)
-    except re.error as error:
-        raise _bad(here, f"'match' has a bad regular expression: {error}") from error
-
-
-def _mapping(value: Any, here: str, key: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _bad(here, f"'{key}' must be a mapping")
-    return value
-
-
-def _title(key: Any, titles: Mapping[str, str]) -> str | None:
-    return titles.get(str(key), str(key)) if key else None
-
-
-def _bad(where: str, message: str) -> ConfigError:
-    return ConfigError(
-        f"hardware.catalogue: {where}: {message}",
-        hint="see docs/hardware.md for the format",
-        key="hardware.catalogue",
-    )
+def _ambiguity(entry: Any, where: str) -> Ambiguity:
+    if not isinstance(entry, dict) or not all(entry.get(key) for key in ("match", "reason", "choose")):
+        raise bad(where, "every item of 'ambiguous' needs 'match', 'reason' and 'choose'")
+    return Ambiguity(patterns(entry["match"], where), str(entry["reason"]), tuple(map(str, entry["choose"])))
