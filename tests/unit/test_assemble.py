@@ -14,6 +14,7 @@ from llm_perf_opt.runners.assemble import Request, assemble
 from llm_perf_opt.runners.captures import read_captures
 from llm_perf_opt.runners.sources import Sources
 from llm_perf_opt.summary.model import RunInfo, Summary
+from tests.unit import kineto_traces as kineto
 from tests.unit import nsys_exports
 
 RUN = RunInfo("run", "ok", "2026-01-01T00:00:00+00:00", None, [])
@@ -69,6 +70,36 @@ def test_kernel_totals_and_wall_clock_give_the_busy_share(tmp_path: Path) -> Non
     assert found.metrics["launches_per_token"] == pytest.approx(40 / 8)
     assert found.verdicts["decode"].bound == "launch"
     assert found.coverage.kernel_time_classified_ratio == 1.0
+
+
+def _module_trace(tmp_path: Path, *, device: bool) -> Path:
+    events = []
+    for step in range(3):
+        start = 100.0 * step
+        events += [
+            kineto.annotation("decode_step", start, 90.0),
+            kineto.annotation("module:lm_head", start + 10, 45.0),
+        ]
+        events += [kineto.op("aten::mm", start + 15, 30.0, step + 1)]
+        if device:
+            events += [kineto.call("cudaLaunchKernel", start + 16, 2.0, 50 + step)]
+            events += [kineto.kernel("gemm", start + 20, 8.0, 50 + step, step + 1)]
+    return kineto.write(tmp_path / "trace.json", kineto.document(events))
+
+
+def test_times_of_modules_in_decode_are_of_one_step(tmp_path: Path) -> None:
+    """The static model counts one step: device time of all of them would make every utilisation too small."""
+    wall = {"samples": 1, "new_tokens": 4, "decode_steps": 3, "prefill_s": 0.002, "decode_s": 0.0003}
+    found = build(timings=save(tmp_path, "wall.json", wall), trace=_module_trace(tmp_path, device=True))
+    (row,) = [row for row in found.ledger if row.module == "lm_head"]
+    assert (row.phase, row.device_s, row.launches) == ("decode", pytest.approx(8e-6), 1)
+
+
+def test_a_trace_of_the_cpu_gives_modules_their_share_of_the_measured_time(tmp_path: Path) -> None:
+    wall = {"samples": 1, "new_tokens": 4, "decode_steps": 3, "prefill_s": 0.002, "decode_s": 0.0003}
+    found = build(timings=save(tmp_path, "wall.json", wall), trace=_module_trace(tmp_path, device=False))
+    (row,) = [row for row in found.ledger if row.module == "lm_head"]
+    assert (row.measured_s, row.measured_source) == (pytest.approx(0.0001 * 0.5), "profiler")
 
 
 def test_the_busy_share_of_batches_counts_each_batch_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.findings import (
     host_syncs,
     kv_cache,
     launch_bound,
+    module_gap,
     noise,
     padding,
     pollution,
@@ -21,7 +22,15 @@ from llm_perf_opt.analysis.findings import (
     unfused_elementwise,
     vision_share,
 )
-from llm_perf_opt.summary.model import Operator, Stat, StaticPhase, Summary, Utilisation, Workload
+from llm_perf_opt.summary.model import (
+    LedgerRow,
+    Operator,
+    Stat,
+    StaticPhase,
+    Summary,
+    Utilisation,
+    Workload,
+)
 from tests.unit.summaries import (
     budget,
     cpu,
@@ -311,6 +320,43 @@ def test_vision_dominated_first_token_names_a_vision_component() -> None:
     assert "200 ms" in found.arithmetic
     assert vision_share.find(summary(timings=timings(vision=0.3, prefill=0.7, decode=1.0))) == []
     assert vision_share.find(summary(timings=timings(prefill=0.7, decode=1.0))) == []
+
+
+def _part(module: str, measured: float | None, floor: float | None, phase: str = "vision") -> LedgerRow:
+    return LedgerRow(
+        module, phase, module.count(".") + 1, measured_s=measured, floor_s=floor, measured_source="profiler"
+    )
+
+
+def test_module_gap_names_the_innermost_module_that_explains_the_loss() -> None:
+    rows = [
+        _part("model", 0.8, 0.2),
+        _part("model.proj", 0.1, 0.05),
+        _part("model.layers", 0.7, 0.15),
+        _part("model.layers.0", 0.2, 0.05),
+        _part("model.layers.0.attn", 0.15, 0.02),
+        _part("model.layers.1", 0.5, 0.1),
+        _part("model.layers.1.attn", 0.4, 0.06),
+        _part("model.layers.1.attn.qkv", 0.1, 0.05),
+        LedgerRow("component", "vision", 0, measured_s=9.0, floor_s=0.1),
+    ]
+    data = summary(timings=timings(vision=1.0, prefill=0.2, decode=0.8), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert (found.id, found.phase) == ("module-gap", "vision")
+    assert found.title.startswith("layers.*.attn is farthest")
+    assert found.gain_upper_s == pytest.approx(0.55 - 0.08)
+    assert "550 ms per sample (55.0 % of vision), its floor is 80.0 ms" in found.evidence[0]
+    assert found.evidence[1] == "largest of 2: model.layers.1.attn with 400 ms"
+
+
+def test_module_gap_counts_every_decode_step_and_ignores_small_gaps() -> None:
+    rows = [_part("lm", 0.01, 0.002, "decode"), _part("x", 0.05, 0.04)]
+    data = summary(timings=timings(vision=0.1, prefill=0.1, decode=0.5, tpot=0.02), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert (found.phase, found.gain_upper_s) == ("decode", pytest.approx(0.008 * 25))
+    assert module_gap.find(summary(timings=timings(decode=0.5), ledger=[_part("lm", 0.01, None)])) == []
+    data.verdicts = {"decode": verdict("launch")}
+    assert module_gap.find(data) == []  # it waits; the launch rule says so
 
 
 def test_padding_waste() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger, split_component, with_parents
 from llm_perf_opt.summary.model import Hardware, Peak, StaticModule, Timings
-from tests.unit.summaries import one, static
+from tests.unit.summaries import one, static, timings
 
 GPU = Hardware("GPU", "gpu", {"bfloat16": Peak(1e12, "data sheet")}, 1e11, "catalogue")
 NOWHERE = Hardware(None, "unknown", {}, None, "none")
@@ -80,5 +80,38 @@ def test_faster_than_the_floor_is_a_disagreement() -> None:
 
 
 def test_deep_modules_and_phases_without_work_are_left_out() -> None:
-    deep = static([module("a.b.c.d", 4), module("a", 1, flops=0.0)])
-    assert build_ledger(deep, Timings(), GPU, "bfloat16") == []
+    layers = [module(f"a.b.{i}", 3) for i in range(300)]
+    deep = [module(f"a.b.{i}.c", 4) for i in range(300)]
+    rows = build_ledger(static([module("z", 1, flops=0.0), *layers, *deep]), Timings(), GPU, "bfloat16")
+    assert len(rows) == 300  # with the next level it would be more than one reads
+    few = build_ledger(static([*layers[:3], *deep[:3]]), Timings(), GPU, "bfloat16")
+    assert [row.depth for row in few] == [3, 3, 3, 4, 4, 4]
+
+
+def test_on_a_cpu_the_phase_is_split_by_the_profilers_shares() -> None:
+    document = static(
+        [module("model", 1), module("model.layers", 2), module("model.layers.0", 3, "language_model")]
+    )
+    document.components = {"language_model": {"prefill": 1e9}}
+    timed = timings(prefill=0.4)
+    shares = {("model.layers.0", "prefill"): 0.5, ("model.norm", "prefill"): 0.1, ("sam", "vision"): 0.9}
+    component, *rows = build_ledger(document, timed, GPU, "bfloat16", {}, shares)
+    assert (component.module, component.measured_s, component.measured_source) == (
+        "language_model",
+        0.2,
+        "profiler",
+    )
+    # A list of layers is never called: it holds what is called inside it.
+    assert [row.measured_s for row in rows] == [pytest.approx(0.24), pytest.approx(0.2), pytest.approx(0.2)]
+    assert rows[2].mfu_ratio == pytest.approx(1e9 / (0.2 * 1e12))
+    assert rows[2].device_s is None
+
+
+def test_hooks_win_over_the_profilers_shares() -> None:
+    timed = Timings(vision_s=one(0.02), components={"sam_s": one(0.01)})
+    (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.6})
+    assert (row.measured_s, row.measured_source, row.others_s) == (
+        0.01,
+        "hooks",
+        {"profiler": pytest.approx(0.012)},
+    )

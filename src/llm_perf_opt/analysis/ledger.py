@@ -1,22 +1,26 @@
 """The module ledger: one row per module and phase, joined from every source that knows about it.
 
 Measured times are taken from the source nearest to the truth: hooks of the un-profiled passes (wall-clock), then
-device time attributed by the timeline. The others stand beside it, and a disagreement is shown, not averaged.
+device time attributed by the timeline, then, on a CPU, the phase's wall-clock split by what the profiler saw. The
+others stand beside it, and a disagreement is shown, not averaged. Work and time of ``decode`` are those of one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.roofline import Limits, floor_time, limits_for
-from llm_perf_opt.summary.model import Hardware, LedgerRow, Static, StaticModule, Timings
+from llm_perf_opt.summary.model import Hardware, LedgerRow, Static, Timings
+
+Time = TypeVar("Time")
 
 TOLERANCE = 0.25
 """Relative difference between sources from which it is worth showing."""
-DEEPEST = 3
-"""Deeper modules are in the static report; the ledger stays readable."""
+SHALLOWEST, MOST_ROWS = 3, 400
+"""The tree goes as deep as this many rows allow, and at least this deep; the rest is in the static report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +37,83 @@ def build_ledger(
     hardware: Hardware,
     dtype: str | None,
     device_times: Mapping[tuple[str, str], ModuleTime] | None = None,
+    host_shares: Mapping[tuple[str, str], float] | None = None,
 ) -> list[LedgerRow]:
-    """Join static work, floors, hooks and timeline; rows come in the order of the module tree."""
+    """Join static work, floors, hooks and timeline; rows come in the order of the module tree.
+
+    ``host_shares``: (module, phase) → share of the phase's time, from a profile of work on the host.
+    """
     device_times = with_parents(device_times or {})
+    host_times = _host_times(timings, host_shares or {})
     limits = limits_for(hardware, dtype)
-    rows = _component_rows(static, timings, limits, device_times)
+    rows = _component_rows(static, timings, limits, device_times, host_times)
     if static is not None:
-        rows.extend(
-            _row(module, phase, flops, limits, device_times)
-            for module in static.modules
-            if module.name and module.depth <= DEEPEST
-            for phase, flops in module.flops.items()
-            if flops
-        )
+        modules = _working_modules(static)
+    else:
+        modules = _timed_modules({*device_times, *host_times}, {row.module for row in rows})
+    deepest = _deepest([row.depth for row in modules])
+    for row in modules:
+        if row.depth <= deepest:
+            _add_device_time(row, device_times.get((row.module, row.phase)))
+            _add_host_time(row, host_times.get((row.module, row.phase)))
+            rows.append(_finished(row, limits))
     return rows
+
+
+def _working_modules(static: Static) -> list[LedgerRow]:
+    return [
+        LedgerRow(
+            module=module.name,
+            phase=phase,
+            depth=module.depth,
+            params=module.params,
+            flops=flops,
+            bytes=module.weight_bytes.get(phase),
+        )
+        for module in static.modules
+        if module.name
+        for phase, flops in module.flops.items()
+        if flops
+    ]
+
+
+def _timed_modules(keys: set[tuple[str, str]], components: set[str]) -> list[LedgerRow]:
+    """Modules that only a capture knows: times without work. Components have rows already."""
+    return [
+        LedgerRow(module=name, phase=phase, depth=name.count(".") + 1)
+        for name, phase in sorted(keys, key=lambda key: (key[1], key[0].split(".")))
+        if name not in components
+    ]
+
+
+def _deepest(depths: Sequence[int]) -> int:
+    """Return how deep the tree may go without growing beyond what one reads."""
+    deepest = SHALLOWEST
+    while sum(depth <= deepest + 1 for depth in depths) <= MOST_ROWS and deepest < max(depths, default=0):
+        deepest += 1
+    return deepest
+
+
+def _host_times(timings: Timings, shares: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Split each phase's measured time by shares; the profiler slows everything, so its own seconds are not used."""
+    stats = {"vision": timings.vision_s, "prefill": timings.prefill_s, "decode": timings.tpot_s}
+    found: dict[tuple[str, str], float] = {}
+    for (module, phase), share in shares.items():
+        stat = stats.get(phase)
+        if stat is not None:
+            found[module, phase] = share * stat.mean
+    return _with_containers(found)
+
+
+def _with_containers(times: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Add what is never called itself (a list of layers): the sum of the highest modules inside it that are."""
+    found = dict(times)
+    for (module, phase), seconds in times.items():
+        above = module.rpartition(".")[0]
+        while above and (above, phase) not in times:
+            found[above, phase] = found.get((above, phase), 0.0) + seconds
+            above = above.rpartition(".")[0]
+    return found
 
 
 def with_parents(
@@ -69,6 +136,7 @@ def _component_rows(
     timings: Timings,
     limits: Limits,
     device_times: Mapping[tuple[str, str], ModuleTime],
+    host_times: Mapping[tuple[str, str], float],
 ) -> list[LedgerRow]:
     """Return one row per component and phase: the level at which hooks measure."""
     work = static.components if static is not None else {}
@@ -89,24 +157,28 @@ def _component_rows(
             )
             if phase in measured:
                 row.measured_s, row.measured_source = measured[phase].mean, "hooks"
-            _add_device_time(row, _component_time(static, label, phase, device_times))
+            device = _of_component(static, label, phase, device_times)
+            _add_device_time(row, _sum_of(device) if device else None)
+            host = _of_component(static, label, phase, host_times)
+            _add_host_time(row, sum(host) if host else None)
             rows.append(_finished(row, limits))
     return rows
 
 
-def _component_time(
-    static: Static | None, label: str, phase: str, device_times: Mapping[tuple[str, str], ModuleTime]
-) -> ModuleTime | None:
-    """Take a range named like the component, else the sum of the component's topmost modules."""
-    named = device_times.get((label, phase))
+def _of_component(
+    static: Static | None, label: str, phase: str, times: Mapping[tuple[str, str], Time]
+) -> list[Time]:
+    """Take a range named like the component, else those of the component's topmost modules."""
+    named = times.get((label, phase))
     if named is not None or static is None:
-        return named
+        return [] if named is None else [named]
     modules = [m.name for m in static.modules if m.component == label and m.name]
     tops = [name for name in modules if not any(name.startswith(f"{other}.") for other in modules)]
-    found = [time for name in tops if (time := device_times.get((name, phase))) is not None]
-    if not found:
-        return None
-    return ModuleTime(sum(time.device_s for time in found), sum(time.launches for time in found))
+    return [time for name in tops if (time := times.get((name, phase))) is not None]
+
+
+def _sum_of(times: Sequence[ModuleTime]) -> ModuleTime:
+    return ModuleTime(sum(time.device_s for time in times), sum(time.launches for time in times))
 
 
 def split_component(name: str) -> tuple[str, str]:
@@ -136,25 +208,6 @@ def _component_bytes(static: Static | None, label: str, phase: str) -> float | N
     return sum(m.weight_bytes[phase] for m in tops)
 
 
-def _row(
-    module: StaticModule,
-    phase: str,
-    flops: float,
-    limits: Limits,
-    device_times: Mapping[tuple[str, str], ModuleTime],
-) -> LedgerRow:
-    row = LedgerRow(
-        module=module.name,
-        phase=phase,
-        depth=module.depth,
-        params=module.params,
-        flops=flops,
-        bytes=module.weight_bytes.get(phase),
-    )
-    _add_device_time(row, device_times.get((module.name, phase)))
-    return _finished(row, limits)
-
-
 def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
     if device is None:
         return
@@ -166,6 +219,15 @@ def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
     # Wall-clock holds waiting that device time does not: only more device time than wall-clock contradicts.
     if device.device_s > row.measured_s * (1 + TOLERANCE):
         row.disagreement = f"timeline {units.seconds(device.device_s)} against {row.measured_source} {units.seconds(row.measured_s)}"
+
+
+def _add_host_time(row: LedgerRow, seconds: float | None) -> None:
+    if seconds is None:
+        return
+    if row.measured_s is None:
+        row.measured_s, row.measured_source = seconds, "profiler"
+        return
+    row.others_s["profiler"] = seconds
 
 
 def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:

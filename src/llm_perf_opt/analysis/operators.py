@@ -102,6 +102,28 @@ def module_host_times(
     return found
 
 
+def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[tuple[str, str], float]:
+    """Return (module or component, phase) → its share of the host time of the phase, calls inside it included."""
+    durations = timeline.ranges.end_ns - timeline.ranges.start_ns
+    phases: dict[str, float] = {}
+    for path, meaning in enumerate(attribution.meanings):
+        if meaning.role == "phase" and not _inside_its_phase(attribution, path):
+            name = attribution.phases[int(attribution.path_phase[path])]
+            seconds = int(durations[attribution.paths.of_range == path].sum()) / 1e9
+            phases[name] = phases.get(name, 0.0) + seconds
+    times = module_host_times(timeline, attribution)
+    return {key: seconds / phases[key[1]] for key, (seconds, _calls) in times.items() if phases.get(key[1])}
+
+
+def _inside_its_phase(attribution: Attribution, path: int) -> bool:
+    """Tell whether a range around this one names the same phase, as ``decode`` around ``decode_step`` does."""
+    return any(
+        attribution.meanings[above].role == "phase"
+        and attribution.path_phase[above] == attribution.path_phase[path]
+        for above in attribution.paths.ancestors(path)[1:]
+    )
+
+
 def _called_by_itself(attribution: Attribution, path: int) -> bool:
     names = attribution.paths.name
     return any(names[above] == names[path] for above in attribution.paths.ancestors(path)[1:])

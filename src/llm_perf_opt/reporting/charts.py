@@ -157,7 +157,14 @@ def phase_roofline(
             speed = _roof_height(phase.flops, moved, hardware, dtype) / graded.error_ratio
         points.append(RooflinePoint(name, phase.flops / moved, speed, group=name))
     compute, memory = _roofs(hardware, dtype)
-    return roofline(title, points, compute=compute, memory=memory, focusable=focusable)
+    return roofline(
+        title,
+        points,
+        compute=compute,
+        memory=memory,
+        x_label="Arithmetic intensity (FLOP per byte of weights and KV cache)",
+        focusable=focusable,
+    )
 
 
 def _roof_height(flops: float, moved: float, hardware: Hardware, dtype: str) -> float:

@@ -10,6 +10,8 @@ from llm_perf_opt.reporting.tables import Column, Row, Table, code, columns, num
 from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
 from llm_perf_opt.summary.model import LedgerRow, Operator, Summary
 
+DECODE_ROWS = "Rows of decode are one step: one new token per sequence."
+
 
 def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
     """Return modules with work, floor and measurement; in a ``tree`` each phase has its own branches."""
@@ -21,7 +23,10 @@ def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
         Column("bytes", True, "weights it must read"),
         Column("floor", True, "roofline floor: no machine with these limits can be faster"),
         Column("measured", True),
-        Column("source", help="where the measured time comes from"),
+        Column(
+            "source",
+            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the phase's wall-clock split by the profiler's shares",
+        ),
         Column("MFU", True, "model FLOPs utilisation"),
         Column("MBU", True, "memory bandwidth utilisation"),
         Column("launches", True, "kernel launches attributed to it"),

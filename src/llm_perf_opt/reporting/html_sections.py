@@ -7,6 +7,7 @@ from typing import Any
 from llm_perf_opt import units
 from llm_perf_opt.reporting import charts
 from llm_perf_opt.reporting.content_detail import (
+    DECODE_ROWS,
     environment_table,
     ledger_table,
     methods_table,
@@ -201,6 +202,8 @@ def _modules(summary: Summary) -> list[Block]:
         shown = ledger_table(modules[:MOST_MODULES], tree=True)
         table = Table(shown.columns, shown.rows, len(modules) - len(shown.rows))
         blocks.append(table_block(table, "modules", "Module tree", filter=True))
+    if any(row.phase == "decode" for row in summary.ledger):
+        blocks.append(text_block(DECODE_ROWS, quiet=True))
     return blocks
 
 

@@ -72,6 +72,10 @@ FINDINGS = {
         "The model's working memory grows with the length of the text and slows it down",
         "Use shorter requests or smaller images, or store that memory in a smaller number format.",
     ),
+    "module-gap": Plain(
+        "One part of the model runs far slower than the machine could",
+        "Have the engineers look at that part first: a faster version of it, or the half-size number format.",
+    ),
     "vision-dominated-ttft": Plain(
         "Looking at the image takes most of the time before the first word",
         "Use smaller images where quality allows, or work on several pages together.",

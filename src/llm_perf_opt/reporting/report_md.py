@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt import units
 from llm_perf_opt.reporting.content_detail import (
+    DECODE_ROWS,
     environment_table,
     ledger_table,
     methods_table,
@@ -163,6 +164,8 @@ def _ledger(summary: Summary) -> list[str]:
         parts.append(f"The module tree ({len(modules)} rows, by depth) is in report.html and summary.json.")
     elif modules:
         parts.append(render_table(ledger_table(modules), most=_MOST_MODULES))
+    if any(row.phase == "decode" for row in summary.ledger):
+        parts.append(DECODE_ROWS)
     return [*parts, disagreements]
 
 

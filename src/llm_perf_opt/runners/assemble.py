@@ -114,7 +114,7 @@ def assemble(request: Request) -> Summary:
         metrics={**(clock.metrics if clock is not None else {}), **captures.metrics},
     )
     _relate(summary, clock, captures, dtype)
-    _explain(summary, captures, dtype, request.catalogue)
+    _explain(summary, clock, captures, dtype, request.catalogue)
     add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)
     if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in notes:
         summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
@@ -203,14 +203,35 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
         )
 
 
-def _explain(summary: Summary, captures: Captures, dtype: str | None, catalogue: Path | None) -> None:
-    """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
+def _module_times(
+    summary: Summary, clock: WallClock | None, captures: Captures
+) -> dict[tuple[str, str], ModuleTime]:
+    """Device time per pass, in decode per step: what the static model counts the work of."""
     passes = captures.module_passes or measured_passes(summary.workload) or 1
-    device_times = {
-        key: ModuleTime(total_s / passes, round(launches / passes))
-        for key, (total_s, launches) in captures.module_times.items()
-    }
-    summary.ledger = build_ledger(summary.static, summary.timings, summary.hardware, dtype, device_times)
+    if captures.module_passes is not None:
+        steps = captures.metrics.get("profiled_decode_steps")
+    else:
+        steps = clock.decode_steps * passes if clock is not None and clock.decode_steps else None
+    found: dict[tuple[str, str], ModuleTime] = {}
+    for (module, phase), (total_s, launches) in captures.module_times.items():
+        times = steps if phase == "decode" else passes
+        if times:
+            found[module, phase] = ModuleTime(total_s / times, round(launches / times))
+    return found
+
+
+def _explain(
+    summary: Summary, clock: WallClock | None, captures: Captures, dtype: str | None, catalogue: Path | None
+) -> None:
+    """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
+    summary.ledger = build_ledger(
+        summary.static,
+        summary.timings,
+        summary.hardware,
+        dtype,
+        _module_times(summary, clock, captures),
+        captures.module_shares,
+    )
     summary.verdicts = judge(summary)
     summary.findings = find_all(summary)
     if captures.ncu_facts:

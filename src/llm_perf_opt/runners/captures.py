@@ -36,6 +36,8 @@ class Captures:
     metrics: dict[str, float | None] = field(default_factory=dict)
     module_times: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
     """(Module or component, phase) → device seconds and launches of the whole capture."""
+    module_shares: dict[tuple[str, str], float] = field(default_factory=dict)
+    """(Module or component, phase) → share of the phase's host time, where the work ran on the host."""
     module_passes: float | None = None
     """Passes over one batch that the capture of ``module_times`` holds; ``None``: all of the run."""
     time_attributed_ratio: float | None = None
@@ -84,7 +86,7 @@ def _guarded(read: Callable[[], None], what: str, notes: list[str], strict: bool
 
 def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: list[str]) -> None:
     from llm_perf_opt.analysis.attribution import attribute
-    from llm_perf_opt.analysis.operators import operator_records
+    from llm_perf_opt.analysis.operators import module_host_shares, operator_records
     from llm_perf_opt.analysis.timeline_summary import summarise_timeline
     from llm_perf_opt.ingest.kineto import read_kineto
 
@@ -95,10 +97,9 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
         if profile.trace is None:
             return
     capture = read_kineto(path)
+    attribution = attribute(capture.timeline)
     if profile is None:
-        captures.operators = operator_records(
-            capture.operators, capture.timeline, attribute(capture.timeline)
-        )
+        captures.operators = operator_records(capture.operators, capture.timeline, attribution)
     if not len(capture.timeline.ops) and not captures.operators:
         raise InputError(
             f"{path} holds no operator and no kernel",
@@ -107,6 +108,8 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
         )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes, "trace")
+    else:
+        captures.module_shares = module_host_shares(capture.timeline, attribution)
     if profile is not None:
         captures.module_passes = float(profile.active_passes)
 

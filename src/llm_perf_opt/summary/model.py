@@ -436,7 +436,7 @@ class LedgerRow:
     """Depth in the tree."""
     params: int | None = None
     flops: float | None = None
-    """Static FLOPs of the phase at this run's shapes."""
+    """Static FLOPs of the phase at this run's shapes; in decode of one step, as all numbers of the row."""
     bytes: float | None = None
     """Bytes it must move (weights, KV cache)."""
     floor_s: float | None = None
@@ -444,7 +444,8 @@ class LedgerRow:
     measured_s: float | None = None
     """Best available measurement."""
     measured_source: str | None = None
-    """``hooks``, ``torch_profiler``, ``nsys``."""
+    """``hooks``: wall-clock of un-profiled passes; ``timeline``: device time of a capture; ``profiler``: the phase's
+    wall-clock split by the profiler's shares (work on a CPU)."""
     device_s: float | None = None
     """Device time attributed to it."""
     launches: int | None = None

@@ -143,13 +143,16 @@
       const group = tools.querySelector("[data-group]");
       if (group) group.addEventListener("change", () => { this.group = group.value; this.show(); });
       const depth = tools.querySelector("[data-depth]");
-      if (depth) depth.addEventListener("change", () => {
+      if (!depth) return;
+      const unfold = () => {
         for (const row of this.rows) {
           row.open = Number(row.tr.dataset.depth || 0) < Number(depth.value);
           if (row.button) row.button.setAttribute("aria-expanded", String(row.open));
         }
         this.show();
-      });
+      };
+      depth.addEventListener("change", unfold);
+      unfold();
     }
 
     show() {
