@@ -1,16 +1,21 @@
 """What the engine's timing, ranges and bookkeeping cost over a bare decode loop. Ratio of both in one run.
 
-    python benchmarks/engine_overhead.py [--rounds 40] [--tokens 32]
+    python benchmarks/engine_overhead.py [--rounds 80] [--tokens 32]
 
 The two loops call the same decode step on the same inputs, in turns, on one thread. Both are timed in CPU seconds of
-that thread, so that other programs on the machine do not count; the engine reads the same clock at each of its marks.
+that thread, so that other programs on the machine do not count; the engine reads the same clock at each of its marks. The overhead is
+the median of the ratios of pairs, with its confidence interval; ``own cost`` is what the engine adds to a step that
+takes no time, as a share of the real step.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,7 +63,24 @@ def engine_loop(engine: Engine, batch: Batch) -> tuple[float, list[int]]:
     return done.timings.decode_s, done.token_ids[0]
 
 
-def measure(preset: str, cache: CacheKind, rounds: int, tokens: int) -> float:
+@dataclass(frozen=True)
+class Overhead:
+    """Median of paired ratios minus one, and where it lies with 95 % confidence."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_pairs(cls, values: Sequence[float]) -> Overhead:
+        """Order statistics around the median: no assumption on how the noise is distributed."""
+        ordered, count = sorted(values), len(values)
+        reach = 0.98 * math.sqrt(count)
+        low, high = max(0, round(count / 2 - reach) - 1), min(count - 1, round(count / 2 + reach))
+        return cls(statistics.median(ordered), ordered[low], ordered[high])
+
+
+def measure(preset: str, cache: CacheKind, rounds: int, tokens: int, own_s: float) -> Overhead:
     """Print one row; return the overhead as a share of decode time."""
     model = ModelConfig(adapter="hf_causal_lm", name=preset, config_name=preset, cache=cache)
     infer = InferConfig(max_new_tokens=tokens, warmup_rounds=0)
@@ -78,14 +100,15 @@ def measure(preset: str, cache: CacheKind, rounds: int, tokens: int) -> float:
         if number:  # the first round warms up
             bare.append(taken["bare"][0])
             ours.append(taken["ours"][0])
-    overhead = statistics.median(ours) / statistics.median(bare) - 1
     steps = tokens - 1
+    found = Overhead.of_pairs([a / b - 1 for a, b in zip(ours, bare, strict=True)])
+    step_s = statistics.median(bare) / steps
     print(
-        f"{preset:14} {cache.value:8} bare {statistics.median(bare) / steps * 1e3:6.3f} ms/token"
-        f"   engine {statistics.median(ours) / steps * 1e3:6.3f} ms/token   overhead {overhead:+.2%}"
-        f"   fastest {min(ours) / min(bare) - 1:+.2%}"
+        f"{preset:14} {cache.value:8} bare {step_s * 1e3:6.3f} ms/token"
+        f"   engine {statistics.median(ours) / steps * 1e3:6.3f} ms/token"
+        f"   overhead {found.median:+.2%} (95 %: {found.low:+.2%} to {found.high:+.2%})   own cost {own_s / step_s:.2%}"
     )
-    return overhead
+    return found
 
 
 def own_cost(rounds: int, tokens: int) -> float:
@@ -105,17 +128,25 @@ def own_cost(rounds: int, tokens: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--tokens", type=int, default=32)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"engine's own cost: {own_cost(options.rounds, 256) * 1e6:.1f} µs of CPU per token")
-    worst = max(
-        measure(preset, cache, options.rounds, options.tokens)
+    own_s = own_cost(40, 256)
+    print(f"engine's own cost: {own_s * 1e6:.1f} µs of CPU per token")
+    found = [
+        measure(preset, cache, options.rounds, options.tokens, own_s)
         for preset in ("llama_tiny", "qwen_moe_tiny")
         for cache in (CacheKind.dynamic, CacheKind.static)
-    )
-    print(f"worst {worst:+.2%}, limit {LIMIT:.0%}: {'ok' if worst < LIMIT else 'too slow'}")
+    ]
+    if all(each.high < LIMIT for each in found):
+        verdict = "ok"
+    else:
+        # Noise of the machine may hide the answer: only an interval above the limit is one.
+        verdict = (
+            "too slow" if any(each.low > LIMIT for each in found) else "not resolved: the noise is larger"
+        )
+    print(f"worst {max(each.median for each in found):+.2%}, limit {LIMIT:.0%}: {verdict}")
 
 
 if __name__ == "__main__":

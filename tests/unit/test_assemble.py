@@ -284,3 +284,27 @@ def test_kernels_of_nsys_and_of_the_torch_profiler_are_never_mixed() -> None:
     captures.has_time_axis = True
     _take(captures, facts("captured", "decode"), [], "nsys")
     assert [kernel.name for kernel in captures.kernels] == ["captured"]
+
+
+def test_captures_of_one_range_each_add_up() -> None:
+    from llm_perf_opt.analysis.timeline_summary import TimelineFacts
+    from llm_perf_opt.runners.captures import Captures, _take
+    from llm_perf_opt.summary.model import Budget, BudgetPart, Kernel
+
+    def facts(phase: str, kernel_s: float, copy_s: float, attributed: float) -> TimelineFacts:
+        return TimelineFacts(
+            kernels=[Kernel("k", "k", "gemm", phase, None, 2, kernel_s, 1.0)],
+            budget={phase: Budget(10.0, [BudgetPart("compute", 10.0, 1.0)], None)},
+            time_attributed_ratio=attributed,
+            metrics={"kernel_time_s": kernel_s, "copy_s": copy_s, "copy_launches": 3.0, "copy_bytes": None},
+            timeline={"phase": phase},
+        )
+
+    captures = Captures()
+    _take(captures, facts("decode", 6.0, 2.0, 1.0), [], "nsys")
+    _take(captures, facts("prefill", 1.0, 1.0, 0.5), [], "nsys")
+    assert captures.metrics["kernel_time_s"] == 7.0
+    assert (captures.metrics["copy_s"], captures.metrics["copy_launches"]) == (3.0, 6.0)
+    assert captures.metrics["copy_bytes"] is None
+    assert captures.time_attributed_ratio == pytest.approx((8.0 + 0.5 * 2.0) / 10.0)
+    assert captures.timeline == {"phase": "decode"}

@@ -22,6 +22,39 @@ def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
     }
 
 
+_COPY_METRICS = (
+    "copies",
+    "copy_s",
+    "copy_launches",
+    "copy_bytes",
+    "memset_s",
+    "memset_launches",
+    "memset_bytes",
+)
+Metrics = Mapping[str, float | None]
+
+
+def joined_copies(*captures: Metrics) -> dict[str, float | None]:
+    """Add up what captures of different ranges say of copies and memsets; what none says stays unknown."""
+    found: dict[str, float | None] = {}
+    for name in _COPY_METRICS:
+        known = [value for metrics in captures if (value := metrics.get(name)) is not None]
+        if known:
+            found[name] = sum(known)
+    return found
+
+
+def joined_attribution(*captures: tuple[float | None, Metrics]) -> float | None:
+    """Weigh the attributed share of every capture by its device time."""
+    known = [
+        (ratio, sum(metrics.get(name) or 0.0 for name in ("kernel_time_s", "copy_s", "memset_s")))
+        for ratio, metrics in captures
+        if ratio is not None
+    ]
+    device_s = sum(seconds for _, seconds in known)
+    return sum(ratio * seconds for ratio, seconds in known) / device_s if device_s > 0 else None
+
+
 def set_kernel_shares(kernels: Iterable[Kernel], total_s: float) -> None:
     """Make every kernel's share one of the common total, so that they add up to one."""
     for kernel in kernels:

@@ -154,6 +154,8 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
 
     nsys and the torch profiler saw different passes: their kernels are never mixed.
     """
+    from llm_perf_opt.analysis.capture_totals import joined_attribution
+
     notes.extend(warning for warning in facts.warnings if warning not in notes)
     if not facts.kernels:
         return
@@ -163,13 +165,15 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
     captures.kernels_from = kind
     phases = {kernel.phase for kernel in facts.kernels}
     kept = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
-    earlier = dict(captures.metrics)
+    earlier, attributed_before = dict(captures.metrics), captures.time_attributed_ratio
     captures.kernels = sorted(
         [*kept, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or "")
     )
     captures.budget.update(facts.budget)
     captures.device_busy_ratio.update(facts.device_busy_ratio)
-    captures.timeline = facts.timeline or captures.timeline
+    # One decode step is the picture to draw; a capture of another phase read later does not replace it.
+    if facts.timeline and (captures.timeline.get("phase") != "decode" or not kept):
+        captures.timeline = facts.timeline
     captures.metrics.update(facts.metrics)
     captures.time_attributed_ratio = facts.time_attributed_ratio
     captures.kernel_time_classified_ratio = facts.kernel_time_classified_ratio
@@ -181,18 +185,25 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
         if row.phase is not None:
             captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
     if kept:
-        _join_totals(captures, earlier)
+        captures.time_attributed_ratio = joined_attribution(
+            (attributed_before, earlier), (facts.time_attributed_ratio, facts.metrics)
+        )
+        _join_totals(captures, earlier, facts.metrics)
 
 
-def _join_totals(captures: Captures, earlier: dict[str, float | None]) -> None:
+def _join_totals(
+    captures: Captures, earlier: dict[str, float | None], latest: dict[str, float | None]
+) -> None:
     """Totals of several captures, one per range, are those of all of them, not of the one read last."""
     from llm_perf_opt.analysis.capture_totals import (
         joined_budget,
         joined_busy_ratio,
+        joined_copies,
         kernel_totals,
         set_kernel_shares,
     )
 
+    captures.metrics.update(joined_copies(earlier, latest))
     captures.metrics.update(kernel_totals(captures.kernels))
     set_kernel_shares(captures.kernels, captures.metrics["kernel_time_s"] or 0.0)
     unknown = captures.metrics["unclassified_kernel_time_ratio"]
