@@ -102,6 +102,17 @@ def test_a_trace_of_the_cpu_gives_modules_their_share_of_the_measured_time(tmp_p
     assert (row.measured_s, row.measured_source) == (pytest.approx(0.0001 * 0.5), "profiler")
 
 
+def test_a_prefill_time_that_holds_vision_is_not_split_by_shares_of_prefill(tmp_path: Path) -> None:
+    events = [kineto.annotation("prefill", 0.0, 90.0), kineto.annotation("module:lm_head", 10.0, 45.0)]
+    trace = kineto.write(
+        tmp_path / "trace.json", kineto.document([*events, kineto.op("aten::mm", 15.0, 30.0, 1)])
+    )
+    wall = {"samples": 1, "new_tokens": 4, "prefill_s": 0.002, "decode_s": 0.0003}
+    assert build(timings=save(tmp_path, "wall.json", wall), trace=trace).ledger == []
+    found = build(timings=save(tmp_path, "timings.json", document()), trace=trace)
+    assert [row.measured_s for row in found.ledger] == [pytest.approx(0.1)]
+
+
 def test_the_busy_share_of_batches_counts_each_batch_once(tmp_path: Path) -> None:
     wall = {"samples": 4, "batch_size": 2, "new_tokens": 4, "prefill_s": 0.002, "decode_s": 0.008}
     found = build(timings=save(tmp_path, "wall.json", wall), nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))

@@ -220,6 +220,12 @@ def _module_times(
     return found
 
 
+def _module_shares(clock: WallClock | None, captures: Captures) -> dict[tuple[str, str], float]:
+    """Shares of phases whose measured time covers just that phase."""
+    nested = clock is not None and clock.prefill_includes_vision
+    return {key: share for key, share in captures.module_shares.items() if not nested or key[1] == "decode"}
+
+
 def _explain(
     summary: Summary, clock: WallClock | None, captures: Captures, dtype: str | None, catalogue: Path | None
 ) -> None:
@@ -230,7 +236,7 @@ def _explain(
         summary.hardware,
         dtype,
         _module_times(summary, clock, captures),
-        captures.module_shares,
+        _module_shares(clock, captures),
     )
     summary.verdicts = judge(summary)
     summary.findings = find_all(summary)
