@@ -85,9 +85,13 @@ def test_on_a_cpu_operators_decide() -> None:
     small = [operator("aten::mul", 100, 0.7), operator("aten::addmm", 10, 0.3)]
     assert judge(summary(hardware=cpu(), timings=timed, operators=small))["decode"].bound == "launch"
     matrix = [operator("aten::addmm", 10, 0.9), operator("aten::mul", 10, 0.1)]
-    predicted = {"decode": Prediction(0.1, "memory", 5.0, "1 GB ÷ 10 GB/s")}
+    predicted = {"decode": Prediction(0.15, "memory", 0.5 / 0.15, "1.5 GB ÷ 10 GB/s")}
     data = summary(hardware=cpu(), timings=timed, operators=matrix, predictions=predicted)
-    assert judge(data)["decode"].bound == "memory"
+    assert judge(data)["decode"].bound == "memory"  # 0.15 s of 0.9 × 0.5 s: a third of the limit
+    data.predictions = {"decode": Prediction(0.05, "memory", 10.0, "0.5 GB ÷ 10 GB/s")}
+    slow = judge(data)["decode"]
+    assert slow.bound == "unknown"  # mostly matrix work, but far from any limit
+    assert "reaches 11.1 % of its memory limit" in slow.arithmetic
     even = [operator("aten::addmm", 10, 0.5), operator("aten::mul", 10, 0.5)]
     undecided = judge(summary(hardware=cpu(), timings=timed, operators=even))["decode"]
     assert undecided.bound == "unknown"

@@ -25,6 +25,8 @@ COUNTER_NEAR = 0.6
 """Share of a unit's peak from which ncu itself calls it the limiter."""
 BALANCED_WITHIN = 0.1
 ARITHMETIC_MOSTLY = 0.6
+MATRIX_NEAR = 0.25
+"""Share of its limit that matrix work must reach, in its own time, before the limit explains it."""
 
 _MATRIX_OPERATORS = (
     "mm",
@@ -216,6 +218,10 @@ def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
             "launch", f"only {text}; the rest is small operators and dispatch", _sources(summary, "trace")
         )
     if share >= ARITHMETIC_MOSTLY and prediction is not None:
+        reached = 1 / (prediction.error_ratio * share) if prediction.error_ratio else None
+        if reached is not None and reached < MATRIX_NEAR:
+            text += f", but in that time it reaches {units.percent(reached)} of its {prediction.bound} limit: small products, or kernels that do not use the machine"
+            return _Answer("unknown", f"no single limit: {text}", _sources(summary, "trace", "static"))
         return _Answer(
             prediction.bound,
             f"{text}, and their roofline floor is set by {prediction.bound}: {prediction.arithmetic}",
