@@ -72,45 +72,52 @@ def test_kernel_totals_and_wall_clock_give_the_busy_share(tmp_path: Path) -> Non
     assert found.coverage.kernel_time_classified_ratio == 1.0
 
 
-def _module_trace(tmp_path: Path, *, device: bool) -> Path:
+def _module_trace(tmp_path: Path, *, kernels: bool, passes: int = 1, calls: bool = True) -> Path:
     events = []
-    for step in range(3):
+    for step in range(3 * passes):
         start = 100.0 * step
         events += [
             kineto.annotation("decode_step", start, 90.0),
             kineto.annotation("module:lm_head", start + 10, 45.0),
         ]
         events += [kineto.op("aten::mm", start + 15, 30.0, step + 1)]
-        if device:
+        if calls:
             events += [kineto.call("cudaLaunchKernel", start + 16, 2.0, 50 + step)]
+        if kernels:
             events += [kineto.kernel("gemm", start + 20, 8.0, 50 + step, step + 1)]
     return kineto.write(tmp_path / "trace.json", kineto.document(events))
 
 
-def test_times_of_modules_in_decode_are_of_one_step(tmp_path: Path) -> None:
-    """The static model counts one step: device time of all of them would make every utilisation too small."""
-    wall = {"samples": 1, "new_tokens": 4, "decode_steps": 3, "prefill_s": 0.002, "decode_s": 0.0003}
-    found = build(timings=save(tmp_path, "wall.json", wall), trace=_module_trace(tmp_path, device=True))
+WALL = {"samples": 4, "new_tokens": 4, "decode_steps": 3, "prefill_s": 0.002, "decode_s": 0.0003}
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_times_of_modules_in_decode_are_of_one_step_however_many_were_captured(
+    tmp_path: Path, passes: int
+) -> None:
+    """The static model counts one step. A capture may hold one pass of many samples, or every repeat of one."""
+    found = build(
+        timings=save(tmp_path, "wall.json", WALL), trace=_module_trace(tmp_path, kernels=True, passes=passes)
+    )
     (row,) = [row for row in found.ledger if row.module == "lm_head"]
     assert (row.phase, row.device_s, row.launches) == ("decode", pytest.approx(8e-6), 1)
 
 
 def test_a_trace_of_the_cpu_gives_modules_their_share_of_the_measured_time(tmp_path: Path) -> None:
-    wall = {"samples": 1, "new_tokens": 4, "decode_steps": 3, "prefill_s": 0.002, "decode_s": 0.0003}
-    found = build(timings=save(tmp_path, "wall.json", wall), trace=_module_trace(tmp_path, device=False))
+    trace = _module_trace(tmp_path, kernels=False, calls=False)
+    found = build(timings=save(tmp_path, "wall.json", WALL), trace=trace)
     (row,) = [row for row in found.ledger if row.module == "lm_head"]
     assert (row.measured_s, row.measured_source) == (pytest.approx(0.0001 * 0.5), "profiler")
 
 
-def test_a_prefill_time_that_holds_vision_is_not_split_by_shares_of_prefill(tmp_path: Path) -> None:
-    events = [kineto.annotation("prefill", 0.0, 90.0), kineto.annotation("module:lm_head", 10.0, 45.0)]
-    trace = kineto.write(
-        tmp_path / "trace.json", kineto.document([*events, kineto.op("aten::mm", 15.0, 30.0, 1)])
-    )
-    wall = {"samples": 1, "new_tokens": 4, "prefill_s": 0.002, "decode_s": 0.0003}
-    assert build(timings=save(tmp_path, "wall.json", wall), trace=trace).ledger == []
-    found = build(timings=save(tmp_path, "timings.json", document()), trace=trace)
-    assert [row.measured_s for row in found.ledger] == [pytest.approx(0.1)]
+def test_host_time_of_a_gpu_run_is_nobodys_time(tmp_path: Path) -> None:
+    """Without kernels in the trace the host's time is that of queueing work, not of doing it."""
+    wall = save(tmp_path, "wall.json", WALL)
+    assert build(timings=wall, trace=_module_trace(tmp_path, kernels=False)).ledger == []
+    on_gpu = document()
+    on_gpu["workload"]["device"] = "cuda:0"
+    trace = _module_trace(tmp_path, kernels=False, calls=False)
+    assert build(timings=save(tmp_path, "timings.json", on_gpu), trace=trace).ledger == []
 
 
 def test_the_busy_share_of_batches_counts_each_batch_once(tmp_path: Path) -> None:
@@ -319,3 +326,8 @@ def test_captures_of_one_range_each_add_up() -> None:
     assert captures.metrics["copy_bytes"] is None
     assert captures.time_attributed_ratio == pytest.approx((8.0 + 0.5 * 2.0) / 10.0)
     assert captures.timeline == {"phase": "decode"}
+    _take(
+        captures, facts("decode", 5.0, 4.0, 1.0), [], "nsys"
+    )  # a phase seen again replaces, it does not add
+    assert captures.metrics["kernel_time_s"] == 6.0
+    assert captures.metrics["copy_s"] == 4.0

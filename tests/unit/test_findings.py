@@ -355,6 +355,8 @@ def test_module_gap_counts_every_decode_step_and_ignores_small_gaps() -> None:
     (found,) = module_gap.find(data)
     assert (found.phase, found.gain_upper_s) == ("decode", pytest.approx(0.008 * 25))
     assert module_gap.find(summary(timings=timings(decode=0.5), ledger=[_part("lm", 0.01, None)])) == []
+    unknown = summary(timings=timings(prefill=0.1, tpot=0.02), ledger=rows[:1])
+    assert module_gap.find(unknown) == []  # one step of how many?
     data.verdicts = {"decode": verdict("launch")}
     assert module_gap.find(data) == []  # it waits; the launch rule says so
 

@@ -80,38 +80,67 @@ def test_faster_than_the_floor_is_a_disagreement() -> None:
 
 
 def test_deep_modules_and_phases_without_work_are_left_out() -> None:
-    layers = [module(f"a.b.{i}", 3) for i in range(300)]
-    deep = [module(f"a.b.{i}.c", 4) for i in range(300)]
+    layers = [module(f"a.b.{i}", 3) for i in range(150)]
+    deep = [module(f"a.b.{i}.c", 4) for i in range(150)]
     rows = build_ledger(static([module("z", 1, flops=0.0), *layers, *deep]), Timings(), GPU, "bfloat16")
-    assert len(rows) == 300  # with the next level it would be more than one reads
+    assert len(rows) == 150  # with the next level it would be more than one reads
     few = build_ledger(static([*layers[:3], *deep[:3]]), Timings(), GPU, "bfloat16")
     assert [row.depth for row in few] == [3, 3, 3, 4, 4, 4]
 
 
-def test_on_a_cpu_the_phase_is_split_by_the_profilers_shares() -> None:
+def test_one_phase_more_does_not_change_which_modules_are_shown() -> None:
+    modules = [module(f"a.b.{i}.c", 4) for i in range(150)]
+    one_phase = build_ledger(static(modules), Timings(), GPU, "bfloat16")
+    for each in modules:
+        each.flops = {"prefill": 1e9, "decode": 1e6}
+    two_phases = build_ledger(static(modules), Timings(), GPU, "bfloat16")
+    assert {row.module for row in one_phase} == {row.module for row in two_phases}
+
+
+def test_on_a_cpu_modules_have_the_profilers_time() -> None:
     document = static(
         [module("model", 1), module("model.layers", 2), module("model.layers.0", 3, "language_model")]
     )
     document.components = {"language_model": {"prefill": 1e9}}
-    timed = timings(prefill=0.4)
-    shares = {("model.layers.0", "prefill"): 0.5, ("model.norm", "prefill"): 0.1, ("sam", "vision"): 0.9}
-    component, *rows = build_ledger(document, timed, GPU, "bfloat16", {}, shares)
+    times = {("model.layers.0", "prefill"): 0.2, ("model.layers", "prefill"): 0.2, ("model", "prefill"): 0.24}
+    component, *rows = build_ledger(document, timings(prefill=0.4), GPU, "bfloat16", {}, times)
     assert (component.module, component.measured_s, component.measured_source) == (
         "language_model",
         0.2,
         "profiler",
     )
-    # A list of layers is never called: it holds what is called inside it.
-    assert [row.measured_s for row in rows] == [pytest.approx(0.24), pytest.approx(0.2), pytest.approx(0.2)]
+    assert [row.measured_s for row in rows] == [0.24, 0.2, 0.2]
     assert rows[2].mfu_ratio == pytest.approx(1e9 / (0.2 * 1e12))
     assert rows[2].device_s is None
 
 
-def test_hooks_win_over_the_profilers_shares() -> None:
+def test_hooks_win_over_the_profiler_and_a_large_difference_is_said() -> None:
     timed = Timings(vision_s=one(0.02), components={"sam_s": one(0.01)})
-    (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.6})
-    assert (row.measured_s, row.measured_source, row.others_s) == (
-        0.01,
-        "hooks",
-        {"profiler": pytest.approx(0.012)},
-    )
+    (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.012})
+    assert (row.measured_s, row.measured_source, row.others_s) == (0.01, "hooks", {"profiler": 0.012})
+    assert row.disagreement is None
+    (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): 0.9})
+    assert "profiler 900 ms against hooks 10.0 ms" in (row.disagreement or "")
+
+
+def test_hooks_of_decode_become_times_of_one_step() -> None:
+    timed = timings(decode=2.0, tpot=0.02)
+    timed.components = {"lm_head_decode_s": one(0.5)}
+    (row,) = build_ledger(None, timed, NOWHERE, None)
+    assert row.measured_s == pytest.approx(0.005)
+    unknown = Timings(components={"lm_head_decode_s": one(0.5)})
+    assert [row.measured_s for row in build_ledger(None, unknown, NOWHERE, None)] == [None]
+
+
+def test_modules_without_a_static_model_come_in_the_order_of_their_layers() -> None:
+    times = {(f"layers.{i}", "decode"): ModuleTime(1.0, 1) for i in (10, 2, 0)}
+    timed = Timings(components={"lm_head_prefill_s": one(0.1)})
+    rows = build_ledger(None, timed, NOWHERE, None, {**times, ("lm_head", "decode"): ModuleTime(1.0, 1)})
+    assert [(row.module, row.phase) for row in rows] == [
+        ("lm_head", "prefill"),
+        ("layers", "decode"),
+        ("layers.0", "decode"),
+        ("layers.2", "decode"),
+        ("layers.10", "decode"),
+        ("lm_head", "decode"),
+    ]

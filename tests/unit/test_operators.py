@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.analysis.attribution import attribute
-from llm_perf_opt.analysis.operators import module_host_shares, module_host_times, operator_records
+from llm_perf_opt.analysis.operators import operator_records
 from llm_perf_opt.ingest.kineto import read_kineto
 from llm_perf_opt.summary.model import Operator
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, write
@@ -101,35 +101,6 @@ def test_kernels_of_a_graph_belong_to_no_operator(tmp_path: Path) -> None:
     ]
     found = by_name(records(write(tmp_path / "t.json", document(events))))
     assert found["decode", "aten::mm"].self_device_s == 0.0
-
-
-def test_module_times_count_nested_calls_once(tmp_path: Path) -> None:
-    events = [
-        annotation("decode", 0.0, 100.0),
-        annotation("module:layers.0", 10.0, 30.0),
-        annotation("module:layers.0.mlp", 15.0, 10.0),
-        annotation("module:layers.0", 50.0, 20.0),
-        annotation("sam", 200.0, 5.0),
-    ]
-    timeline = read_kineto(write(tmp_path / "t.json", document(events))).timeline
-    assert module_host_times(timeline, attribute(timeline)) == {
-        ("layers.0", "decode"): (50e-6, 2),
-        ("layers.0.mlp", "decode"): (10e-6, 1),
-        ("sam", "vision"): (5e-6, 1),
-    }
-
-
-def test_module_shares_are_of_the_outermost_range_of_their_phase(tmp_path: Path) -> None:
-    events = [
-        annotation("decode", 0.0, 100.0),
-        annotation("decode_step", 0.0, 50.0),
-        annotation("module:layers.0", 10.0, 30.0),
-        annotation("decode_step", 50.0, 50.0),
-        annotation("module:layers.0", 55.0, 20.0),
-        annotation("sam", 200.0, 5.0),  # no range names its phase: no share
-    ]
-    timeline = read_kineto(write(tmp_path / "t.json", document(events))).timeline
-    assert module_host_shares(timeline, attribute(timeline)) == {("layers.0", "decode"): pytest.approx(0.5)}
 
 
 # --- against torch itself --------------------------------------------------------------------------------

@@ -13,14 +13,15 @@ from typing import TypeVar
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.roofline import Limits, floor_time, limits_for
-from llm_perf_opt.summary.model import Hardware, LedgerRow, Static, Timings
+from llm_perf_opt.summary.model import Hardware, LedgerRow, Stat, Static, Timings
 
 Time = TypeVar("Time")
 
 TOLERANCE = 0.25
 """Relative difference between sources from which it is worth showing."""
-SHALLOWEST, MOST_ROWS = 3, 400
-"""The tree goes as deep as this many rows allow, and at least this deep; the rest is in the static report."""
+SHALLOWEST, MOST_MODULES = 3, 200
+"""The tree goes as deep as this many modules allow, and at least this deep; the rest is in the static report. Modules
+and not rows: a run with one phase less shows the same modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,22 @@ def build_ledger(
     hardware: Hardware,
     dtype: str | None,
     device_times: Mapping[tuple[str, str], ModuleTime] | None = None,
-    host_shares: Mapping[tuple[str, str], float] | None = None,
+    host_times: Mapping[tuple[str, str], float] | None = None,
 ) -> list[LedgerRow]:
     """Join static work, floors, hooks and timeline; rows come in the order of the module tree.
 
-    ``host_shares``: (module, phase) → share of the phase's time, from a profile of work on the host.
+    ``host_times``: (module, phase) → seconds of work on the host, children included; in decode of one step.
     """
-    device_times = with_parents(device_times or {})
-    host_times = _host_times(timings, host_shares or {})
+    device_times, host_times = with_parents(device_times or {}), host_times or {}
     limits = limits_for(hardware, dtype)
     rows = _component_rows(static, timings, limits, device_times, host_times)
     if static is not None:
         modules = _working_modules(static)
+        depths = [module.depth for module in static.modules if module.name]
     else:
-        modules = _timed_modules({*device_times, *host_times}, {row.module for row in rows})
-    deepest = _deepest([row.depth for row in modules])
+        modules = _timed_modules({*device_times, *host_times}, {(row.module, row.phase) for row in rows})
+        depths = list({row.module: row.depth for row in modules}.values())
+    deepest = _deepest(depths)
     for row in modules:
         if row.depth <= deepest:
             _add_device_time(row, device_times.get((row.module, row.phase)))
@@ -77,43 +79,25 @@ def _working_modules(static: Static) -> list[LedgerRow]:
     ]
 
 
-def _timed_modules(keys: set[tuple[str, str]], components: set[str]) -> list[LedgerRow]:
+def _timed_modules(keys: set[tuple[str, str]], components: set[tuple[str, str]]) -> list[LedgerRow]:
     """Modules that only a capture knows: times without work. Components have rows already."""
     return [
         LedgerRow(module=name, phase=phase, depth=name.count(".") + 1)
-        for name, phase in sorted(keys, key=lambda key: (key[1], key[0].split(".")))
-        if name not in components
+        for name, phase in sorted(keys - components, key=lambda key: (key[1], _natural(key[0])))
     ]
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Sort key by which layer 2 comes before layer 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in path.split(".")]
 
 
 def _deepest(depths: Sequence[int]) -> int:
     """Return how deep the tree may go without growing beyond what one reads."""
     deepest = SHALLOWEST
-    while sum(depth <= deepest + 1 for depth in depths) <= MOST_ROWS and deepest < max(depths, default=0):
+    while sum(depth <= deepest + 1 for depth in depths) <= MOST_MODULES and deepest < max(depths, default=0):
         deepest += 1
     return deepest
-
-
-def _host_times(timings: Timings, shares: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Split each phase's measured time by shares; the profiler slows everything, so its own seconds are not used."""
-    stats = {"vision": timings.vision_s, "prefill": timings.prefill_s, "decode": timings.tpot_s}
-    found: dict[tuple[str, str], float] = {}
-    for (module, phase), share in shares.items():
-        stat = stats.get(phase)
-        if stat is not None:
-            found[module, phase] = share * stat.mean
-    return _with_containers(found)
-
-
-def _with_containers(times: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Add what is never called itself (a list of layers): the sum of the highest modules inside it that are."""
-    found = dict(times)
-    for (module, phase), seconds in times.items():
-        above = module.rpartition(".")[0]
-        while above and (above, phase) not in times:
-            found[above, phase] = found.get((above, phase), 0.0) + seconds
-            above = above.rpartition(".")[0]
-    return found
 
 
 def with_parents(
@@ -155,14 +139,23 @@ def _component_rows(
                 flops=work.get(label, {}).get(phase),
                 bytes=_component_bytes(static, label, phase),
             )
-            if phase in measured:
-                row.measured_s, row.measured_source = measured[phase].mean, "hooks"
+            hooked = _hooked_s(timings, phase, measured.get(phase))
+            if hooked is not None:
+                row.measured_s, row.measured_source = hooked, "hooks"
             device = _of_component(static, label, phase, device_times)
             _add_device_time(row, _sum_of(device) if device else None)
             host = _of_component(static, label, phase, host_times)
             _add_host_time(row, sum(host) if host else None)
             rows.append(_finished(row, limits))
     return rows
+
+
+def _hooked_s(timings: Timings, phase: str, stat: Stat | None) -> float | None:
+    """Return a component's wall-clock; timings are of all decode steps together, rows of one."""
+    if stat is None or phase != "decode":
+        return None if stat is None else stat.mean
+    decode, step = timings.decode_s, timings.tpot_s
+    return stat.mean * step.mean / decode.mean if decode and step and decode.mean > 0 else None
 
 
 def _of_component(
@@ -228,6 +221,10 @@ def _add_host_time(row: LedgerRow, seconds: float | None) -> None:
         row.measured_s, row.measured_source = seconds, "profiler"
         return
     row.others_s["profiler"] = seconds
+    if row.measured_s > 0 and not 1 / (1 + TOLERANCE) <= seconds / row.measured_s <= 1 + TOLERANCE:
+        row.disagreement = (
+            f"profiler {units.seconds(seconds)} against {row.measured_source} {units.seconds(row.measured_s)}"
+        )
 
 
 def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:

@@ -30,6 +30,7 @@ from llm_perf_opt.analysis.kernels import (
     module_rows,
     rows_of_totals,
 )
+from llm_perf_opt.analysis.module_times import phase_counts
 from llm_perf_opt.analysis.phases import RangeRule
 from llm_perf_opt.analysis.timeline_drawing import draw_step
 from llm_perf_opt.ingest.timeline import KernelTotals, OpKind, Timeline
@@ -60,6 +61,8 @@ class TimelineFacts:
     """(Phase, family) → launches and device time."""
     modules: list[ModuleRow] = field(default_factory=list)
     """Device time by module and phase, inner modules not included."""
+    phase_counts: dict[str, int] = field(default_factory=dict)
+    """Phase → how often the capture holds it (decode: steps)."""
     components: dict[str, Total] = field(default_factory=dict)
     """Component label → launches and device time of kernels."""
     gaps: list[Gap] = field(default_factory=list)
@@ -86,6 +89,7 @@ def summarise_timeline(
     facts = _facts_of_rows(rows, source or timeline.source)
     facts.devices = dict(timeline.devices)
     facts.modules = module_rows(attribution, cells)
+    facts.phase_counts = phase_counts(timeline, attribution)
     facts.components = _components(attribution, cells)
     facts.time_attributed_ratio = _attributed(timeline, attribution)
     facts.warnings += timeline.warnings

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.module_times import split_by_shares
 from llm_perf_opt.analysis.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.utilisation import phase_utilisation
@@ -203,27 +204,26 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
         )
 
 
-def _module_times(
+def _device_times(captures: Captures) -> dict[tuple[str, str], ModuleTime]:
+    """Device time per pass, in decode per step: what the static model counts the work of.
+
+    The capture itself tells how often it holds a phase; where it does not, its times are of an unknown number.
+    """
+    return {
+        (module, phase): ModuleTime(total_s / count, round(launches / count))
+        for (module, phase), (total_s, launches) in captures.module_times.items()
+        if (count := captures.phase_counts.get(phase))
+    }
+
+
+def _host_times(
     summary: Summary, clock: WallClock | None, captures: Captures
-) -> dict[tuple[str, str], ModuleTime]:
-    """Device time per pass, in decode per step: what the static model counts the work of."""
-    passes = captures.module_passes or measured_passes(summary.workload) or 1
-    if captures.module_passes is not None:
-        steps = captures.metrics.get("profiled_decode_steps")
-    else:
-        steps = clock.decode_steps * passes if clock is not None and clock.decode_steps else None
-    found: dict[tuple[str, str], ModuleTime] = {}
-    for (module, phase), (total_s, launches) in captures.module_times.items():
-        times = steps if phase == "decode" else passes
-        if times:
-            found[module, phase] = ModuleTime(total_s / times, round(launches / times))
-    return found
-
-
-def _module_shares(clock: WallClock | None, captures: Captures) -> dict[tuple[str, str], float]:
-    """Shares of phases whose measured time covers just that phase."""
+) -> dict[tuple[str, str], float]:
+    """Measured time of modules whose work ran on the host."""
+    if summary.hardware.kind == "gpu" or (summary.workload.device or "cpu") != "cpu":
+        return {}
     nested = clock is not None and clock.prefill_includes_vision
-    return {key: share for key, share in captures.module_shares.items() if not nested or key[1] == "decode"}
+    return split_by_shares(summary.timings, captures.module_shares, prefill_includes_vision=nested)
 
 
 def _explain(
@@ -235,8 +235,8 @@ def _explain(
         summary.timings,
         summary.hardware,
         dtype,
-        _module_times(summary, clock, captures),
-        _module_shares(clock, captures),
+        _device_times(captures),
+        _host_times(summary, clock, captures),
     )
     summary.verdicts = judge(summary)
     summary.findings = find_all(summary)

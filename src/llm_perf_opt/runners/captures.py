@@ -38,8 +38,8 @@ class Captures:
     """(Module or component, phase) → device seconds and launches of the whole capture."""
     module_shares: dict[tuple[str, str], float] = field(default_factory=dict)
     """(Module or component, phase) → share of the phase's host time, where the work ran on the host."""
-    module_passes: float | None = None
-    """Passes over one batch that the capture of ``module_times`` holds; ``None``: all of the run."""
+    phase_counts: dict[str, int] = field(default_factory=dict)
+    """Phase → how often the captures of ``module_times`` hold it (decode: steps)."""
     time_attributed_ratio: float | None = None
     kernel_time_classified_ratio: float | None = None
     has_time_axis: bool = False
@@ -86,7 +86,8 @@ def _guarded(read: Callable[[], None], what: str, notes: list[str], strict: bool
 
 def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: list[str]) -> None:
     from llm_perf_opt.analysis.attribution import attribute
-    from llm_perf_opt.analysis.operators import module_host_shares, operator_records
+    from llm_perf_opt.analysis.module_times import module_host_shares
+    from llm_perf_opt.analysis.operators import operator_records
     from llm_perf_opt.analysis.timeline_summary import summarise_timeline
     from llm_perf_opt.ingest.kineto import read_kineto
 
@@ -108,10 +109,9 @@ def _add_trace(captures: Captures, path: Path, clock: WallClock | None, notes: l
         )
     if len(capture.timeline.ops):
         _take(captures, summarise_timeline(capture.timeline, source=str(path)), notes, "trace")
-    else:
+    elif not len(capture.timeline.calls):
+        # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
         captures.module_shares = module_host_shares(capture.timeline, attribution)
-    if profile is not None:
-        captures.module_passes = float(profile.active_passes)
 
 
 def _profiled_pass(profile: TorchProfile, clock: WallClock | None) -> dict[str, float | None]:
@@ -154,17 +154,18 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
 
     nsys and the torch profiler saw different passes: their kernels are never mixed.
     """
-    from llm_perf_opt.analysis.capture_totals import joined_attribution
+    from llm_perf_opt.analysis.capture_totals import joined_attribution, joined_copies
 
     notes.extend(warning for warning in facts.warnings if warning not in notes)
     if not facts.kernels:
         return
     if captures.kernels_from not in (None, kind):
         captures.kernels, captures.budget, captures.device_busy_ratio, captures.timeline = [], {}, {}, {}
-        captures.module_times = {}
+        captures.module_times, captures.phase_counts = {}, {}
     captures.kernels_from = kind
     phases = {kernel.phase for kernel in facts.kernels}
     kept = [k for k in captures.kernels if k.phase not in phases] if captures.has_time_axis else []
+    replaced = len(kept) < len(captures.kernels)
     earlier, attributed_before = dict(captures.metrics), captures.time_attributed_ratio
     captures.kernels = sorted(
         [*kept, *facts.kernels], key=lambda k: (-(k.total_s or 0.0), k.name, k.phase or "")
@@ -172,38 +173,40 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
     captures.budget.update(facts.budget)
     captures.device_busy_ratio.update(facts.device_busy_ratio)
     # One decode step is the picture to draw; a capture of another phase read later does not replace it.
-    if facts.timeline and (captures.timeline.get("phase") != "decode" or not kept):
+    if facts.timeline and (captures.timeline.get("phase") != "decode" or not kept or "decode" in phases):
         captures.timeline = facts.timeline
     captures.metrics.update(facts.metrics)
     captures.time_attributed_ratio = facts.time_attributed_ratio
     captures.kernel_time_classified_ratio = facts.kernel_time_classified_ratio
     captures.has_time_axis = bool(facts.budget)
     captures.device_name = next(iter(facts.devices.values()), captures.device_name)
-    if facts.modules and captures.module_passes is not None:
-        captures.module_times, captures.module_passes = {}, None
+    captures.module_times = {
+        key: found for key, found in captures.module_times.items() if key[1] not in phases
+    }
+    captures.phase_counts.update(facts.phase_counts)
     for row in facts.modules:
         if row.phase is not None:
             captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
     if kept:
-        captures.time_attributed_ratio = joined_attribution(
-            (attributed_before, earlier), (facts.time_attributed_ratio, facts.metrics)
-        )
-        _join_totals(captures, earlier, facts.metrics)
+        if (
+            not replaced
+        ):  # copies are known per capture, not per phase: of phases seen twice they cannot be told apart
+            captures.time_attributed_ratio = joined_attribution(
+                (attributed_before, earlier), (facts.time_attributed_ratio, facts.metrics)
+            )
+            captures.metrics.update(joined_copies(earlier, facts.metrics))
+        _join_totals(captures, earlier)
 
 
-def _join_totals(
-    captures: Captures, earlier: dict[str, float | None], latest: dict[str, float | None]
-) -> None:
+def _join_totals(captures: Captures, earlier: dict[str, float | None]) -> None:
     """Totals of several captures, one per range, are those of all of them, not of the one read last."""
     from llm_perf_opt.analysis.capture_totals import (
         joined_budget,
         joined_busy_ratio,
-        joined_copies,
         kernel_totals,
         set_kernel_shares,
     )
 
-    captures.metrics.update(joined_copies(earlier, latest))
     captures.metrics.update(kernel_totals(captures.kernels))
     set_kernel_shares(captures.kernels, captures.metrics["kernel_time_s"] or 0.0)
     unknown = captures.metrics["unclassified_kernel_time_ratio"]

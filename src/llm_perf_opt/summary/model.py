@@ -438,7 +438,7 @@ class LedgerRow:
     flops: float | None = None
     """Static FLOPs of the phase at this run's shapes; in decode of one step, as all numbers of the row."""
     bytes: float | None = None
-    """Bytes it must move (weights, KV cache)."""
+    """Weights it must read."""
     floor_s: float | None = None
     """Roofline floor."""
     measured_s: float | None = None

@@ -42,6 +42,8 @@ def find(summary: Summary) -> list[Finding]:
         verdict = summary.verdicts.get(phase)
         if verdict is not None and verdict.bound in _WAITING:
             continue
+        if phase == "decode" and (summary.timings.decode_s is None or summary.timings.tpot_s is None):
+            continue  # rows are of one step: how many a sample has is not known
         steps = decode_steps(summary) if phase == "decode" else 1.0
         group = _largest_gap([row for row in summary.ledger if row.phase == phase and row.depth > 0])
         if group is not None and total and group.gap_s * steps >= _WORTH * total:
