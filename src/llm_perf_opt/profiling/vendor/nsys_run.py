@@ -26,8 +26,8 @@ from llm_perf_opt.profiling.vendor.nsys import (
 )
 from llm_perf_opt.profiling.vendor.nsys_diagnose import RANGE_CLOSED, RANGE_OPENED, Evidence, Fault, diagnose
 from llm_perf_opt.profiling.vendor.nsys_files import collect_reports, sqlite_of, unfinished_streams
-from llm_perf_opt.profiling.vendor.nsys_probe import SUMMARIES, NsysCapabilities
-from llm_perf_opt.profiling.vendor.nsys_registry import remove_dead_registries
+from llm_perf_opt.profiling.vendor.nsys_probe import SUMMARIES, NsysCapabilities, nsys_version
+from llm_perf_opt.profiling.vendor.nsys_registry import remove_half_made
 from llm_perf_opt.profiling.vendor.workload import Workload
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
@@ -123,9 +123,11 @@ def capture(
     if result.fault is None or not result.fault.transient:
         return result
     if result.fault.kind == "agent":
-        for path in remove_dead_registries():
+        version = nsys_version(request.executable).partition("-")[0]
+        removed = remove_half_made(version)
+        if removed is not None:
             LOGGER.warning(
-                "removed %s: an nsys that was killed left it, and it kept this one from starting", path
+                "removed %s: an nsys that was killed left it half made, and others wait for it", removed
             )
     again = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
     return Captured(again.process, again.reports, again.fault, attempts=2, kept_streams=again.kept_streams)
