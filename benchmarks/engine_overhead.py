@@ -6,6 +6,7 @@ The two loops call the same decode step on the same inputs, in turns, on one thr
 that thread, so that other programs on the machine do not count; the engine reads the same clock at each of its marks. The overhead is
 the median of the ratios of pairs, with its confidence interval; ``own cost`` is what the engine adds to a step that
 takes no time, as a share of the real step. The first row is the bare loop against itself: what noise alone gives.
+The exit code is 1 when the limit is missed.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def own_cost(rounds: int, tokens: int) -> float:
     return statistics.median(a - b for a, b in pairs) / (tokens - 1)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=32)
@@ -152,7 +153,8 @@ def main() -> None:
         f"own cost at most {max(each.own for each in found):.2%} of a step, worst median {max(e.median for e in found):+.2%},"
         f" limit {LIMIT:.0%}: {'too slow' if missed else 'kept'}"
     )
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

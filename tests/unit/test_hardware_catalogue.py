@@ -166,6 +166,14 @@ def test_every_figure_is_printed_somewhere_and_its_documents_agree(
         assert number == pytest.approx(first, rel=AGREEMENT), document
 
 
+def test_no_documents_row_is_an_alias_of_anothers() -> None:
+    """Two documents that share one node agree whatever they print."""
+    rows = [row for entry in RAW["devices"] for row in entry["printed"].values()]
+    assert len({id(row) for row in rows}) == len(rows)
+    text = (Path(package.__file__).parent / "catalogue.yaml").read_text(encoding="utf-8")
+    assert "<<:" not in text
+
+
 def test_what_is_used_is_what_the_first_document_prints() -> None:
     known = {device.name: device for device in load_catalogue().devices}
     for name, figure, found in printed_figures():
@@ -341,6 +349,14 @@ devices:
         ("devices: [{name: X, source: s, kind: tpu}]", "kind must be gpu or cpu"),
         ("devices: [{name: X, printed: {a: {speed: 3}}}]", "unknown data type 'speed'"),
         ("devices: [{name: X, printed: {a: 3}}]", "'printed.a' must be a mapping"),
+        ("devices: [{name: X, printed: {}}]", "'printed' holds no figure"),
+        ("devices: [{name: X, printed: {a: {bf16: 3, bfloat16: 9}}}]", "gives bfloat16 twice"),
+        ("devices: [{name: X, source: s, peaks: {bf16: 3, bfloat16: 9}}]", "gives bfloat16 twice"),
+        ("devices: [{name: X, source: s, peaks: {bf16: {sparse: 10, value: 7}}}]", "must be a number"),
+        (
+            "devices: [{name: X, source: s, memory_gib: {sparse: 64}}]",
+            "only rates of arithmetic can be sparse",
+        ),
         ("devices: [{name: X, printed: {a: {bf16: 3}}, source: s}]", "exclude one another"),
         ("devices: []\ndocuments: {a: 3}", "documents.a must be a title"),
         ("devices: []\nambiguous: [{match: [x]}]", "needs 'match', 'reason' and 'choose'"),

@@ -19,6 +19,7 @@ from llm_perf_opt.summary.model import Peak
 _COMMON_KEYS = frozenset(("name", "kind", "match", "note"))
 _MEMORY_KEYS = ("memory_gib", "bandwidth_gb_per_s")
 _DIRECT_KEYS = frozenset((*_MEMORY_KEYS, "source", "peaks"))
+_FORMS = {"value": "", "sparse": "with 2:4 sparsity", "package": "for the package of two"}
 _KEYS = _COMMON_KEYS | _DIRECT_KEYS | {"printed"}
 
 
@@ -66,11 +67,17 @@ def _printed(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> 
     found: dict[str, Figure] = {}
     for document, figures in mapping(entry["printed"], here, "printed").items():
         title = titles.get(str(document), str(document))
+        seen: set[str] = set()
         for key, given in mapping(figures, here, f"printed.{document}").items():
             name = key if key in _MEMORY_KEYS else _dtype(key, here, f"printed.{document}")
+            if name in seen:
+                raise bad(here, f"printed.{document} gives {name} twice")
+            seen.add(name)
             figure = read_figure(given, here, f"printed.{document}.{key}", title, titles)
             if figure is not None:
                 found.setdefault(name, figure)
+    if not found:
+        raise bad(here, "'printed' holds no figure")
     return found
 
 
@@ -80,7 +87,10 @@ def _direct(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> d
         raise bad(here, "needs a 'source': the document its numbers come from")
     given: dict[str, Any] = {key: entry.get(key) for key in _MEMORY_KEYS}
     for key, value in mapping(entry.get("peaks") or {}, here, "peaks").items():
-        given[_dtype(key, here, "peaks")] = value
+        name = _dtype(key, here, "peaks")
+        if name in given:
+            raise bad(here, f"peaks gives {name} twice")
+        given[name] = value
     read = {key: read_figure(value, here, key, source, titles) for key, value in given.items()}
     return {key: figure for key, figure in read.items() if figure is not None}
 
@@ -90,16 +100,16 @@ def read_figure(given: Any, here: str, key: str, source: str, titles: Mapping[st
     if not isinstance(given, dict):
         number = _number(given, here, key)
         return None if number is None else Figure(number, source)
-    source = _title(given.get("source"), titles) or source
-    for form, words in (("sparse", "with 2:4 sparsity"), ("package", "for the package of two")):
-        if form in given:
-            number = _number(given[form], here, key)
-            half = f"{source}: half of the printed {given[form]:g} {words}" if number else source
-            return None if number is None else Figure(number / 2, half)
-    if "value" not in given:
+    forms = [form for form in given if form != "source"]
+    if len(forms) != 1 or forms[0] not in _FORMS:
         raise bad(here, f"{key} must be a number, {{value: …}}, {{sparse: …}} or {{package: …}}")
-    number = _number(given["value"], here, key)
-    return None if number is None else Figure(number, source)
+    form, source = forms[0], _title(given.get("source"), titles) or source
+    number = _number(given[form], here, key)
+    if form == "sparse" and key.rpartition(".")[2] in _MEMORY_KEYS:
+        raise bad(here, f"{key}: only rates of arithmetic can be sparse")
+    if number is None or form == "value":
+        return None if number is None else Figure(number, source)
+    return Figure(number / 2, f"{source}: half of the printed {number:g} {_FORMS[form]}")
 
 
 def _dtype(key: Any, here: str, where: str) -> str:

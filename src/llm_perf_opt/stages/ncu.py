@@ -70,6 +70,8 @@ class NcuStage(Stage):
                 problems += [_degraded(warning) for warning in plan.warnings]
             except ConfigError as error:
                 problems.append(_as_problem(error))
+            except ToolError as error:
+                problems.append(Problem("skip", error.message, error.hint or checks.install_hint("ncu")))
         return problems
 
     def plan(self, context: StageContext) -> list[str]:

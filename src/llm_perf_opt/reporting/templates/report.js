@@ -199,6 +199,7 @@
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];
     for (const each of folded) each.open = true;
+    for (const row of document.querySelectorAll("table.tree tr[data-key]")) row.hidden = false;
   });
   addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
 })();
