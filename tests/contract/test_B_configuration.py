@@ -256,3 +256,13 @@ def test_relative_paths_are_made_absolute_where_the_user_is(tmp_path: Path) -> N
     HydraConfig.instance().set_config(raw)
     config = typed_config(raw, overrides, cwd=tmp_path)
     assert config.dataset.subset_filelist == str(tmp_path / "lists" / "b.txt")
+
+
+def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="is a GPU, but the run is measured on the CPU") as caught:
+        compose("run.device=cpu", "hardware.device=RTX 5090")
+    assert "pipeline.torch_profiler.enable=false" in (caught.value.hint or "")
+    static_only = compose(
+        "run.device=cpu", "hardware.device=RTX 5090", "pipeline.torch_profiler.enable=false"
+    )
+    assert static_only.hardware.device == "RTX 5090"

@@ -367,7 +367,10 @@ def _static() -> Static:
 def test_summary_charts() -> None:
     hardware = Hardware("X", "gpu", {"bfloat16": Peak(1e14, "sheet")}, 1e12, "catalogue")
     budget = {"decode": Budget(1.0, [BudgetPart("compute", 0.3, 0.3), BudgetPart("launch", 0.7, 0.7)])}
-    predictions = {"decode": Prediction(1e-3, "memory", 10.0), "vision": Prediction(1e-2, "compute", None)}
+    predictions = {
+        "decode": Prediction(1.01e-3, "memory", 10.0, "", 1e9, 1.01e9),
+        "vision": Prediction(1e-2, "compute", None),
+    }
     root = parse(charts.budget_chart(budget))
     assert "decode (1.00 s): compute 30.0 %, launch 70.0 %" in root.find(f"{SVG}desc").text  # type: ignore[union-attr,operator]
     parse(charts.component_chart(_static()))
@@ -382,6 +385,12 @@ def test_summary_charts() -> None:
     # A tenth of the roof at 1e9 / 1.01e9 FLOP per byte under 1 TB/s.
     assert float(points["decode"].get("data-flops-per-s") or 0) == pytest.approx(1e12 * (1e9 / 1.01e9) / 10)
     assert points["vision"].get("data-flops-per-s") == ""
+    # A prefill that was measured with the vision encoder inside it stands at the intensity of both.
+    both = {"decode": Prediction(1.0, "compute", 2.0, "", 3e12, 1e9)}
+    circles = parse(charts.phase_roofline(_static(), hardware, "bfloat16", both)).iter(f"{SVG}circle")
+    (mark,) = [node for node in circles if node.get("data-name") == "decode"]
+    assert float(mark.get("data-flops-per-s") or 0) == pytest.approx(1.5e12)
+    assert float(mark.get("data-intensity") or 0) == pytest.approx(3e3)
     what = [
         WhatIf("A", "bfloat16", 1, 1024, 0.1, 0.01, 100.0, True),
         WhatIf("B", "bfloat16", 1, 1024, None, None, None, None, "no peak"),

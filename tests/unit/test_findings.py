@@ -317,7 +317,7 @@ def test_vision_dominated_first_token_names_a_vision_component() -> None:
     (found,) = vision_share.find(summary(timings=timed))
     assert found.gain_upper_s == pytest.approx(0.8)
     assert "sam" in found.evidence[1]
-    assert "200 ms" in found.arithmetic
+    assert "800 ms; prefill stays" in found.arithmetic
     assert vision_share.find(summary(timings=timings(vision=0.3, prefill=0.7, decode=1.0))) == []
     assert vision_share.find(summary(timings=timings(prefill=0.7, decode=1.0))) == []
 

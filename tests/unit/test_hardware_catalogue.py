@@ -374,3 +374,12 @@ def test_bad_user_files_name_the_problem(tmp_path: Path, text: str, complaint: s
 def test_missing_user_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_catalogue(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"), [("RTX5090", "NVIDIA GeForce RTX 5090"), ("rtx 4O90", "NVIDIA GeForce RTX 4090")]
+)
+def test_nearest_names_are_near(typed: str, first: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_catalogue().named(typed)
+    assert first in (caught.value.hint or "").split("; or")[0]

@@ -91,11 +91,11 @@ def module_floors(static: Static, hardware: Hardware, dtype: str | None) -> list
 
 def _graded(floor: Floor, measured: Stat | None) -> Prediction:
     if measured is None or floor.seconds <= 0:
-        return Prediction(floor.seconds, floor.bound, None, floor.arithmetic)
+        return Prediction(floor.seconds, floor.bound, None, floor.arithmetic, floor.flops, floor.moved_bytes)
     # The work is a mean over the samples, so it is compared with their mean time.
     ratio = measured.mean / floor.seconds
-    text = f"{floor.arithmetic}; measured {units.seconds(measured.mean)} = {units.number(ratio)} × the floor"
-    return Prediction(floor.seconds, floor.bound, ratio, text)
+    text = f"{floor.arithmetic}; measured {units.seconds(measured.mean)} (mean) = {units.number(ratio)} × the floor"
+    return Prediction(floor.seconds, floor.bound, ratio, text, floor.flops, floor.moved_bytes)
 
 
 def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
@@ -109,9 +109,12 @@ def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
         first.compute_s + second.compute_s,
         first.memory_s + second.memory_s,
         f"vision {first.arithmetic} + prefill {second.arithmetic}",
+        first.flops + second.flops,
+        first.moved_bytes + second.moved_bytes,
     )
 
 
 def _repeated(step: Floor, steps: float) -> Floor:
     text = f"{units.count(steps)} steps × {step.arithmetic}"
-    return Floor(step.seconds * steps, step.bound, step.compute_s * steps, step.memory_s * steps, text)
+    times = (step.seconds * steps, step.bound, step.compute_s * steps, step.memory_s * steps)
+    return Floor(*times, text, step.flops * steps, step.moved_bytes * steps)

@@ -90,6 +90,8 @@ class Floor:
     memory_s: float
     arithmetic: str
     """Both times, spelled out."""
+    flops: float = 0.0
+    moved_bytes: float = 0.0
 
 
 def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
@@ -144,7 +146,7 @@ def floor_time(flops: float, moved_bytes: float, peak: Ceiling, bandwidth: Ceili
         f"max({units.flops(flops)} ÷ {units.flops_per_s(peak.value)} = {units.seconds(compute_s)}, "
         f"{units.size(moved_bytes)} ÷ {units.bytes_per_s(bandwidth.value)} = {units.seconds(memory_s)})"
     )
-    return Floor(max(compute_s, memory_s), bound, compute_s, memory_s, arithmetic)
+    return Floor(max(compute_s, memory_s), bound, compute_s, memory_s, arithmetic, flops, moved_bytes)
 
 
 def phase_floor(phase: StaticPhase, limits: Limits) -> Floor | None:

@@ -120,7 +120,7 @@ def summarise_totals(
     facts = _facts_of_rows(rows, source or found.source)
     facts.warnings += [
         *found.warnings,
-        "a summary table has no time axis: no budget, no gaps, no device-busy time",
+        "a summary table has no time axis: no budget, no gaps, and device-busy time only as an upper bound",
     ]
     if found.copies:
         facts.metrics["copy_s"] = sum(one.total_ns for one in found.copies) / _NS

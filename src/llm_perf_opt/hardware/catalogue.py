@@ -79,14 +79,20 @@ class Catalogue:
         )
 
     def _suggestion(self, wanted: str) -> str:
-        close = difflib.get_close_matches(
-            wanted.casefold(), [n.casefold() for n in self.names()], n=3, cutoff=0.3
-        )
-        by_key = {name.casefold(): name for name in self.names()}
         # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
-        nearest = list(dict.fromkeys(partial + [by_key[key] for key in close]))[:4]
-        return "the nearest are: " + ", ".join(nearest) if nearest else "see docs/hardware.md for the names"
+        plain = _compact(wanted)
+        close = sorted(
+            self.names(),
+            key=lambda name: -difflib.SequenceMatcher(None, plain, _compact(name), autojunk=False).ratio(),
+        )
+        nearest = list(dict.fromkeys([*partial, *close]))[:4]
+        return "the nearest are: " + ", ".join(nearest)
+
+
+def _compact(name: str) -> str:
+    """A name without what all share, so that letters and digits of the model decide."""
+    return re.sub(r"\b(nvidia|amd|geforce|instinct)\b|\W", "", name.casefold())
 
 
 def _memory_mismatch(device: Device, memory_bytes: float | None) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt import units
+from llm_perf_opt.analysis.roofline import must_move_bytes
 from llm_perf_opt.reporting.charts_bars import Bar, Segment, StackedRow, bars, stacked_bars
 from llm_perf_opt.reporting.charts_lines import Level, Line, Marker, histogram, line_chart
 from llm_perf_opt.reporting.charts_roofline import Roof, RooflinePoint, roofline
@@ -148,14 +149,15 @@ def phase_roofline(
     points = []
     for name in _in_phase_order(list(static.phases)):
         phase, graded = static.phases[name], predictions.get(name)
-        moved = (phase.weight_bytes or 0.0) + (phase.kv_bytes or 0.0)
-        if not phase.flops or not moved:
+        # A measured prefill may hold the vision encoder: its prediction knows what it is the floor of.
+        work = graded.flops if graded is not None and graded.flops else phase.flops
+        moved = graded.bytes if graded is not None and graded.bytes else must_move_bytes(phase)
+        if not work or not moved:
             continue
         speed = None
-        if graded is not None and graded.error_ratio:
-            # ``decode`` may cover many steps, but its ratio to the floor is that of one step.
-            speed = _roof_height(phase.flops, moved, hardware, dtype) / graded.error_ratio
-        points.append(RooflinePoint(name, phase.flops / moved, speed, group=name))
+        if graded is not None and graded.error_ratio and graded.flops:
+            speed = graded.flops / (graded.floor_s * graded.error_ratio)
+        points.append(RooflinePoint(name, work / moved, speed, group=name))
     compute, memory = _roofs(hardware, dtype)
     return roofline(
         title,
@@ -165,13 +167,6 @@ def phase_roofline(
         x_label="Arithmetic intensity (FLOP per byte of weights and KV cache)",
         focusable=focusable,
     )
-
-
-def _roof_height(flops: float, moved: float, hardware: Hardware, dtype: str) -> float:
-    peak = hardware.peak_flops_per_s.get(dtype)
-    if peak is None or hardware.bandwidth_bytes_per_s is None:
-        return 0.0
-    return min(peak.dense, flops / moved * hardware.bandwidth_bytes_per_s)
 
 
 def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:

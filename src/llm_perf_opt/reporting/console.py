@@ -13,7 +13,7 @@ from llm_perf_opt.summary.model import Summary
 _WIDTH = 79
 _BAR_WIDTH = 30
 _MOST_STAGES = 3
-_MOST_NOTES = 3
+_MOST_NOTES = 2
 
 
 def console_summary(summary: Summary, report: Path) -> str:
@@ -23,6 +23,7 @@ def console_summary(summary: Summary, report: Path) -> str:
         *_stage_lines(summary),
         *_time_lines(summary),
         *_numbers(summary),
+        *_work_lines(summary),
         *_verdicts(summary),
         *_first_finding(summary),
         *_notes(summary),
@@ -95,6 +96,28 @@ def _numbers(summary: Summary) -> list[str]:
     return _wrapped(shown, "") if shown else []
 
 
+def _work_lines(summary: Summary) -> list[str]:
+    """What the model must do, where nothing was measured: the answer of a static run."""
+    static = summary.static
+    if static is None or summary.wall_clock is not None:
+        return []
+    lines = ["what the model must do (one batch; decode: one step)"]
+    for name in sorted(static.phases, key=phase_rank):
+        phase, floor = static.phases[name], summary.predictions.get("tpot" if name == "decode" else name)
+        work = units.flops(phase.flops) if phase.flops is not None else "not counted"
+        read = (
+            f", reads {units.size(phase.weight_bytes)} of weights" if phase.weight_bytes is not None else ""
+        )
+        least = f", at best {units.seconds(floor.floor_s)} here" if floor is not None else ""
+        lines.extend(_wrapped(f"{name:<8} {work}{read}{least}"))
+    needed = static.resident_bytes.get("total")
+    lines += [f"  memory   {units.size(needed)}"] if needed else []
+    if summary.what_if:
+        names = {row.device for row in summary.what_if}
+        lines.append(f"  floors on {len(names)} devices are in the report")
+    return lines
+
+
 def _verdicts(summary: Summary) -> list[str]:
     said = [
         f"{phase_name(phase)}: {BOUND_NAMES[summary.verdicts[phase].bound]}"
@@ -111,7 +134,7 @@ def _first_finding(summary: Summary) -> list[str]:
 
 
 def _notes(summary: Summary) -> list[str]:
-    lines = [line for note in summary.notes[:_MOST_NOTES] for line in _wrapped(f"note: {note}", "", most=1)]
+    lines = [line for note in summary.notes[:_MOST_NOTES] for line in _wrapped(f"note: {note}", "", most=2)]
     if len(summary.notes) > _MOST_NOTES:
         lines.append(f"and {len(summary.notes) - _MOST_NOTES} more notes in the report")
     return lines

@@ -10,7 +10,10 @@ from llm_perf_opt.reporting.tables import Column, Row, Table, code, columns, num
 from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
 from llm_perf_opt.summary.model import LedgerRow, Operator, Summary
 
-DECODE_ROWS = "Rows of decode are one step: one new token per sequence."
+DECODE_ROWS = (
+    "Rows of decode are one step: one new token per sequence. Floors of modules count their weights;"
+    " the floor of a phase also counts the KV cache."
+)
 
 
 def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:

@@ -49,7 +49,9 @@ def time_table(summary: Summary) -> Table:
         *_components(timings, "vision"),
         *_stat("prefill", timings.prefill_s),
         *_components(timings, "prefill"),
-        *_stat("time to first token (TTFT)", timings.ttft_s),
+        *_stat(
+            f"time to first token (TTFT{': vision + prefill' if timings.vision_s else ''})", timings.ttft_s
+        ),
         *_stat("decode", timings.decode_s),
         *_components(timings, "decode"),
         *_stat("time per output token (TPOT)", timings.tpot_s),
@@ -137,7 +139,11 @@ def static_table(summary: Summary) -> Table:
         for name, p in phases.items()
     ]
     return simple(
-        columns("phase", "FLOPs#", "weights read#", "KV cache#", "activations#", "intensity#"), rows
+        [
+            *columns("phase", "FLOPs#", "weights read#", "KV cache#", "activations#"),
+            Column("intensity", True, "FLOPs per byte of weights, KV cache and activations"),
+        ],
+        rows,
     )
 
 

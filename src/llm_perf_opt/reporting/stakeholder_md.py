@@ -66,7 +66,9 @@ def _what(summary: Summary) -> str:
 def _speed(summary: Summary) -> str:
     timings = summary.timings
     rows = [
-        _speed_row(summary, "Time until the first word appears", timings.ttft_s, "ttft"),
+        _speed_row(
+            summary, "Time until the first word appears, once the input is prepared", timings.ttft_s, "ttft"
+        ),
         _speed_row(summary, "Time for each further piece of text (about a word)", timings.tpot_s, "tpot"),
         _speed_row(summary, "Pieces of text per second", timings.tokens_per_s, None),
     ]

@@ -121,7 +121,9 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             summary.static is not None,
             "FLOPs and bytes",
-            "counted from the model's operators at the shapes of this run; a multiply-add is two FLOPs",
+            "counted from the model's operators"
+            + (" at the shapes of this run" if summary.wall_clock is not None and summary.stages else "")
+            + "; a multiply-add is two FLOPs",
             sources.get("static", ""),
         ),
         (
@@ -151,7 +153,9 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             any(use.device_busy_ratio is not None for use in summary.utilisation.values()),
             "device busy",
-            "union of all device activity ÷ wall-clock",
+            "union of all device activity ÷ wall-clock"
+            if summary.budget
+            else "sum of all kernel and copy times ÷ wall-clock: streams that overlap count twice, so an upper bound",
             sources.get("nsys") or sources.get("trace", ""),
         ),
         (
@@ -205,6 +209,7 @@ _LIMITS_NEED = (
     f"{_STATIC_NEED}, and known hardware limits (`hardware.device`, `--device`); for kernels, Nsight Compute "
     "counters (`pipeline.ncu.enable=true`, `--ncu DIR`)"
 )
+_PEAK_NEED = "a peak of this data type and the memory bandwidth of the device (`hardware.device`, `--device`, `model.dtype`)"
 _CLOCK_NEED = "wall-clock timings: `llm-perf-opt run`, or `llm-perf-opt ingest --timings FILE`"
 _TRACE_NEED = "a torch profile: `pipeline.torch_profiler.enable=true`, or `llm-perf-opt ingest --trace FILE`"
 
@@ -216,7 +221,11 @@ def missing_sections(summary: Summary) -> list[tuple[str, str]]:
         (not summary.budget, "wall-clock budget", TIMELINE_NEED),
         (not summary.timeline.get("lanes"), "timeline of one decode step", TIMELINE_NEED),
         (not summary.kernels, "kernels", TIMELINE_NEED),
-        (not summary.predictions and not _kernel_counters(summary), "roofline", _LIMITS_NEED),
+        (
+            not summary.predictions and not _kernel_counters(summary),
+            "roofline",
+            _LIMITS_NEED if summary.static is None else _PEAK_NEED,
+        ),
         (not summary.ledger, "module ledger", _STATIC_NEED),
         (not summary.what_if, "what-if on other devices", _STATIC_NEED),
         (not summary.operators, "operators", _TRACE_NEED),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from llm_perf_opt import units
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.module_times import split_by_shares
@@ -143,6 +144,7 @@ def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype
             decode_steps=steps,
             prefill_includes_vision=nested,
         )
+        _note_if_it_does_not_fit(summary)
         if not summary.predictions:
             summary.notes.extend(
                 reason
@@ -175,6 +177,16 @@ def _note_impossible(summary: Summary) -> None:
         )
         summary.notes.append(
             f"Utilisation above 100 % in {', '.join(beaten)}: the ceiling is too low, probably because {cause}."
+        )
+
+
+def _note_if_it_does_not_fit(summary: Summary) -> None:
+    needed = summary.static.resident_bytes.get("total", 0.0) if summary.static is not None else 0.0
+    there = summary.hardware.memory_bytes
+    if there is not None and needed > there and summary.predictions:
+        summary.notes.append(
+            f"The model needs {units.size(needed)} of memory, and {summary.hardware.name or 'the device'} has"
+            f" {units.size(there)}: its floors are those of a device with enough memory."
         )
 
 
@@ -278,7 +290,7 @@ def _workload(
 
 def _wall_clock(request: Request, notes: list[str]) -> WallClock | None:
     if request.sources.timings is None:
-        notes.append("No wall-clock timings: phases are not timed, and MFU and MBU cannot be made.")
+        notes.append("No wall-clock timings: phases are not timed, so there is no MFU and no MBU.")
         return None
     try:
         return load_timings(request.sources.timings)

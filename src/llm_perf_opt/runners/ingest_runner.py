@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llm_perf_opt.errors import ConfigError, ToolError
 from llm_perf_opt.files import explain_os_errors
+from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.logs import Verbosity, console_logging
 from llm_perf_opt.runners.assemble import Request, assemble
 from llm_perf_opt.runners.finish import print_result, save_and_render
@@ -40,15 +41,20 @@ def ingest(options: argparse.Namespace) -> int:
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
     began = datetime.now(UTC)
-    with explain_os_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    sources.nsys = tuple(_exported(path, out) for path in sources.nsys)
     command = [
         "llm-perf-opt",
         "ingest",
         *(f"--{kind}={path}" for kind, path in sources.shown().items()),
+        *(
+            f"--{name}={value}"
+            for name in ("device", "dtype", "catalogue")
+            if (value := getattr(options, name))
+        ),
         f"--out={out}",
     ]
+    if options.device:  # a misspelt name is found before any work
+        load_catalogue(options.catalogue).named(options.device)
+    sources.nsys = tuple(_exported(path, out) for path in sources.nsys)
     summary = assemble(
         Request(
             run=RunInfo(
@@ -65,6 +71,8 @@ def ingest(options: argparse.Namespace) -> int:
             strict=True,
         )
     )
+    with explain_os_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
     report = save_and_render(summary, out)
     write_capture_tables(summary, sources, out)

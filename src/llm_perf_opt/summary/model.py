@@ -297,7 +297,7 @@ class Static:
     components: dict[str, dict[str, float]] = field(default_factory=dict)
     """Component label → phase → FLOPs."""
     resident_bytes: dict[str, float] = field(default_factory=dict)
-    """What must be in memory: ``weights``, ``kv_cache``, …"""
+    """What must be in memory: ``weights``, ``kv_cache``, ``activations``, and their ``total``."""
     source: str | None = None
     """File the numbers come from."""
     scaling: Scaling | None = None
@@ -316,6 +316,10 @@ class Prediction:
     """Measured ÷ floor; ``None`` when nothing was measured."""
     arithmetic: str = ""
     """The floor, spelled out."""
+    flops: float | None = None
+    """The work it is the floor of."""
+    bytes: float | None = None
+    """Weights and cache that work must move."""
 
 
 @dataclass(slots=True)

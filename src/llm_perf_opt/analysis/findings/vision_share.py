@@ -35,7 +35,7 @@ def find(summary: Summary) -> list[Finding]:
             phase="vision",
             evidence=[*evidence, *sources(summary, "timings")],
             gain_upper_s=gain,
-            arithmetic=f"without any vision time the first token would come after {units.seconds(first.median - gain)}",
+            arithmetic=f"the whole of vision, {units.seconds(gain)}; prefill stays",
             advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several pages, or compile the encoder.",
             confidence="high",
         )

@@ -195,11 +195,15 @@
   }
 
   // --- paper shows what is folded on the screen -------------------------------------------------------------
-  let folded = [];
+  let folded = [], hidden = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];
     for (const each of folded) each.open = true;
-    for (const row of document.querySelectorAll("table.tree tr[data-key]")) row.hidden = false;
+    hidden = [...document.querySelectorAll("table.tree tr[data-key][hidden]")];
+    for (const row of hidden) row.hidden = false;
   });
-  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+  addEventListener("afterprint", () => {
+    for (const each of folded) each.open = false;
+    for (const row of hidden) row.hidden = true;
+  });
 })();
