@@ -55,6 +55,10 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
     )
     shown = [row for row in comparison.metrics if not row.name.startswith("component.")]
     lines.extend(["", *_aligned(tables.metric_table(shown))])
+    if any(row.blocks for row in shown):
+        lines.append(
+            "  A, B: means over the samples both share; change: robust estimate over blocks, not their quotient"
+        )
     moved = sorted(comparison.families, key=lambda row: -abs((row.b_s or 0.0) - (row.a_s or 0.0)))[:most]
     if moved:
         lines.extend(["", "kernel families that changed most", *_aligned(tables.family_table(moved))])
