@@ -60,7 +60,7 @@ def what_if(
     dtype: str | None,
     focus: Iterable[str] | None = None,
     batch_sizes: Sequence[int] = _BATCHES,
-    dtypes: Sequence[str] = ("float8", "float4"),
+    dtypes: Sequence[str] = ("bfloat16", "float8", "float4"),
     context_factors: Sequence[int] = _CONTEXT_FACTORS,
 ) -> list[WhatIf]:
     """Return the run's own point on every device, and variations of it on the devices in ``focus``."""

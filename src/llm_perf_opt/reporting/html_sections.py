@@ -32,7 +32,13 @@ from llm_perf_opt.reporting.html_blocks import (
     text_block,
 )
 from llm_perf_opt.reporting.tables import Table
-from llm_perf_opt.reporting.wording import BOUND_NAMES, hardware_text, missing_sections, phase_name
+from llm_perf_opt.reporting.wording import (
+    BOUND_NAMES,
+    hardware_text,
+    missing_sections,
+    phase_name,
+    shapes_text,
+)
 from llm_perf_opt.summary.model import Summary
 
 __all__ = ["Block", "Section", "sections_of"]
@@ -176,6 +182,7 @@ def _model(summary: Summary) -> list[Block]:
             f"{units.count(static.params.total)} parameters ({parts})"
             + (f", {units.count(active)} active per token" if active is not None else "")
             + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
+            + shapes_text(static)
         ),
         table_block(static_table(summary), "model"),
         *([chart_block(charts.component_chart(static))] if static.components else []),

@@ -25,6 +25,7 @@ from llm_perf_opt.reporting.wording import (
     phase_name,
     phase_rank,
     sentence,
+    shapes_text,
     title_of,
     why,
     workload_facts,
@@ -144,7 +145,8 @@ def _static(summary: Summary) -> list[str]:
     return [
         f"{units.count(static.params.total)} parameters ({params})"
         + (f", {units.count(active)} active per token" if active is not None else "")
-        + f". KV cache {units.size(static.kv_bytes_per_token)} per token.",
+        + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
+        + shapes_text(static),
         render_table(static_table(summary)),
         f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; without a formula: {uncounted}.",
         f"How it was counted:\n\n{conventions}" if conventions else "",

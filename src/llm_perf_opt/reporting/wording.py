@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt import units
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
-from llm_perf_opt.summary.model import Finding, Hardware, Summary, Verdict
+from llm_perf_opt.summary.model import Finding, Hardware, Static, Summary, Verdict
 
 PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
 PHASE_NAMES = {
@@ -77,6 +77,17 @@ def gain_text(finding: Finding) -> str:
     if finding.gain_share_ratio is not None and finding.gain_of:
         return f"{text}, {units.percent(finding.gain_share_ratio)} of {finding.gain_of}"
     return f"{text} per sample"
+
+
+def shapes_text(static: Static) -> str:
+    """Say at which shapes the work was counted; empty when the static model does not tell."""
+    at = static.scaling
+    if at is None:
+        return ""
+    return (
+        f" Counted for a batch of {at.batch_size:g}, a prompt of {round(at.prompt_tokens):,} tokens,"
+        f" and one decode step after {round(at.context_tokens):,} cached positions."
+    )
 
 
 def hardware_text(hardware: Hardware) -> str:

@@ -257,10 +257,12 @@ def _explain(
 
         summary.vendor_rules = vendor_rules(summary, captures.ncu_facts, captures.ncu_matches)
     if summary.static is not None and dtype is not None:
-        from llm_perf_opt.analysis.what_if import what_if
+        from llm_perf_opt.analysis.what_if import FOCUS, what_if
         from llm_perf_opt.hardware.catalogue import load_catalogue
 
-        summary.what_if = what_if(summary.static, load_catalogue(catalogue), dtype=dtype)
+        known = load_catalogue(catalogue)
+        focus = [*FOCUS, *(device.name for device in known.devices if device.origin == "user")]
+        summary.what_if = what_if(summary.static, known, dtype=dtype, focus=focus)
 
 
 def _workload(
