@@ -67,7 +67,11 @@ def _split_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _profile_parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, usage=PROFILE_USAGE, description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage=PROFILE_USAGE,
+        description="Profile chosen kernels of any program with Nsight Compute, without the pipeline.",
+    )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--kernel-regex", metavar="REGEX", help="profile kernels whose name matches")
     chosen.add_argument(

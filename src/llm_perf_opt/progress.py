@@ -43,6 +43,8 @@ class _LogTask:
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
         self._done += steps
+        if self._total is None and note is None:
+            return  # nothing to count and nothing to say; the next line tells that it is over
         place = f"{self._done}/{self._total}" if self._total else str(self._done)
         LOGGER.info("%s: %s%s", self._title, place, f" ({note})" if note else "")
 

@@ -331,22 +331,3 @@ def test_captures_of_one_range_each_add_up() -> None:
     )  # a phase seen again replaces, it does not add
     assert captures.metrics["kernel_time_s"] == 6.0
     assert captures.metrics["copy_s"] == 4.0
-
-
-def test_a_model_that_does_not_fit_is_said_to() -> None:
-    from llm_perf_opt.runners.assemble import _note_if_it_does_not_fit
-    from llm_perf_opt.summary.model import Hardware, Prediction
-    from tests.unit.summaries import static, summary
-
-    model = static()
-    model.resident_bytes = {"weights": 40 * 2.0**30, "kv_cache": 2.0**30, "total": 41 * 2.0**30}
-    card = Hardware("Card", "gpu", {}, None, "catalogue", memory_bytes=32 * 2.0**30)
-    data = summary(static=model, hardware=card, predictions={"tpot": Prediction(0.1, "memory", None)})
-    _note_if_it_does_not_fit(data)
-    assert data.notes == [
-        "The model needs 41.0 GiB of memory, and Card has 32.0 GiB: its floors are those of a device with enough memory."
-    ]
-    card.memory_bytes = 48 * 2.0**30
-    data.notes.clear()
-    _note_if_it_does_not_fit(data)
-    assert data.notes == []

@@ -170,8 +170,8 @@ def _parameters(summary: Summary) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
     return None if value is None else str(value)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from llm_perf_opt import units
+from llm_perf_opt.analysis.cautions import cautions
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.module_times import split_by_shares
@@ -144,14 +144,13 @@ def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype
             decode_steps=steps,
             prefill_includes_vision=nested,
         )
-        _note_if_it_does_not_fit(summary)
         if not summary.predictions:
             summary.notes.extend(
                 reason
                 for reason in missing_reasons(summary.static, summary.hardware, dtype)
                 if reason not in summary.notes
             )
-    _note_impossible(summary)
+    summary.notes.extend(cautions(summary))
     for phase, ratio in captures.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
     _busy_from_totals(summary, captures)
@@ -160,34 +159,6 @@ def _relate(summary: Summary, clock: WallClock | None, captures: Captures, dtype
         kernel_time_classified_ratio=captures.kernel_time_classified_ratio,
         flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
     )
-
-
-def _note_impossible(summary: Summary) -> None:
-    """Say so when a phase beats its ceiling: then the ceiling is wrong, not the phase fast."""
-    beaten = [
-        phase
-        for phase, use in summary.utilisation.items()
-        if max(use.mfu_ratio or 0.0, use.mbu_ratio or 0.0) > 1.0
-    ]
-    if beaten:
-        cause = (
-            "the machine was busy while it was probed"
-            if summary.hardware.source == "probe"
-            else "the device or data type is not the one assumed"
-        )
-        summary.notes.append(
-            f"Utilisation above 100 % in {', '.join(beaten)}: the ceiling is too low, probably because {cause}."
-        )
-
-
-def _note_if_it_does_not_fit(summary: Summary) -> None:
-    needed = summary.static.resident_bytes.get("total", 0.0) if summary.static is not None else 0.0
-    there = summary.hardware.memory_bytes
-    if there is not None and needed > there and summary.predictions:
-        summary.notes.append(
-            f"The model needs {units.size(needed)} of memory, and {summary.hardware.name or 'the device'} has"
-            f" {units.size(there)}: its floors are those of a device with enough memory."
-        )
 
 
 def _busy_from_totals(summary: Summary, captures: Captures) -> None:

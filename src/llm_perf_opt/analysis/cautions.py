@@ -1,0 +1,59 @@
+"""What a reader must know before believing a summary's ratios: work, time and limits that do not belong together."""
+
+from __future__ import annotations
+
+from llm_perf_opt import units
+from llm_perf_opt.summary.model import Summary
+
+_OTHER_SHAPES = 0.05
+"""Relative difference of prompt lengths from which work and times are not of the same requests."""
+
+
+def cautions(summary: Summary) -> list[str]:
+    """Return every caution that applies, as sentences for the top of a report."""
+    found = (_beaten_ceiling(summary), _does_not_fit(summary), _other_shapes(summary))
+    return [sentence for sentence in found if sentence is not None]
+
+
+def _beaten_ceiling(summary: Summary) -> str | None:
+    """A phase that beats its ceiling is not fast: the ceiling is wrong."""
+    beaten = [
+        phase
+        for phase, use in summary.utilisation.items()
+        if max(use.mfu_ratio or 0.0, use.mbu_ratio or 0.0) > 1.0
+    ]
+    if not beaten:
+        return None
+    cause = (
+        "the machine was busy while it was probed"
+        if summary.hardware.source == "probe"
+        else "the device or data type is not the one assumed"
+    )
+    return (
+        f"Utilisation above 100 % in {', '.join(beaten)}: the ceiling is too low, probably because {cause}."
+    )
+
+
+def _does_not_fit(summary: Summary) -> str | None:
+    needed = summary.static.resident_bytes.get("total", 0.0) if summary.static is not None else 0.0
+    there = summary.hardware.memory_bytes
+    if there is None or needed <= there or not summary.predictions:
+        return None
+    return (
+        f"The model needs {units.size(needed)} of memory, and {summary.hardware.name or 'the device'} has"
+        f" {units.size(there)}: its floors are those of a device with enough memory."
+    )
+
+
+def _other_shapes(summary: Summary) -> str | None:
+    """A static model from another run may be of other shapes than the timings."""
+    counted = summary.static.scaling if summary.static is not None else None
+    measured = summary.workload.prompt_tokens
+    if counted is None or not measured or summary.timings.prefill_s is None:
+        return None
+    if abs(counted.prompt_tokens / measured - 1) <= _OTHER_SHAPES:
+        return None
+    return (
+        f"The work was counted at a prompt of {counted.prompt_tokens:,.0f} tokens, the times are of prompts of"
+        f" {measured:,.0f}: utilisation and floors mix the two."
+    )
