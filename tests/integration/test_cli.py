@@ -306,3 +306,25 @@ def test_overrides_that_cannot_be_meant_are_one_message(
     assert "Traceback" not in done.stderr
     assert "=null" not in done.stderr or "artifacts" not in done.stderr
     assert files_below(tmp_path) == []
+
+
+def test_a_mistyped_switch_of_run_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    done = cli("run", "--pln", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'--pln' is not an option of run" in done.stderr
+    assert "did you mean --plan?" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hydras_switches_may_stand_in_any_order(tmp_path: Path) -> None:
+    done = cli("run", "--cfg", "job", "--resolve", "run.repeats=9", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "repeats: 9" in done.stdout
+
+
+def test_ingest_leaves_nothing_behind_for_a_misspelt_device(tmp_path: Path) -> None:
+    (tmp_path / "wall.json").write_text('{"samples": 1, "new_tokens": 2, "prefill_s": 0.1, "decode_s": 0.1}')
+    done = cli("ingest", "--timings", "wall.json", "--device", "RTX 5900", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "NVIDIA GeForce RTX 5090" in done.stderr
+    assert not (tmp_path / "out").exists()

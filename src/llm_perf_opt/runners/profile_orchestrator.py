@@ -6,6 +6,7 @@ switches (``--multirun``, ``--config-dir``, ``--cfg job``, ``--info``, completio
 
 from __future__ import annotations
 
+import difflib
 import logging
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ _HYDRA_ONLY = frozenset(
 _MULTIRUN = ("--multirun", "-m")
 _WITH_VALUE = frozenset(
     {
+        "--cfg",
+        "-c",
         "--config-dir",
         "-cd",
         "--config-name",
@@ -36,6 +39,8 @@ _WITH_VALUE = frozenset(
         "--experimental-rerun",
     }
 )
+_OURS = ("--plan", "--json", "--quiet", "-q", "--verbose", "-v")
+_KNOWN = frozenset({*_OURS, *_HYDRA_ONLY, *_MULTIRUN, *_WITH_VALUE, "--run", "-r", "--resolve"})
 
 
 @dataclass(slots=True)
@@ -75,6 +80,12 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
 
 
 def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Any) -> None:
+    if name not in _KNOWN:
+        near = difflib.get_close_matches(name, sorted(_KNOWN), n=1)
+        raise ConfigError(
+            f"'{name}' is not an option of run",
+            hint=f"did you mean {near[0]}?" if near else "see llm-perf-opt run --help",
+        )
     parsed.hydra_only |= name in _HYDRA_ONLY
     parsed.multirun |= name in _MULTIRUN
     parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
