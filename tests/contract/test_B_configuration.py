@@ -266,3 +266,28 @@ def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
         "run.device=cpu", "hardware.device=RTX 5090", "pipeline.torch_profiler.enable=false"
     )
     assert static_only.hardware.device == "RTX 5090"
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint", "fix"),
+    [
+        ("pipeline=x", "pipeline='x' replaces a whole section", "pipeline.KEY=VALUE"),
+        ("pipeline=null", "pipeline=null replaces a whole section", "pipeline.KEY=VALUE"),
+        ("pipeline.nsys=5", "pipeline.nsys=5 replaces a whole section", "pipeline.nsys.KEY=VALUE"),
+        ("model=null", "model=null names no preset", "llama_tiny"),
+        ("model=3", "model=3 names no preset", "llama_tiny"),
+        ("model=", "model= names no preset", "llama_tiny"),
+        ("dataset=3.5", "dataset=3.5 names no preset", "omnidocbench"),
+        (
+            "model=deepseek_ocrr",
+            "there is no preset 'deepseek_ocrr' of model",
+            "did you mean model=deepseek_ocr?",
+        ),
+        ("foo", "'foo' is not an override", "key=value"),
+    ],
+)
+def test_whole_sections_and_presets_that_cannot_be_meant(override: str, complaint: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(override)
+    assert complaint in caught.value.message
+    assert fix in (caught.value.hint or "")

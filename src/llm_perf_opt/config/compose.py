@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 import re
@@ -31,6 +32,9 @@ LOGGER = logging.getLogger("llm_perf_opt.config")
 
 _FREE_FORM = ("model.arch", "pipeline.torch_profiler.output.extra", "pipeline.direct_inference.output.extra")
 """Subtrees whose keys belong to an adapter, which checks them itself."""
+
+_NO_PRESET = re.compile(r"null|true|false|\{\}|[-+.\deE]*", re.IGNORECASE)
+"""Values that cannot name a preset: nothing, a truth value, a number."""
 
 _PATH_KEYS = (
     "model.path",
@@ -75,10 +79,16 @@ def compose_raw(
 
 
 def _refuse_nameless(overrides: Sequence[str]) -> None:
-    """Hydra takes ``=3`` for a group without a name and fails with a traceback."""
+    """Hydra takes ``=3`` for a group without a name and ``model=null`` for no preset: both end in a traceback."""
     for item in overrides:
-        if not item.partition("=")[0].strip("+~ "):
+        key, _, value = item.partition("=")
+        if not key.strip("+~ "):
             raise ConfigError(f"'{item}' is not an override: it names no key", hint="give key=value")
+        if _NO_PRESET.fullmatch(value.strip()) and (CONF_DIR / key.strip("+ ")).is_dir():
+            presets = sorted(path.stem for path in (CONF_DIR / key.strip("+ ")).glob("*.yaml"))
+            raise ConfigError(
+                f"{item} names no preset", hint=f"the presets are: {', '.join(presets)}", key=key.strip("+ ")
+            )
 
 
 def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> AppConfig:
@@ -101,22 +111,31 @@ def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | 
 
 
 def _to_objects(raw: DictConfig) -> AppConfig:
-    sections: dict[str, Any] = {name: _object(cls, raw[name]) for name, cls in SECTIONS.items()}
-    pipeline = {name: _object(kind.config_type, raw.pipeline[name]) for name, kind in stage_types().items()}
-    workload = _object(WorkloadCommandConfig, raw.pipeline.workload)
+    sections: dict[str, Any] = {name: _object(cls, raw[name], name) for name, cls in SECTIONS.items()}
+    if not isinstance(raw.pipeline, DictConfig):
+        raise _replaced("pipeline", raw.pipeline)
+    pipeline = {
+        name: _object(kind.config_type, raw.pipeline[name], f"pipeline.{name}")
+        for name, kind in stage_types().items()
+    }
+    workload = _object(WorkloadCommandConfig, raw.pipeline.workload, "pipeline.workload")
     return AppConfig(**sections, workload_command=workload, pipeline=pipeline)
 
 
-def _object(cls: type, node: DictConfig) -> Any:
+def _object(cls: type, node: DictConfig, key: str) -> Any:
     # Converted in place rather than merged into a fresh node: a second merge would resolve values twice, and a
     # literal ``${`` in a prompt would be taken for an interpolation.
     found = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
     if not isinstance(found, cls):
-        raise ConfigError(
-            f"a whole section ({cls.__name__}) was replaced by a value of type {type(found).__name__}",
-            hint="set the keys inside it: section.key=value",
-        )
+        raise _replaced(key, found)
     return found
+
+
+def _replaced(key: str, value: Any) -> ConfigError:
+    shown = "null" if value is None else repr(value)
+    return ConfigError(
+        f"{key}={shown} replaces a whole section", hint=f"set the keys inside it: {key}.KEY=VALUE", key=key
+    )
 
 
 def _absolute_paths(raw: DictConfig, cwd: Path) -> None:
@@ -211,7 +230,10 @@ def explain(error: Exception) -> ConfigError:
         )
     if key:
         return ConfigError(f"{key}: {text}", hint=_current_type_hint(key), key=key)
-    return ConfigError(_with_choices(str(error), text))
+    bare = re.fullmatch(r"Error parsing override '([^'=]*)'", text)
+    if bare:
+        return ConfigError(f"'{bare.group(1)}' is not an override", hint="give key=value")
+    return _unknown_preset(str(error)) or ConfigError(_readable(str(error), text))
 
 
 def _key_of(error: Exception, cause: BaseException) -> str | None:
@@ -229,11 +251,30 @@ def _current_type_hint(key: str) -> str:
     if isinstance(section, DictConfig) and OmegaConf.is_missing(section, name):
         return f"see what {key} is now with: llm-perf-opt run --cfg job"
     default = OmegaConf.select(schema, key, throw_on_missing=False)
+    if isinstance(default, DictConfig):
+        return f"set the keys inside it: {key}.KEY=VALUE"
     shown = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
     return f"the default is {key}={'null' if shown is None else shown}"
 
 
-def _with_choices(message: str, text: str) -> str:
-    """Keep Hydra's list of available options: it is the answer to a mistyped preset."""
+def _unknown_preset(message: str) -> ConfigError | None:
+    """Hydra's answer to a mistyped preset lists the choices: name the nearest, and show them all."""
+    found = re.search(r"Could not find '([\w./-]+)/([^/']+)'", message)
+    listed = re.search(r"Available options in '[^']*':\n((?:\s+\S+\n?)+)", message)
+    if found is None or listed is None:
+        return None
+    group, wanted = found.groups()
+    choices = [line.strip() for line in listed.group(1).splitlines() if line.startswith(("\t", " "))]
+    near = difflib.get_close_matches(wanted, choices, n=1)
+    guess = f"did you mean {group}={near[0]}? " if near else ""
+    return ConfigError(
+        f"there is no preset '{wanted}' of {group}",
+        hint=f"{guess}the presets are: {', '.join(choices)}",
+        key=group,
+    )
+
+
+def _readable(message: str, text: str) -> str:
+    """Keep all of what Hydra says of files it did not find; of the rest one line."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return "\n  ".join(lines[:30]) if "Available options" in message or "Could not find" in message else text
+    return "\n  ".join(lines[:30]) if "Could not find" in message else text
