@@ -202,50 +202,31 @@ def _trace(folder: Path, events: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_the_profilers_own_notes_tell_its_cost_and_its_steps(tmp_path: Path) -> None:
-    trace = _trace(
-        tmp_path, [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]
-    )
-    profile = {
-        "operators": [], "rank_by": "auto", "max_operators": None, "sample_ids": ["s0"], "prompt_tokens": 8,
-        "new_tokens": 4, "profiled_s": 4.8, "notes": [], "flops_by_operator": {}, "trace": "trace.json.gz",
-        "options": {"active_passes": 2},
+def _profiled(tmp_path: Path, **profile: Any) -> Summary:
+    """A run whose torch profiler left a trace of one operator and its notes on the pass."""
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}
+    operator = {
+        "name": "aten::mm", "calls": 1, "self_cpu_s": 1.0, "total_cpu_s": 1.0, "self_device_s": None,
+        "total_device_s": None,
     }  # fmt: skip
-    profile["operators"] = [
-        {
-            "name": "aten::mm",
-            "calls": 1,
-            "self_cpu_s": 1.0,
-            "total_cpu_s": 1.0,
-            "self_device_s": None,
-            "total_device_s": None,
-        }
-    ]
-    save(tmp_path, "profile.json", profile)
-    found = build(trace=trace, timings=save(tmp_path, "timings.json", document()))
+    notes = {
+        "operators": [operator], "rank_by": "auto", "max_operators": None, "sample_ids": ["s0"],
+        "prompt_tokens": 8, "notes": [], "flops_by_operator": {}, "trace": "trace.json.gz",
+    }  # fmt: skip
+    trace = _trace(tmp_path, [event])
+    save(tmp_path, "profile.json", {**notes, **profile})
+    return build(trace=trace, timings=save(tmp_path, "timings.json", document()))
+
+
+def test_the_profilers_own_notes_tell_its_cost_and_its_steps(tmp_path: Path) -> None:
+    found = _profiled(tmp_path, new_tokens=4, profiled_s=4.8, options={"active_passes": 2})
     assert found.metrics["profiled_decode_steps"] == 6.0
     assert found.metrics["profiled_over_unprofiled_ratio"] == pytest.approx(4.8 / 2 / 0.8)
     assert [finding.id for finding in found.findings] == ["profiler-pollution"]
 
 
 def test_a_profiled_pass_of_other_length_is_not_compared(tmp_path: Path) -> None:
-    trace = _trace(
-        tmp_path, [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]
-    )
-    operator = {
-        "name": "aten::mm",
-        "calls": 1,
-        "self_cpu_s": 1.0,
-        "total_cpu_s": 1.0,
-        "self_device_s": None,
-        "total_device_s": None,
-    }
-    profile = {
-        "operators": [operator], "rank_by": "auto", "max_operators": None, "sample_ids": ["s0"], "prompt_tokens": 8,
-        "new_tokens": 2, "profiled_s": 9.0, "notes": [], "flops_by_operator": {}, "trace": "trace.json.gz",
-    }  # fmt: skip
-    save(tmp_path, "profile.json", profile)
-    found = build(trace=trace, timings=save(tmp_path, "timings.json", document()))
+    found = _profiled(tmp_path, new_tokens=2, profiled_s=9.0)
     assert "profiled_over_unprofiled_ratio" not in found.metrics
 
 

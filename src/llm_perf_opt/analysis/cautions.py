@@ -15,13 +15,17 @@ def cautions(summary: Summary) -> list[str]:
     return [sentence for sentence in found if sentence is not None]
 
 
-def _beaten_ceiling(summary: Summary) -> str | None:
-    """A phase that beats its ceiling is not fast: the ceiling is wrong."""
-    beaten = [
+def beaten_ceilings(summary: Summary) -> list[str]:
+    """Return the phases that are faster than their ceiling allows: then the ceiling is wrong, not the phase fast."""
+    return [
         phase
         for phase, use in summary.utilisation.items()
-        if max(use.mfu_ratio or 0.0, use.mbu_ratio or 0.0) > 1.0
+        if any(ratio is not None and ratio > 1.0 for ratio in (use.mfu_ratio, use.mbu_ratio))
     ]
+
+
+def _beaten_ceiling(summary: Summary) -> str | None:
+    beaten = beaten_ceilings(summary)
     if not beaten:
         return None
     cause = (

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.roofline import Limits, floor_time, limits_for
+from llm_perf_opt.analysis.stats import decode_steps
 from llm_perf_opt.summary.model import Hardware, LedgerRow, Stat, Static, Timings
 
 Time = TypeVar("Time")
@@ -154,8 +155,8 @@ def _hooked_s(timings: Timings, phase: str, stat: Stat | None) -> float | None:
     """Return a component's wall-clock; timings are of all decode steps together, rows of one."""
     if stat is None or phase != "decode":
         return None if stat is None else stat.mean
-    decode, step = timings.decode_s, timings.tpot_s
-    return stat.mean * step.mean / decode.mean if decode and step and decode.mean > 0 else None
+    steps = decode_steps(timings)
+    return stat.mean / steps if steps else None
 
 
 def _of_component(

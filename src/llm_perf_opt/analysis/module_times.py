@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -33,17 +33,7 @@ def module_host_times(timeline: Timeline, attribution: Attribution) -> dict[Key,
     On a CPU this is the module's time; with a GPU it is the time the host took to queue its work. Only ranges whose
     phase is named by a range around them count: a component's own name says where it belongs, not where it ran.
     """
-    seconds = _seconds_by_path(timeline, attribution)
-    ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
-    found: dict[Key, tuple[float, int]] = {}
-    for path in range(len(attribution.meanings)):
-        label = _label(attribution, path)
-        phase = _phase_around(attribution, path)
-        if label is None or phase is None or _called_by_itself(attribution, path, label):
-            continue
-        before = found.get((label, phase), (0.0, 0))
-        found[label, phase] = (before[0] + seconds[path], before[1] + int(ranges[path]))
-    return found
+    return _module_times(attribution, _seconds_by_path(timeline, attribution))
 
 
 def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
@@ -54,8 +44,21 @@ def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key
         if not _inside_its_phase(attribution, path):
             name = attribution.phases[int(attribution.path_phase[path])]
             phases[name] = phases.get(name, 0.0) + seconds[path]
-    times = module_host_times(timeline, attribution)
+    times = _module_times(attribution, seconds)
     return {key: own / phases[key[1]] for key, (own, _calls) in times.items() if phases.get(key[1], 0.0) > 0}
+
+
+def _module_times(attribution: Attribution, seconds: Sequence[float]) -> dict[Key, tuple[float, int]]:
+    ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
+    found: dict[Key, tuple[float, int]] = {}
+    for path, own in enumerate(seconds):
+        label = _label(attribution, path)
+        phase = _phase_around(attribution, path)
+        if label is None or phase is None or _called_by_itself(attribution, path, label):
+            continue
+        before = found.get((label, phase), (0.0, 0))
+        found[label, phase] = (before[0] + own, before[1] + int(ranges[path]))
+    return found
 
 
 def split_by_shares(

@@ -90,8 +90,8 @@ class Floor:
     memory_s: float
     arithmetic: str
     """Both times, spelled out."""
-    flops: float = 0.0
-    moved_bytes: float = 0.0
+    flops: float
+    moved_bytes: float
 
 
 def limits_for(hardware: Hardware, dtype: str | None) -> Limits:

@@ -1,4 +1,4 @@
-"""Rules that are data: ordered rows in YAML files of this package."""
+"""Data that ships with the package as YAML: ordered rules, and the catalogue of devices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from importlib import resources
 from typing import Any
 
 
+def packaged_yaml(package: str, file_name: str) -> Any:
+    """Return the contents of a YAML file of a package."""
+    import yaml  # slow to import, and most callers never get here
+
+    text = resources.files(package).joinpath(file_name).read_text("utf-8")
+    # Both loaders are the safe ones; the C one is ten times faster, where it was built.
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def load_rows(file_name: str) -> list[dict[str, Any]]:
     """Return the rows of one rule file, in order."""
-    import yaml  # slow to import, and most callers never classify
-
-    text = resources.files("llm_perf_opt.analysis").joinpath(file_name).read_text("utf-8")
-    # Both loaders are the safe ones; the C one is ten times faster, where it was built.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    rows: list[dict[str, Any]] = yaml.load(text, Loader=loader)
+    rows: list[dict[str, Any]] = packaged_yaml("llm_perf_opt.analysis", file_name)
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from llm_perf_opt.summary.model import Stat
+from llm_perf_opt.summary.model import Stat, Timings
 
 
 def percentile(ordered: Sequence[float], q: float) -> float:
@@ -39,3 +39,9 @@ def mean_of(values: Sequence[float | int | None]) -> float | None:
     """Return the mean of the known values; ``None`` when there is none."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def decode_steps(timings: Timings) -> float | None:
+    """Return how many steps one sample's decode holds; ``None`` where that is not known."""
+    decode, token = timings.decode_s, timings.tpot_s
+    return decode.mean / token.mean if decode is not None and token is not None and token.mean > 0 else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from llm_perf_opt.analysis.kernel_names import short_name
 from llm_perf_opt.analysis.ncu_facts import NcuKernelFacts
 from llm_perf_opt.analysis.ncu_rules import RankedRule, ranked_rules
+from llm_perf_opt.analysis.stats import decode_steps
 from llm_perf_opt.summary.model import Summary, VendorRule
 
 WHOLE = "all"
@@ -37,16 +38,10 @@ def rank(summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str
     shares = {fact.kernel: _shares(summary, matches.get(fact.kernel, fact.kernel)) for fact in facts}
     rows = ranked_rules(facts, shares, phase_times(summary))
     # A gain in decode is per token, elsewhere per sample: compare them over a whole sample.
-    steps = decode_steps(summary)
+    steps = decode_steps(summary.timings) or 1.0
     return sorted(
         rows, key=lambda row: -(row.gain_upper_s or 0.0) * (steps if row.phase == "decode" else 1.0)
     )
-
-
-def decode_steps(summary: Summary) -> float:
-    """Return how many output tokens one sample's decode holds; 1 where that is not known."""
-    decode, token = summary.timings.decode_s, summary.timings.tpot_s
-    return decode.mean / token.mean if decode is not None and token is not None and token.mean > 0 else 1.0
 
 
 def phase_times(summary: Summary) -> dict[str, float]:

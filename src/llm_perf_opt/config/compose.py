@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import re
@@ -21,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.checks import check_config
 from llm_perf_opt.config.devices import resolve_device
-from llm_perf_opt.config.keys import did_you_mean, leaf_keys
+from llm_perf_opt.config.keys import did_you_mean, leaf_keys, nearest_key
 from llm_perf_opt.config.legacy import translate_config, translate_overrides
 from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
 from llm_perf_opt.config.store import CONF_DIR, SECTIONS, register_schema, schema_node
@@ -69,7 +68,7 @@ def compose_raw(
     _use_search_path(config_dir)
     GlobalHydra.instance().clear()
     try:
-        _refuse_nameless(overrides)
+        _refuse_what_hydra_trips_over(overrides)
         with initialize_config_dir(str(CONF_DIR), version_base="1.3", job_name="llm_perf_opt"):
             return compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -78,7 +77,7 @@ def compose_raw(
         GlobalHydra.instance().clear()
 
 
-def _refuse_nameless(overrides: Sequence[str]) -> None:
+def _refuse_what_hydra_trips_over(overrides: Sequence[str]) -> None:
     """Hydra takes ``=3`` for a group without a name and ``model=null`` for no preset: both end in a traceback."""
     for item in overrides:
         key, _, value = item.partition("=")
@@ -265,8 +264,8 @@ def _unknown_preset(message: str) -> ConfigError | None:
         return None
     group, wanted = found.groups()
     choices = [line.strip() for line in listed.group(1).splitlines() if line.startswith(("\t", " "))]
-    near = difflib.get_close_matches(wanted, choices, n=1)
-    guess = f"did you mean {group}={near[0]}? " if near else ""
+    near = nearest_key(wanted, choices)
+    guess = f"did you mean {group}={near}? " if near else ""
     return ConfigError(
         f"there is no preset '{wanted}' of {group}",
         hint=f"{guess}the presets are: {', '.join(choices)}",

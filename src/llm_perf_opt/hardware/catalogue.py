@@ -10,12 +10,12 @@ import difflib
 import functools
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from llm_perf_opt.analysis.rule_data import packaged_yaml
 from llm_perf_opt.errors import ConfigError
 from llm_perf_opt.hardware.device import Device, Origin
 from llm_perf_opt.hardware.entries import bad, document_titles, parse_device, patterns
@@ -141,10 +141,7 @@ def hardware_for(name: str, catalogue: Catalogue, *, memory_bytes: float | None 
 
 @functools.cache
 def _shipped() -> Catalogue:
-    text = files("llm_perf_opt.hardware").joinpath("catalogue.yaml").read_text(encoding="utf-8")
-    # The C reader is as safe as the Python one and ten times as fast; it is absent from some builds.
-    value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return _parse(value, "catalogue", "catalogue.yaml")
+    return _parse(packaged_yaml("llm_perf_opt.hardware", "catalogue.yaml"), "catalogue", "catalogue.yaml")
 
 
 def _read_user_file(path: Path) -> Any:

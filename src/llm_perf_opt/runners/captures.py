@@ -188,9 +188,8 @@ def _take(captures: Captures, facts: TimelineFacts, notes: list[str], kind: str)
         if row.phase is not None:
             captures.module_times[row.module, row.phase] = (row.total_ns / 1e9, row.launches)
     if kept:
-        if (
-            not replaced
-        ):  # copies are known per capture, not per phase: of phases seen twice they cannot be told apart
+        # Copies are known per capture, not per phase: of a phase seen twice they cannot be told apart.
+        if not replaced:
             captures.time_attributed_ratio = joined_attribution(
                 (attributed_before, earlier), (facts.time_attributed_ratio, facts.metrics)
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.errors import ConfigError, ToolError
 from llm_perf_opt.files import atomic_write_json, explain_os_errors
+from llm_perf_opt.profiling.runtime_env import prepare_process
 from llm_perf_opt.runners.compare_launch import Letter, Plan, check_overrides, order
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class _Player:
 
 def run_together(plan: Plan, out: Path) -> tuple[str, str]:
     """Take turns, write each side's timings and summary below ``out``; return their folders."""
+    prepare_process()
     import torch
 
     out = out.expanduser().absolute()

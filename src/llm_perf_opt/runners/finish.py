@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.render import render_all
@@ -35,8 +36,7 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
 
 def _distrust_beaten_ceilings(summary: Summary) -> None:
     """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
-    ratios = [ratio for use in summary.utilisation.values() for ratio in (use.mfu_ratio, use.mbu_ratio)]
-    if summary.hardware.source == "probe" and any(ratio is not None and ratio > 1.0 for ratio in ratios):
+    if summary.hardware.source == "probe" and beaten_ceilings(summary):
         from llm_perf_opt.hardware.probe import forget_measurements
 
         forget_measurements()

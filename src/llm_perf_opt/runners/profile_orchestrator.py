@@ -6,7 +6,6 @@ switches (``--multirun``, ``--config-dir``, ``--cfg job``, ``--info``, completio
 
 from __future__ import annotations
 
-import difflib
 import logging
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.config.keys import nearest_key
 from llm_perf_opt.errors import ConfigError, LlmPerfError
 from llm_perf_opt.logs import Verbosity, console_logging
 
@@ -81,10 +81,10 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
 
 def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Any) -> None:
     if name not in _KNOWN:
-        near = difflib.get_close_matches(name, sorted(_KNOWN), n=1)
+        near = nearest_key(name, _KNOWN)
         raise ConfigError(
             f"'{name}' is not an option of run",
-            hint=f"did you mean {near[0]}?" if near else "see llm-perf-opt run --help",
+            hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
         )
     parsed.hydra_only |= name in _HYDRA_ONLY
     parsed.multirun |= name in _MULTIRUN

@@ -7,6 +7,7 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
+from llm_perf_opt.config.keys import nearest_key
 from llm_perf_opt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def find_class(name: str, group: str, key: str, methods: tuple[str, ...]) -> Any
 def _load_entry_point(name: str, group: str, key: str) -> Any:
     known: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=group)}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest_key(name, known)
+        hint = f"did you mean {near}? " if near else ""
         raise ConfigError(
             f"{key}={name} is not registered",
             hint=f"{hint}known: {', '.join(sorted(known))}; or write package.module:Class",

@@ -20,6 +20,15 @@ def phase_seconds(summary: Summary, phase: str) -> float | None:
     return stat.median if stat is not None else None
 
 
+def sample_seconds(summary: Summary) -> float | None:
+    """Return the wall-clock of one sample: first token plus decode, else what is known of its phases.
+
+    Vision may be nested in prefill, so the phases are only added where the whole is not known.
+    """
+    known = [seconds for phase in PHASES if (seconds := phase_seconds(summary, phase)) is not None]
+    return phase_seconds(summary, WHOLE) or (sum(known) if known else None)
+
+
 def span_seconds(summary: Summary, phase: str) -> float | None:
     """Return the wall-clock per sample, or the captured span where nothing was measured without a profiler."""
     measured = phase_seconds(summary, phase)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import (
-    PHASES,
-    WHOLE,
     kernel_seconds,
-    phase_seconds,
+    sample_seconds,
     share_of_sample,
     sources,
 )
@@ -33,14 +31,12 @@ def _whole_run(summary: Summary) -> list[Finding]:
     half = peaks.get("bfloat16") or peaks.get("float16")
     if full is None or half is None or half.dense < _WORTH * full.dense:
         return []
-    known = {p: s for p in PHASES if (s := phase_seconds(summary, p)) is not None}
-    if not known:
+    total = sample_seconds(summary)
+    if total is None:
         return []
     ratio = half.dense / full.dense
     # Weights and cache halve, arithmetic gains the ratio of peaks: no phase can gain more than the larger.
     saved = 1 - 1 / max(2.0, ratio)
-    # Vision may be nested in prefill: the whole is first token plus decode where both are known.
-    total = phase_seconds(summary, WHOLE) or sum(known.values())
     return [
         Finding(
             id="full-precision",

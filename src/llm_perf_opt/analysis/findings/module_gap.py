@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt import units
-from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, phase_seconds, sources
-from llm_perf_opt.analysis.vendor_gains import decode_steps
+from llm_perf_opt.analysis.findings.common import PHASES, sample_seconds, sources
+from llm_perf_opt.analysis.stats import decode_steps
+from llm_perf_opt.analysis.vendor_gains import phase_times
 from llm_perf_opt.summary.model import Finding, LedgerRow, Summary
 
 _WORTH = 0.1
@@ -35,16 +36,15 @@ class _Group:
 
 def find(summary: Summary) -> list[Finding]:
     """Report, per phase, the module whose measured time is farthest above its roofline floor."""
-    # Vision may be measured inside prefill: the whole is then time to first token plus decode.
-    total = phase_seconds(summary, WHOLE) or sum(phase_seconds(summary, p) or 0.0 for p in PHASES)
+    total = sample_seconds(summary)
     found = []
     for phase in PHASES:
         verdict = summary.verdicts.get(phase)
         if verdict is not None and verdict.bound in _WAITING:
             continue
-        if phase == "decode" and (summary.timings.decode_s is None or summary.timings.tpot_s is None):
+        steps = decode_steps(summary.timings) if phase == "decode" else 1.0
+        if steps is None:
             continue  # rows are of one step: how many a sample has is not known
-        steps = decode_steps(summary) if phase == "decode" else 1.0
         group = _largest_gap([row for row in summary.ledger if row.phase == phase and row.depth > 0])
         if group is not None and total and group.gap_s * steps >= _WORTH * total:
             found.append(_finding(summary, phase, group, steps))
@@ -75,9 +75,8 @@ def _largest_gap(rows: Sequence[LedgerRow]) -> _Group | None:
 
 def _finding(summary: Summary, phase: str, group: _Group, steps: float) -> Finding:
     measured, floor, gap = (value * steps for value in (group.measured_s, group.floor_s, group.gap_s))
-    timings = summary.timings
-    whole = {"vision": timings.vision_s, "prefill": timings.prefill_s, "decode": timings.tpot_s}[phase]
-    share = f" ({units.percent(group.measured_s / whole.mean)} of {phase})" if whole and whole.mean else ""
+    whole = phase_times(summary).get(phase)
+    share = f" ({units.percent(group.measured_s / whole)} of {phase})" if whole else ""
     evidence = [
         f"{group.path} takes {units.seconds(measured)} per sample{share}, its floor is {units.seconds(floor)}"
     ]

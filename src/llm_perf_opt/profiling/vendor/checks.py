@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from llm_perf_opt.errors import ToolError
+
 UNPACKED_TOOLS = Path("/opt/nsight")
 """Where ``scripts/install-nsight-debian.sh --unpack`` puts tools by default (``<suite>/usr/bin/nsys``)."""
 
@@ -49,6 +51,14 @@ def install_hint(tool: str) -> str:
         f"install {product} (on Debian: scripts/install-nsight-debian.sh --apt), "
         f"or point pipeline.{tool}.executable or {environment_variable(tool)} at it"
     )
+
+
+def modified_ns(executable: Path | str, tool: str) -> int:
+    """Return when a tool's file was changed, by which answers of it are remembered."""
+    try:
+        return Path(executable).stat().st_mtime_ns
+    except OSError as error:
+        raise ToolError(f"cannot use {executable}: {error.strerror}", hint=install_hint(tool)) from error
 
 
 def free_bytes(path: Path) -> int:

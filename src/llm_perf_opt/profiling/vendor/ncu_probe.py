@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.errors import ToolError
+from llm_perf_opt.profiling.vendor.checks import modified_ns
 from llm_perf_opt.profiling.vendor.launch import run_probe
 
 _QUERY_TIMEOUT_S = 60.0
@@ -37,21 +38,12 @@ class NcuCapabilities:
 
 def ncu_version(executable: Path | str) -> str:
     """Return the version the tool states, or say why it is not usable; remembered per file and date."""
-    return _version(str(executable), _stamp(executable))
+    return _version(str(executable), modified_ns(executable, "ncu"))
 
 
 def probe_ncu(executable: Path | str) -> NcuCapabilities:
     """Ask the installed tool for all it knows; remembered per file and date."""
-    return _probe(str(executable), _stamp(executable))
-
-
-def _stamp(executable: Path | str) -> int:
-    try:
-        return Path(executable).stat().st_mtime_ns
-    except OSError as error:
-        raise ToolError(
-            f"cannot use {executable}: {error.strerror}", hint="install Nsight Compute"
-        ) from error
+    return _probe(str(executable), modified_ns(executable, "ncu"))
 
 
 @functools.lru_cache(maxsize=16)

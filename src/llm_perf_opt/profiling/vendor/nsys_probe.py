@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.errors import ToolError
+from llm_perf_opt.profiling.vendor.checks import modified_ns
 from llm_perf_opt.profiling.vendor.launch import run_probe
 
 SUMMARIES: dict[str, tuple[str, ...]] = {
@@ -41,21 +42,12 @@ class NsysCapabilities:
 
 def nsys_version(executable: Path | str) -> str:
     """Return the version the tool states, or say why it is not usable; remembered per file and date."""
-    return _version(str(executable), _stamp(executable))
+    return _version(str(executable), modified_ns(executable, "nsys"))
 
 
 def probe_nsys(executable: Path | str) -> NsysCapabilities:
     """Ask the installed tool for its version, its reports and its options; remembered per file and date."""
-    return _probe(str(executable), _stamp(executable))
-
-
-def _stamp(executable: Path | str) -> int:
-    try:
-        return Path(executable).stat().st_mtime_ns
-    except OSError as error:
-        raise ToolError(
-            f"cannot use {executable}: {error.strerror}", hint="install Nsight Systems"
-        ) from error
+    return _probe(str(executable), modified_ns(executable, "nsys"))
 
 
 @functools.lru_cache(maxsize=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,17 +64,17 @@ class OcrAdapter(TransformersAdapter):
                 self.architecture,
             )
 
+    @abstractmethod
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model_config(self) -> Any:
         """Return the whole transformers configuration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer."""
-        raise NotImplementedError
 
     def checkpoint_tokenizer(self) -> TextTokenizer:
         """Read the checkpoint's tokenizer and take the image token's id from it."""
@@ -89,9 +90,9 @@ class OcrAdapter(TransformersAdapter):
         self.model_config().image_token_id = found
         return tokenizer
 
+    @abstractmethod
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page with this tile grid takes."""
-        raise NotImplementedError
 
     def text_config(self) -> Any:
         """Return the language model's configuration."""

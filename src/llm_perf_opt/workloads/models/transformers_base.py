@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +30,7 @@ class DecodePlan:
     """Static caches need a mask of constant size, marked step by step."""
 
 
-class TransformersAdapter:
+class TransformersAdapter(ABC):
     """Base of the built-in adapters. Subclasses say which model, and how a request becomes token ids."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
@@ -58,13 +59,13 @@ class TransformersAdapter:
             else "random"
         )
 
+    @abstractmethod
     def text_config(self) -> Any:
         """Return the language model's transformers configuration."""
-        raise NotImplementedError
 
+    @abstractmethod
     def padding_token_id(self) -> int:
         """Return the id that fills short prompts; masked, so any valid id does."""
-        raise NotImplementedError
 
     @property
     def context_tokens(self) -> int | None:
