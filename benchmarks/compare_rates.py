@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.compare import default_method
-from llm_perf_opt.analysis.compare_gate import apply_gate, parse_gate
-from llm_perf_opt.analysis.compare_metrics import run_series
-from llm_perf_opt.analysis.compare_series import Series, weigh
-from llm_perf_opt.profiling.vendor.launch import run_process
-from llm_perf_opt.runners.compare_launch import order
+from llm_perf_opt.analysis.compare.compare import default_method
+from llm_perf_opt.analysis.compare.gate import apply_gate, parse_gate
+from llm_perf_opt.analysis.compare.metrics import run_series
+from llm_perf_opt.analysis.compare.series import Series, weigh
+from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.compare.launch import order
 
 METRICS = ("ttft", "tpot", "total")
 LIMITS = (0, 3)

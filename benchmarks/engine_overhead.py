@@ -21,9 +21,14 @@ from typing import Any
 
 import torch
 
-from llm_perf_opt.config.schema import CacheKind, DatasetConfig, InferConfig, ModelConfig
+from llm_perf_opt.config.schema import (
+    CacheKind,
+    DatasetConfig,
+    InferConfig,
+    ModelConfig,
+)
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
-from llm_perf_opt.workloads.engine import Engine
+from llm_perf_opt.workloads.engine.engine import Engine
 
 LIMIT = 0.02
 

@@ -20,7 +20,13 @@ import torch
 from PIL import Image
 
 from llm_perf_opt.config.schema import ImageMode, InferConfig
-from llm_perf_opt.workloads.preprocess import ViewSpec, load_image, make_views, to_pixels, view_spec
+from llm_perf_opt.workloads.models.preprocess import (
+    ViewSpec,
+    load_image,
+    make_views,
+    to_pixels,
+    view_spec,
+)
 
 SIZES = ((1654, 2339), (1240, 1754), (2000, 1500))
 

@@ -82,7 +82,7 @@ def counting_function(counter: str, adapter: Any, shapes: Any) -> Callable[[], i
     import torch
 
     if counter == "ours":
-        from llm_perf_opt.workloads.counting import count_phase, model_tree
+        from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
 
         model = adapter.build("meta", torch.bfloat16)
         components = adapter.components()
@@ -126,7 +126,7 @@ def expected_flops(adapter: Any, shapes: Any) -> int:
     """Return the closed form of all phases."""
     import torch
 
-    from llm_perf_opt.workloads.static_run import StaticCounter
+    from llm_perf_opt.workloads.counting.static_run import StaticCounter
 
     form = StaticCounter(adapter, torch.bfloat16)
     at = form._formula_shapes(shapes)

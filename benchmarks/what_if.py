@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 
-from llm_perf_opt.analysis.demand import own_point
-from llm_perf_opt.analysis.what_if import price, what_if
+from llm_perf_opt.analysis.roofline.demand import own_point
+from llm_perf_opt.analysis.roofline.what_if import price, what_if
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.summary.model import (
+from llm_perf_opt.model.summary import (
     AttentionPart,
     Coverage,
     ExpertPart,

@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from llm_perf_opt.config import schema
 from llm_perf_opt.config.store import SECTIONS
+from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.stages.base import stage_types
-from llm_perf_opt.summary import model
-from llm_perf_opt.summary.codec import json_schema
+from llm_perf_opt.model import summary as model
+from llm_perf_opt.model.codec import json_schema
 
 GENERATED = "<!-- Written by scripts/generate-docs.py; edit the docstrings in the code instead. -->\n\n"
 
@@ -63,7 +63,7 @@ def type_name(annotation: object) -> str:
     )
     for old, new in (
         ("typing.", ""),
-        ("llm_perf_opt.summary.model.", ""),
+        ("llm_perf_opt.model.summary.", ""),
         ("Optional[", "["),
         ("NoneType", "null"),
         (" | None", " or null"),
@@ -83,7 +83,7 @@ def summary_page() -> str:
         "# summary.json\n\n",
         GENERATED,
         (model.__doc__ or "").strip().replace("``", "`"),
-        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/summary/summary.schema.json`.\n",
+        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/model/summary.schema.json`.\n",
     ]
     classes = [c for c in vars(model).values() if isinstance(c, type) and dataclasses.is_dataclass(c)]
     for cls in [model.Summary, *[c for c in classes if c is not model.Summary]]:
@@ -200,7 +200,7 @@ def main() -> int:
         ROOT / "docs" / "summary.md": summary_page(),
         ROOT / "docs" / "configuration-keys.md": configuration_page(),
         ROOT / "docs" / "hardware-devices.md": devices_page(),
-        ROOT / "src" / "llm_perf_opt" / "summary" / "summary.schema.json": json.dumps(
+        ROOT / "src" / "llm_perf_opt" / "model" / "summary.schema.json": json.dumps(
             json_schema(model.Summary), indent=2
         )
         + "\n",

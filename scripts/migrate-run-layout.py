@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from llm_perf_opt.errors import LlmPerfError
-from llm_perf_opt.migrate import main
+from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.runs.migrate import main
 
 if __name__ == "__main__":
     try:

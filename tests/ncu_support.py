@@ -9,8 +9,8 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 
 from llm_perf_opt.config.compose import compose_raw, typed_config
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.profiling.vendor.checks import find_tools
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.stages.base import StageContext
 
 TOOLS = find_tools("ncu")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config import schema
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.stages.base import StageConfig, StageContext
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.stage import StageConfig
+from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.nsys import NsysConfig
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.core.version import __version__
+
 if TYPE_CHECKING:
     from llm_perf_opt.api import Run, load_run
 
-__version__ = "0.1.0"
+
 __all__ = ["Run", "__version__", "load_run"]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.model.summary import Summary
 
 if TYPE_CHECKING:
     import polars
@@ -52,8 +52,8 @@ class Run:
 
 
 def load_run(path: Path | str) -> Run:
-    """Read ``summary.json`` of a run directory; raises :class:`llm_perf_opt.errors.InputError` if it cannot."""
-    from llm_perf_opt.summary.files import load_summary
+    """Read ``summary.json`` of a run directory; raises :class:`llm_perf_opt.core.errors.InputError` if it cannot."""
+    from llm_perf_opt.model.summary_file import load_summary
 
     folder = Path(path).expanduser()
     return Run(path=folder, summary=load_summary(folder))

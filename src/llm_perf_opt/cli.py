@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llm_perf_opt import __version__
-from llm_perf_opt.errors import LlmPerfError
+from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.version import __version__
 
 EXIT_CODES = """\
 exit codes:
@@ -57,7 +57,7 @@ def _doctor(arguments: Sequence[str]) -> int:
         "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
     )
     options = parser.parse_args(arguments)
-    from llm_perf_opt.doctor import diagnose, render
+    from llm_perf_opt.runs.doctor import diagnose, render
 
     report = diagnose(options.overrides)
     print(json.dumps(report, indent=2) if options.json else render(report))
@@ -74,7 +74,7 @@ def _report(arguments: Sequence[str]) -> int:
         "--json", action="store_true", help="print summary.json instead of the console summary"
     )
     options = parser.parse_args(arguments)
-    from llm_perf_opt.runners.finish import report_run
+    from llm_perf_opt.runs.finish import report_run
 
     return report_run(options.run, reanalyse=options.reanalyse, as_json=options.json)
 
@@ -105,31 +105,31 @@ def _ingest(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory for summary.json and the reports")
     parser.add_argument("--json", action="store_true", help="print summary.json")
     options = parser.parse_args(arguments)
-    from llm_perf_opt.runners.ingest_runner import ingest
+    from llm_perf_opt.runs.ingest import ingest
 
     return ingest(options)
 
 
 def _compare(arguments: Sequence[str]) -> int:
-    from llm_perf_opt.runners.compare_runner import main as compare
+    from llm_perf_opt.runs.compare.command import main as compare
 
     return compare(arguments)
 
 
 def _migrate(arguments: Sequence[str]) -> int:
-    from llm_perf_opt.migrate import main as migrate
+    from llm_perf_opt.runs.migrate import main as migrate
 
     return migrate(arguments)
 
 
 def _ncu_profile(arguments: Sequence[str]) -> int:
-    from llm_perf_opt.ncu_tools import profile_main
+    from llm_perf_opt.runs.ncu_tools import profile_main
 
     return profile_main(list(arguments))
 
 
 def _top_kernels(arguments: Sequence[str]) -> int:
-    from llm_perf_opt.ncu_tools import extract_main
+    from llm_perf_opt.runs.ncu_tools import extract_main
 
     return extract_main(list(arguments))
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.errors import ConfigError, InputError, LlmPerfError
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.progress import LogProgress
-from llm_perf_opt.stages.base import StageContext, StageResult
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.core.stage import StageResult
+from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.static_analysis import StaticAnalysisStage
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 

@@ -14,8 +14,10 @@ from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.legacy import LEGACY_KEYS, translate_config
 from llm_perf_opt.config.schema import AppConfig, RunMode
 from llm_perf_opt.config.store import CONF_DIR, schema_node
-from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.stages.base import enabled_stages, stage_types
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.stage import stage_types
+from llm_perf_opt.runs.app import prepare
+from llm_perf_opt.stages.base import enabled_stages
 
 STAGES = ("static_analysis", "torch_profiler", "nsys", "ncu")
 
@@ -260,12 +262,14 @@ def test_relative_paths_are_made_absolute_where_the_user_is(tmp_path: Path) -> N
 
 def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
     with pytest.raises(ConfigError, match="is a GPU, but the run is measured on the CPU") as caught:
-        compose("run.device=cpu", "hardware.device=RTX 5090")
+        prepare(["run.device=cpu", "hardware.device=RTX 5090"], config_dir=None, config_name="config")
     assert "pipeline.torch_profiler.enable=false" in (caught.value.hint or "")
-    static_only = compose(
-        "run.device=cpu", "hardware.device=RTX 5090", "pipeline.torch_profiler.enable=false"
+    static_only = prepare(
+        ["run.device=cpu", "hardware.device=RTX 5090", "pipeline.torch_profiler.enable=false"],
+        config_dir=None,
+        config_name="config",
     )
-    assert static_only.hardware.device == "RTX 5090"
+    assert static_only.config.hardware.device == "RTX 5090"
 
 
 @pytest.mark.parametrize(

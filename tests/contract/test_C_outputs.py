@@ -12,7 +12,7 @@ from PIL import Image
 
 import llm_perf_opt
 from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.outputs.config import (
     OutputConfig,

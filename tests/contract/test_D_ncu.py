@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from llm_perf_opt.config.store import CONF_DIR
-from llm_perf_opt.ingest.ncu import read_ncu
-from llm_perf_opt.ncu_tools import extract_main, profile_main, read_kernel_list
-from llm_perf_opt.profiling.vendor.ncu import DEFAULT_SECTIONS, build_ncu_cmd
-from llm_perf_opt.profiling.vendor.ncu_plan import config_errors, nsys_tables
+from llm_perf_opt.ingest.ncu.reader import read_ncu
+from llm_perf_opt.runs.ncu_tools import extract_main, profile_main, read_kernel_list
 from llm_perf_opt.stages.ncu import NcuStage
-from llm_perf_opt.stages.ncu_config import NcuConfig
+from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, build_ncu_cmd
+from llm_perf_opt.vendor.ncu.config import NcuConfig
+from llm_perf_opt.vendor.ncu.plan import config_errors, nsys_tables
 from tests.ncu_support import TOOLS, context, example_reports, profiling_stand_in
 
 PRESETS = sorted((CONF_DIR / "profiling" / "ncu").glob("*.yaml"))

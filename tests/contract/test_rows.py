@@ -55,7 +55,7 @@ def test_E5_profiling_captures_and_direct_inference_share_one_engine(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     inner = subprocess.run(
-        [sys.executable, "-m", "llm_perf_opt.runners.workload_runner", *QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"],
+        [sys.executable, "-m", "llm_perf_opt.runs.workload", *QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert inner.returncode == 0, inner.stderr

@@ -12,12 +12,18 @@ from hydra.core.hydra_config import HydraConfig
 
 from llm_perf_opt.config.compose import compose_raw, typed_config
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.errors import ToolError
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.progress import LogProgress
-from llm_perf_opt.runners.pipeline import execute
-from llm_perf_opt.stages import base
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult, stage_types
+from llm_perf_opt.core import stage as registry
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.core.stage import (
+    Problem,
+    StageConfig,
+    StageResult,
+    stage_types,
+)
+from llm_perf_opt.runs.execute import execute
+from llm_perf_opt.stages.base import Stage, StageContext
 from tests.support import QUICK, files_below
 
 BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "nsys", "ncu")
@@ -166,13 +172,16 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ProbeStage]]:
     from llm_perf_opt.config import compose as compose_module
     from llm_perf_opt.config import store
 
-    real = base.entry_points
+    real = registry.entry_points
 
     def both(group: str) -> list[object]:
-        return [*real(group=group), *([_EntryPoint(ProbeStage)] if group == base.ENTRY_POINT_GROUP else [])]
+        return [
+            *real(group=group),
+            *([_EntryPoint(ProbeStage)] if group == registry.ENTRY_POINT_GROUP else []),
+        ]
 
     caches = (stage_types, store.schema_node, store.register_schema, compose_module.known_keys)
-    monkeypatch.setattr(base, "entry_points", both)
+    monkeypatch.setattr(registry, "entry_points", both)
     for cached in caches:
         cached.cache_clear()
     yield ProbeStage
@@ -257,7 +266,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
         def load(self) -> type[Stage]:
             raise ImportError("No module named 'gone'")
 
-    monkeypatch.setattr(base, "entry_points", lambda group: [_Broken()])
+    monkeypatch.setattr(registry, "entry_points", lambda group: [_Broken()])
     stage_types.cache_clear()
     try:
         with pytest.raises(ToolError, match="stage 'broken' of an installed package cannot be loaded"):

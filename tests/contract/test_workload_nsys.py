@@ -16,8 +16,8 @@ from llm_perf_opt.config.schema import (
     RunMode,
     SamplingConfig,
 )
-from llm_perf_opt.profiling.vendor.launch import run_probe
-from llm_perf_opt.profiling.vendor.workload import (
+from llm_perf_opt.process.launch import run_probe
+from llm_perf_opt.vendor.workload import (
     WORKLOAD_MODULE,
     build_work_argv,
     replay_lines,
@@ -51,7 +51,8 @@ def test_argv_whole() -> None:
 
 @pytest.mark.contract("A5")
 def test_A5_the_inner_workload_runs_in_tmp_workload(tmp_path: Path) -> None:
-    found = workload(stage_context(tmp_path / "run"))
+    context = stage_context(tmp_path / "run")
+    found = workload(context.config, context.artifacts.root)
     assert found.cwd == tmp_path / "run" / "tmp" / "workload"
     assert found.argv[:3] == (sys.executable, "-m", WORKLOAD_MODULE)
     assert f"hydra.run.dir={tmp_path}/run/tmp/workload" in found.argv
@@ -167,7 +168,8 @@ def test_B9_the_child_composes_to_the_same_workload(tmp_path: Path) -> None:
 
 def test_the_users_own_command_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = workload(stage_context(tmp_path / "run", **with_command("python", "bench.py", "--size=2")))
+    context = stage_context(tmp_path / "run", **with_command("python", "bench.py", "--size=2"))
+    found = workload(context.config, context.artifacts.root)
     assert found.argv == ("python", "bench.py", "--size=2")
     assert found.cwd == tmp_path
     assert not found.built_in

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from llm_perf_opt.config.schema import DatasetConfig, SamplingConfig
-from llm_perf_opt.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.datasets.inputs import inputs_document
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.errors import ToolError
-from llm_perf_opt.files import atomic_write_bytes
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.progress import SilentProgress
-from llm_perf_opt.runners import pipeline
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.files import atomic_write_bytes
+from llm_perf_opt.core.progress import SilentProgress
+from llm_perf_opt.runs import execute as pipeline
 from tests.support import QUICK, cli, files_below, read_json
 
 
@@ -105,8 +105,8 @@ def test_a_directory_without_write_permission_is_explained(tmp_path: Path) -> No
     locked.chmod(0o555)
     code = (
         "import os, sys\n"
-        "from llm_perf_opt.profiling.artifacts import reserve_directory\n"
-        "from llm_perf_opt.errors import ToolError\n"
+        "from llm_perf_opt.core.artifacts import reserve_directory\n"
+        "from llm_perf_opt.core.errors import ToolError\n"
         "from pathlib import Path\n"
         "if os.geteuid() == 0:\n"
         "    os.setgid(65534); os.setuid(65534)\n"

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from llm_perf_opt.profiling import nvtx
+from llm_perf_opt.workloads.engine import nvtx
 
 
 def main() -> int:

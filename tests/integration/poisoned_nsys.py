@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llm_perf_opt.profiling.vendor.nsys_registry import SHARED_MEMORY
-from llm_perf_opt.profiling.vendor.nsys_run import CaptureRequest, capture
-from llm_perf_opt.profiling.vendor.workload import Workload
+from llm_perf_opt.vendor.nsys.run import CaptureRequest, capture
+from llm_perf_opt.vendor.nsys.session_list import SHARED_MEMORY
+from llm_perf_opt.vendor.workload import Workload
 
 
 def main(nsys: str, version: str, folder: Path) -> None:

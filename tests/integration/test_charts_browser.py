@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llm_perf_opt import units
-from llm_perf_opt.analysis.what_if import price
+from llm_perf_opt.analysis.roofline.what_if import price
+from llm_perf_opt.core import units
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.reporting import charts
+from llm_perf_opt.reporting.charts import figures as charts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -118,8 +118,8 @@ def usual_charts() -> list[str]:
 
 
 def _what_if_charts() -> list[str]:
-    from llm_perf_opt.analysis.demand import Point
-    from tests.unit.test_what_if import decoder
+    from llm_perf_opt.analysis.roofline.demand import Point
+    from tests.unit.analysis.roofline.test_what_if import decoder
 
     points = [Point(kind, batch, 1000, 1000) for kind in ("bfloat16", "float8") for batch in (1, 8, 32)]
     rows = price(decoder(), load_catalogue().devices, points[:1])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import VERBS, main
-from llm_perf_opt.summary.codec import json_schema
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.model.codec import json_schema
+from llm_perf_opt.model.summary import Summary
 from tests.support import QUICK, cli, files_below, imported_modules, read_json
 
 HEAVY = {"torch", "transformers", "polars"}
@@ -81,7 +81,7 @@ def test_inputs_yaml_names_the_samples_with_hashes(quick_run: Path) -> None:
 
 
 def test_env_json_holds_no_secret(tmp_path: Path) -> None:
-    from llm_perf_opt.profiling.provenance import environment
+    from llm_perf_opt.runs.provenance import environment
 
     os.environ["MY_API_TOKEN"] = "hunter2"
     try:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-import llm_perf_opt.workloads.driver as driver
-import llm_perf_opt.workloads.engine as engine_module
+import llm_perf_opt.workloads.engine.driver as driver
+import llm_perf_opt.workloads.engine.engine as engine_module
 from llm_perf_opt.config.schema import (
     AppConfig,
     ArtifactsConfig,
@@ -26,9 +26,9 @@ from llm_perf_opt.config.schema import (
     SamplingConfig,
     WorkloadCommandConfig,
 )
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.profiling.artifacts import Artifacts
-from llm_perf_opt.progress import LogProgress
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.direct_inference import NAME, DirectInferenceConfig, DirectInferenceStage
 from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput

@@ -13,8 +13,8 @@ import pytest
 
 import llm_perf_opt
 from llm_perf_opt.cli import main
-from llm_perf_opt.summary.files import load_summary
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary_file import load_summary
 
 WALL = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}
 RTX = "NVIDIA GeForce RTX 5090"
@@ -158,7 +158,7 @@ def test_a_trace_without_kernels_of_any_model_is_ingested(shared_data: Path, tmp
 
 
 def test_ingested_captures_load_through_the_python_api(rtx5090: Summary, tmp_path: Path) -> None:
-    from llm_perf_opt.summary.files import save_summary
+    from llm_perf_opt.model.summary_file import save_summary
 
     save_summary(rtx5090, tmp_path)
     run = llm_perf_opt.load_run(tmp_path)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llm_perf_opt.analysis.ncu_facts import analyse_ncu
+from llm_perf_opt.analysis.ncu.facts import analyse_ncu
 from llm_perf_opt.config.store import CONF_DIR
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.ingest.ncu import read_ncu
-from llm_perf_opt.ingest.ncu_csv import read_ncu_csv
-from llm_perf_opt.ingest.ncu_report import read_ncu_report
-from llm_perf_opt.ingest.vendor_units import parse_number, parse_unit, significant_step
-from llm_perf_opt.profiling.vendor.ncu import NVPROF_NAMES, SECTION_PASSES, build_ncu_cmd
-from llm_perf_opt.profiling.vendor.ncu_probe import device_metrics, known_metrics, probe_ncu
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
+from llm_perf_opt.ingest.ncu.reader import read_ncu
+from llm_perf_opt.ingest.ncu.report import read_ncu_report
+from llm_perf_opt.ingest.ncu.vendor_units import parse_number, parse_unit, significant_step
+from llm_perf_opt.vendor.ncu.command import NVPROF_NAMES, SECTION_PASSES, build_ncu_cmd
+from llm_perf_opt.vendor.ncu.probe import device_metrics, known_metrics, probe_ncu
 from tests.ncu_support import TOOLS, example_reports
 
 pytestmark = [

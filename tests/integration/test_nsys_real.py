@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.profiling.vendor import checks
-from llm_perf_opt.profiling.vendor.launch import run_probe
-from llm_perf_opt.profiling.vendor.nsys import build_export_cmd, build_nsys_cmd
-from llm_perf_opt.profiling.vendor.nsys_probe import probe_nsys
-from llm_perf_opt.profiling.vendor.nsys_run import (
+from llm_perf_opt.process import tools as checks
+from llm_perf_opt.process.launch import run_probe
+from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
+from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
+from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_nsys_cmd
+from llm_perf_opt.vendor.nsys.probe import probe_nsys
+from llm_perf_opt.vendor.nsys.run import (
     Captured,
     CaptureRequest,
     capture,
@@ -26,9 +28,7 @@ from llm_perf_opt.profiling.vendor.nsys_run import (
     has_kernels,
     write_summaries,
 )
-from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
-from llm_perf_opt.profiling.vendor.workload import Workload
-from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
+from llm_perf_opt.vendor.workload import Workload
 from tests.nsys_support import RecordedProgress, alive, stage_context, with_command
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
@@ -157,7 +157,7 @@ def test_E7_plain_strings_match_because_the_variable_reaches_the_target(
     one_tool: Path, watch: Callable[..., Captured]
 ) -> None:
     code = (
-        "from llm_perf_opt.profiling import nvtx\n"
+        "from llm_perf_opt.workloads.engine import nvtx\n"
         "library = nvtx._find_backend()\n"
         "library._register = lambda *_: None\n"  # a library without registered strings, like torch.cuda.nvtx
         "with nvtx.stage('decode'): pass\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.attribution import attribute, by_range_and_name
-from llm_perf_opt.ingest.nsys_csv import read_nsys_csv
-from llm_perf_opt.ingest.nsys_sqlite import read_kernel_totals, read_nsys_sqlite
-from llm_perf_opt.profiling.vendor import checks
+from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_name
+from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
+from llm_perf_opt.ingest.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
+from llm_perf_opt.process import tools as checks
 
 TOOLS = checks.find_tools("nsys")
 pytestmark = pytest.mark.nsys

@@ -41,8 +41,8 @@ def test_the_wheel_holds_presets_schema_templates_and_data(wheel: Path) -> None:
         "llm_perf_opt/conf/profiling/README.md",
         "llm_perf_opt/conf/model/deepseek_ocr/arch/deepseek_ocr.default.yaml",
         "llm_perf_opt/hardware/catalogue.yaml",
-        "llm_perf_opt/analysis/kernel_families.yaml",
-        "llm_perf_opt/summary/summary.schema.json",
+        "llm_perf_opt/analysis/kernels/kernel_families.yaml",
+        "llm_perf_opt/model/summary.schema.json",
         "llm_perf_opt/py.typed",
     ):
         assert wanted in names, wanted

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llm_perf_opt.reporting.html import report_html
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.html.page import report_html
 
 from ..unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache
 
-from llm_perf_opt.analysis.static_counts import ModelTree, PhaseCount
-from llm_perf_opt.workloads.counting import count_phase, model_tree
+from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
+from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
 
 BATCH, PROMPT, CONTEXT = 2, 24, 40
 

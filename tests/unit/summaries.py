@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_perf_opt.analysis.stats import describe
-from llm_perf_opt.summary.model import (
+from llm_perf_opt.model.statistics import describe
+from llm_perf_opt.model.summary import (
     Bound,
     Budget,
     BudgetPart,

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.ingest.linking import link_ranges, order_by_thread
-from llm_perf_opt.ingest.timeline import DeviceOps, HostCalls, OpKind, Ranges, Timeline
+from llm_perf_opt.model.timeline import (
+    DeviceOps,
+    HostCalls,
+    OpKind,
+    Ranges,
+    Timeline,
+)
 
 Op = tuple[int, int, str, int]
 """(start, end, name, row of the launching call or -1)"""

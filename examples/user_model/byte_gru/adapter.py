@@ -8,8 +8,13 @@ from typing import Any
 import torch
 
 from llm_perf_opt.config.schema import InferConfig, ModelConfig
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.workloads.base import (
+    Batch,
+    Phase,
+    PhaseShapes,
+    Sample,
+)
 
 VOCABULARY = 256
 END = 0

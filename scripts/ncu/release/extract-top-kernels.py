@@ -3,7 +3,7 @@
 
 import sys
 
-from llm_perf_opt.ncu_tools import extract_main
+from llm_perf_opt.runs.ncu_tools import extract_main
 
 if __name__ == "__main__":
     sys.exit(extract_main(prog="extract-top-kernels.py"))

@@ -9,7 +9,7 @@ SchedulerStats, no --metrics unless asked for, provenance beside the report. Pre
 
 import sys
 
-from llm_perf_opt.ncu_tools import profile_main
+from llm_perf_opt.runs.ncu_tools import profile_main
 
 if __name__ == "__main__":
     sys.exit(profile_main(prog="ncu-profile-kernels.py"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Summary
 
 _OTHER_SHAPES = 0.05
 """Relative difference of prompt lengths from which work and times are not of the same requests."""

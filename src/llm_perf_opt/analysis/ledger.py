@@ -11,10 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llm_perf_opt import units
-from llm_perf_opt.analysis.roofline import Limits, floor_time, limits_for
-from llm_perf_opt.analysis.stats import decode_steps
-from llm_perf_opt.summary.model import Hardware, LedgerRow, Stat, Static, Timings
+from llm_perf_opt.analysis.roofline.limits import Limits, floor_time, limits_for
+from llm_perf_opt.core import units
+from llm_perf_opt.model.statistics import decode_steps
+from llm_perf_opt.model.summary import (
+    Hardware,
+    LedgerRow,
+    Stat,
+    Static,
+    Timings,
+)
 
 Time = TypeVar("Time")
 

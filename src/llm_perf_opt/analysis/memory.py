@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.analysis.attribution import Attribution
-from llm_perf_opt.ingest.kineto import KinetoCapture
+from llm_perf_opt.analysis.timeline.attribution import Attribution
+from llm_perf_opt.ingest.kineto.reader import KinetoCapture
 
 _HOST, _CUDA = 0, 1
 

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from llm_perf_opt.analysis.attribution import Attribution, Int32, take_or_none
-from llm_perf_opt.ingest.kineto_operators import OperatorTable
-from llm_perf_opt.ingest.timeline import Timeline
-from llm_perf_opt.summary.model import Operator
+from llm_perf_opt.analysis.timeline.attribution import Attribution, Int32, take_or_none
+from llm_perf_opt.ingest.kineto.operators import OperatorTable
+from llm_perf_opt.model.summary import Operator
+from llm_perf_opt.model.timeline import Timeline
 
 RankBy = Literal["auto", "self_device", "total_device", "self_cpu", "total_cpu", "calls"]
 RANKINGS: tuple[RankBy, ...] = ("auto", "self_device", "total_device", "self_cpu", "total_cpu", "calls")

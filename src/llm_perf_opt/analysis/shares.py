@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.findings.common import WHOLE
-from llm_perf_opt.summary.model import Budget, BudgetPart, Kernel, KernelFamily, Operator, Summary, Timings
+from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.model.summary import (
+    Budget,
+    BudgetPart,
+    Kernel,
+    KernelFamily,
+    Operator,
+    Summary,
+    Timings,
+)
 
 OF_SAMPLE = "a sample's wall-clock"
 OF_SPAN = "the captured time"

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llm_perf_opt import units
-from llm_perf_opt.summary.model import Bound, Budget, Kernel, Summary, Verdict, Workload
-
-PHASES = ("vision", "prefill", "decode")
-WHOLE = "all"
-"""Key of the whole capture, where it does not tell phases apart."""
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.model.summary import (
+    Bound,
+    Budget,
+    Kernel,
+    Summary,
+    Verdict,
+    Workload,
+)
 
 BUSY_ENOUGH = 0.5
 """Below this share of device activity, waiting is the problem whatever the kernels do."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config.schema import AppConfig, Weights
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,6 @@ def check_config(config: AppConfig) -> None:
             )
     _check_model(config)
     _check_workload(config)
-    _check_hardware(config)
 
 
 def _check_model(config: AppConfig) -> None:
@@ -90,22 +88,4 @@ def _check_workload(config: AppConfig) -> None:
             "pipeline.workload.command is empty",
             hint="give the program and its arguments as a list: 'pipeline.workload.command=[python,bench.py]'",
             key="pipeline.workload.command",
-        )
-
-
-def _check_hardware(config: AppConfig) -> None:
-    """Times of one device against the limits of another say nothing; a static run may name any."""
-    chosen = config.hardware.device
-    measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
-    if not chosen or not measured or config.resolved_device != "cpu" or config.workload_command.command:
-        return
-    from llm_perf_opt.hardware.catalogue import load_catalogue
-
-    catalogue = Path(config.hardware.catalogue) if config.hardware.catalogue else None
-    if load_catalogue(catalogue).named(chosen).kind == "gpu":
-        raise ConfigError(
-            f"hardware.device='{chosen}' is a GPU, but the run is measured on the CPU",
-            hint="leave hardware.device out (the what-if table has every device), or switch off the stages that measure: "
-            + " ".join(f"pipeline.{name}.enable=false" for name in measured),
-            key="hardware.device",
         )

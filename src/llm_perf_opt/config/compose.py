@@ -20,12 +20,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.checks import check_config
 from llm_perf_opt.config.devices import resolve_device
-from llm_perf_opt.config.keys import did_you_mean, leaf_keys, nearest_key
+from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import translate_config, translate_overrides
 from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
-from llm_perf_opt.config.store import CONF_DIR, SECTIONS, register_schema, schema_node
-from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.stages.base import stage_types
+from llm_perf_opt.config.store import (
+    CONF_DIR,
+    SECTIONS,
+    register_schema,
+    schema_node,
+)
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.stage import stage_types
 
 LOGGER = logging.getLogger("llm_perf_opt.config")
 

@@ -7,7 +7,7 @@ import functools
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 _CUDA_SUCCESS = 0
 

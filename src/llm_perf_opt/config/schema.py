@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from llm_perf_opt.stages.base import StageConfig
+from llm_perf_opt.core.stage import StageConfig
 
 
 class RunMode(StrEnum):

@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config import schema
-from llm_perf_opt.stages.base import stage_types
+from llm_perf_opt.core.stage import stage_types
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 SCHEMA_NAME = "base_schema"

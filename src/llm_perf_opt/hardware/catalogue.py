@@ -15,11 +15,16 @@ from typing import Any
 
 import yaml
 
-from llm_perf_opt.analysis.rule_data import packaged_yaml
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.packaged import packaged_yaml
 from llm_perf_opt.hardware.device import Device, Origin
-from llm_perf_opt.hardware.entries import bad, document_titles, parse_device, patterns
-from llm_perf_opt.summary.model import Hardware
+from llm_perf_opt.hardware.entries import (
+    bad,
+    document_titles,
+    parse_device,
+    patterns,
+)
+from llm_perf_opt.model.summary import Hardware
 
 _MEMORY_TOLERANCE = 0.15
 """Drivers report a little less than the data sheet (ECC, reserved); more than this is another card."""

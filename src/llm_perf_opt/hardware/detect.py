@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.errors import ToolError
+from llm_perf_opt.core.errors import ToolError
 
 _ARM_PARTS = {
     "0xd0c": "Neoverse N1",
@@ -98,7 +98,7 @@ def parse_nvidia_smi(text: str) -> list[DetectedGpu]:
 
 
 def _from_nvidia_smi(tool: str) -> list[DetectedGpu]:
-    from llm_perf_opt.profiling.vendor.launch import run_probe
+    from llm_perf_opt.process.launch import run_probe
 
     argv = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_perf_opt.summary.model import Hardware, Peak
+from llm_perf_opt.model.summary import Hardware, Peak
 
 Origin = Literal["catalogue", "user"]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_perf_opt.analysis.roofline import canonical_dtype, dtype_bytes
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware.device import Device, Origin
-from llm_perf_opt.summary.model import Peak
+from llm_perf_opt.model.summary import Peak
 
 _COMMON_KEYS = frozenset(("name", "kind", "match", "note"))
 _MEMORY_KEYS = ("memory_gib", "bandwidth_gb_per_s")

@@ -17,10 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.errors import ToolError
-from llm_perf_opt.files import atomic_write_json
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
-from llm_perf_opt.summary.model import Hardware, Peak
+from llm_perf_opt.model.summary import Hardware, Peak
 
 _BUSY_LOAD_PER_CORE = 0.75
 PROBE_VERSION = 1
@@ -167,7 +167,7 @@ def _has(result: ProbeResult, item: str) -> bool:
 
 def _run_worker(result: ProbeResult, items: Sequence[str], threads: int | None, isa: str | None) -> bool:
     """Run one child, add what it printed to ``result``; say whether an illegal instruction ended it."""
-    from llm_perf_opt.profiling.vendor.launch import run_probe
+    from llm_perf_opt.process.launch import run_probe
 
     argv = [
         sys.executable,

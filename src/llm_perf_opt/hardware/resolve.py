@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.detect import detect_cpu, detect_gpu
-from llm_perf_opt.summary.model import Hardware
+from llm_perf_opt.model.summary import Hardware
 
 
 def unknown_hardware(name: str | None, reason: str) -> Hardware:

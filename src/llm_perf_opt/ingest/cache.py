@@ -19,9 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.errors import ToolError
-from llm_perf_opt.files import atomic_path
-from llm_perf_opt.ingest.timeline import DeviceOps, HostCalls, Ranges, Timeline
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.files import atomic_path
+from llm_perf_opt.model.timeline import (
+    DeviceOps,
+    HostCalls,
+    Ranges,
+    Timeline,
+)
 
 CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 """Environment variable: another directory for caches; ``off`` for none."""

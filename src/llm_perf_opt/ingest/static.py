@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.static_document import StaticDocument
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.files import atomic_write_json
-from llm_perf_opt.summary.codec import from_plain, to_plain
-from llm_perf_opt.summary.model import Static
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.model.codec import from_plain, to_plain
+from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.summary import Static
 
 FILE_NAME = "static_compute.json"
 RUN_SHAPES_NAME = "static_run.json"

@@ -13,12 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.measurement import SampleTotal, measurement_metrics, repeat_spread, sample_totals
-from llm_perf_opt.analysis.stats import describe, mean_of
-from llm_perf_opt.config.keys import nearest_key
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.summary.codec import from_plain
-from llm_perf_opt.summary.model import Stat, Timings, Workload
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.ingest.measurement import (
+    SampleTotal,
+    measurement_metrics,
+    repeat_spread,
+    sample_totals,
+)
+from llm_perf_opt.model.codec import from_plain
+from llm_perf_opt.model.statistics import describe, mean_of
+from llm_perf_opt.model.summary import Stat, Timings, Workload
 
 SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
 SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")

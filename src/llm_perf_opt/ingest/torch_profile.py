@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.summary.codec import from_plain
-from llm_perf_opt.summary.model import Operator
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.codec import from_plain
+from llm_perf_opt.model.summary import Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from llm_perf_opt import units
-from llm_perf_opt.reporting.escape import one_line
-from llm_perf_opt.reporting.wording import BOUND_NAMES, gain_text, phase_name, phase_rank
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.core.escape import one_line
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.wording import (
+    BOUND_NAMES,
+    gain_text,
+    phase_name,
+    phase_rank,
+)
 
 _WIDTH = 79
 _BAR_WIDTH = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_perf_opt.summary.model import Finding
+from llm_perf_opt.model.summary import Finding
 
 PHASES = {
     "preprocess": "preparing the input",

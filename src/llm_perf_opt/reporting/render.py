@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llm_perf_opt.files import atomic_write_text
-from llm_perf_opt.reporting.html import report_html
-from llm_perf_opt.reporting.kernels_md import kernels_markdown
-from llm_perf_opt.reporting.operators_md import operators_markdown
-from llm_perf_opt.reporting.report_md import report_markdown
-from llm_perf_opt.reporting.stakeholder_md import stakeholder_markdown
-from llm_perf_opt.summary.model import Summary
+from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.html.page import report_html
+from llm_perf_opt.reporting.markdown.kernels import kernels_markdown
+from llm_perf_opt.reporting.markdown.operators import operators_markdown
+from llm_perf_opt.reporting.markdown.report import report_markdown
+from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
 
 
 def render_all(summary: Summary, out_dir: Path) -> Path:

@@ -7,11 +7,11 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from llm_perf_opt.files import atomic_path
+from llm_perf_opt.core.files import atomic_path
 
 if TYPE_CHECKING:
-    from llm_perf_opt.analysis.timeline_export import Columns
-    from llm_perf_opt.ingest.timeline import KernelTotals, Timeline
+    from llm_perf_opt.analysis.timeline.export import Columns
+    from llm_perf_opt.model.timeline import KernelTotals, Timeline
 
 TableFormat = Literal["parquet", "csv"]
 _TEXT_COLUMNS = ("phase", "module", "range_path", "name", "short_name", "family", "kind")
@@ -21,8 +21,8 @@ def write_tables(
     found: Timeline | KernelTotals, out_dir: Path, *, formats: tuple[TableFormat, ...] = ("parquet", "csv")
 ) -> list[Path]:
     """Write ``timeline_kernels`` and ``timeline_ranges`` (totals: only the former); return the files."""
-    from llm_perf_opt.analysis.timeline_export import kernel_columns, range_columns
-    from llm_perf_opt.ingest.timeline import Timeline
+    from llm_perf_opt.analysis.timeline.export import kernel_columns, range_columns
+    from llm_perf_opt.model.timeline import Timeline
 
     if isinstance(found, Timeline):
         tables = {"timeline_kernels": kernel_columns(found), "timeline_ranges": range_columns(found)}
@@ -37,8 +37,8 @@ def write_tables(
 
 
 def _columns_of_totals(found: KernelTotals) -> Columns:
-    from llm_perf_opt.analysis.kernel_names import short_name
-    from llm_perf_opt.analysis.kernels import family_of
+    from llm_perf_opt.analysis.kernels.families import family_of
+    from llm_perf_opt.analysis.kernels.names import short_name
 
     rows = found.kernels
     return {
@@ -71,7 +71,7 @@ def _write_table(columns: Columns, path: Path, kind: TableFormat) -> Path:
 
 def write_perfetto(timeline: Timeline, path: Path) -> Path:
     """Write the attributed timeline as a trace for https://ui.perfetto.dev; compressed when it ends in ``.gz``."""
-    from llm_perf_opt.analysis.timeline_export import perfetto_events
+    from llm_perf_opt.analysis.timeline.export import perfetto_events
 
     with atomic_path(Path(path)) as temporary, temporary.open("wb") as raw:
         if path.suffix == ".gz":

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import (
+    Finding,
+    Hardware,
+    Static,
+    Summary,
+    Verdict,
+)
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
-from llm_perf_opt.summary.model import Finding, Hardware, Static, Summary, Verdict
 
 PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
 PHASE_NAMES = {

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.config.keys import nearest_key
-from llm_perf_opt.errors import ConfigError, LlmPerfError
-from llm_perf_opt.logs import Verbosity, console_logging
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
+from llm_perf_opt.core.logs import Verbosity, console_logging
+from llm_perf_opt.core.nearest import nearest_key
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -103,7 +103,7 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Any)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run; return the exit code (see :mod:`llm_perf_opt.errors`)."""
+    """Run; return the exit code (see :mod:`llm_perf_opt.core.errors`)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
     try:
@@ -126,7 +126,7 @@ def _print_error(error: LlmPerfError, *, as_json: bool) -> None:
 
 def _dispatch(parsed: RunArguments) -> int:
     from llm_perf_opt.config.legacy import translate_overrides
-    from llm_perf_opt.runners import hydra_app
+    from llm_perf_opt.runs import app as hydra_app
 
     if parsed.hydra_only:
         return hydra_app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
@@ -149,7 +149,7 @@ def _dispatch(parsed: RunArguments) -> int:
 
 def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:
     from llm_perf_opt.config.legacy import translate_overrides
-    from llm_perf_opt.runners import hydra_app
+    from llm_perf_opt.runs import app as hydra_app
 
     return hydra_app.launch(
         [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],

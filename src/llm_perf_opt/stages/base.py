@@ -1,65 +1,16 @@
-"""What a stage is, and how stages are found.
-
-A stage is one class, registered under the entry-point group ``llm_perf_opt.stages``; the built-in ones
-register the same way. Importing a stage module must stay cheap: heavy libraries are imported in ``run``.
-"""
+"""What a stage is: one step of the pipeline, found by its entry point."""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
-from llm_perf_opt.errors import ConfigError, ToolError
-
-if TYPE_CHECKING:
-    from llm_perf_opt.config.schema import AppConfig
-    from llm_perf_opt.profiling.artifacts import Artifacts
-    from llm_perf_opt.progress import Progress
-
-ENTRY_POINT_GROUP = "llm_perf_opt.stages"
-
-Severity = Literal["error", "skip", "degraded"]
-Status = Literal["ok", "skipped", "failed", "degraded"]
-
-
-@dataclass
-class StageConfig:
-    """Configuration every stage has; a stage's own dataclass derives from it."""
-
-    enable: bool = False
-    """Whether the stage runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something ``check`` found before any work started."""
-
-    severity: Severity
-    """``error`` stops the run (exit 2), ``skip`` leaves the stage out, ``degraded`` runs it with less."""
-    message: str
-    fix: str
-    key: str | None = None
-    """Configuration key at fault, if any."""
-
-
-@dataclass(slots=True)
-class StageResult:
-    """What became of a stage."""
-
-    status: Status
-    reason: str | None = None
-    fix: str | None = None
-    artifacts: list[Path] = field(default_factory=list)
-    exit_codes: dict[str, int | None] = field(default_factory=dict)
-    """Command label → exit code of every process the stage started (``None``: ended by a signal or limit)."""
-    seconds: float | None = None
-    """Filled in by the orchestrator."""
-
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.progress import Progress
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult, stage_types
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -107,33 +58,11 @@ class Stage(ABC):
         """Do the work. A raised error is recorded by the orchestrator and does not stop other stages."""
 
 
-@functools.cache
-def stage_types() -> dict[str, type[Stage]]:
-    """Return every registered stage by name, in pipeline order."""
-    found: dict[str, type[Stage]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            kind = cast("type[Stage]", point.load())
-        except (ImportError, AttributeError) as error:
-            package = point.dist.name if point.dist is not None else "an installed package"
-            raise ToolError(
-                f"the stage '{point.name}' of {package} cannot be loaded: {error}",
-                hint=f"update or uninstall {package}",
-            ) from error
-        if kind.name != point.name:
-            raise ConfigError(
-                f"stage entry point '{point.name}' loads a class named '{kind.name}'",
-                hint="use the same name for both",
-            )
-        found[point.name] = kind
-    return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+def all_stages() -> dict[str, Stage]:
+    """Return an instance of every registered stage by name, in pipeline order."""
+    return {name: cast("type[Stage]", kind)() for name, kind in stage_types().items()}
 
 
-def enabled_stages(config: AppConfig, names: Iterable[str] | None = None) -> list[Stage]:
+def enabled_stages(config: AppConfig) -> list[Stage]:
     """Return an instance of every stage that is switched on, in pipeline order."""
-    wanted = set(names) if names is not None else None
-    return [
-        kind()
-        for name, kind in stage_types().items()
-        if config.pipeline[name].enable and (wanted is None or name in wanted)
-    ]
+    return [stage for name, stage in all_stages().items() if config.pipeline[name].enable]

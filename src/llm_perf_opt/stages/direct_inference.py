@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from llm_perf_opt.files import atomic_write_json
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
+from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
     DEFAULT_VISUALIZATION_DIR,
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+    from llm_perf_opt.workloads.engine.results import WorkloadResult
     from llm_perf_opt.workloads.outputs.writer import OutputWriter
-    from llm_perf_opt.workloads.results import WorkloadResult
 
 NAME = "direct_inference"
 TIMINGS_NAME = "timings.json"
@@ -84,9 +85,9 @@ class DirectInferenceStage(Stage):
     def run(self, context: StageContext) -> StageResult:
         """Run the samples that have no prediction yet; write predictions, timings and gallery."""
         from llm_perf_opt.workloads.datasets.inputs import inputs_document
+        from llm_perf_opt.workloads.engine.results import write_timings
         from llm_perf_opt.workloads.outputs.writer import OutputWriter
         from llm_perf_opt.workloads.registry import load_dataset
-        from llm_perf_opt.workloads.results import write_timings
         from llm_perf_opt.workloads.setup import workload_config
 
         config = context.stage_config(NAME, DirectInferenceConfig)
@@ -116,8 +117,8 @@ def _infer(
     samples: Sequence[Sample],
     writer: OutputWriter,
 ) -> WorkloadResult:
-    from llm_perf_opt.workloads.driver import run_workload
-    from llm_perf_opt.workloads.engine import Engine
+    from llm_perf_opt.workloads.engine.driver import run_workload
+    from llm_perf_opt.workloads.engine.engine import Engine
 
     with context.progress.task(f"building {workload.model.name}") as task:
         engine = Engine(workload)

@@ -14,13 +14,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from llm_perf_opt.errors import ConfigError, LlmPerfError, ToolError
-from llm_perf_opt.files import atomic_write_text
-from llm_perf_opt.profiling.vendor import checks
-from llm_perf_opt.profiling.vendor.ncu_diagnose import NcuFault
-from llm_perf_opt.profiling.vendor.ncu_plan import NcuPlan, config_errors, make_plan, nsys_tables
-from llm_perf_opt.profiling.vendor.ncu_probe import NcuCapabilities, ncu_version, probe_ncu
-from llm_perf_opt.profiling.vendor.ncu_run import (
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.progress import Task
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
+from llm_perf_opt.process import tools as checks
+from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.vendor.ncu.config import NcuConfig
+from llm_perf_opt.vendor.ncu.diagnose import NcuFault
+from llm_perf_opt.vendor.ncu.plan import (
+    NcuPlan,
+    config_errors,
+    make_plan,
+    nsys_tables,
+)
+from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, ncu_version, probe_ncu
+from llm_perf_opt.vendor.ncu.run import (
     REPORT,
     NcuRequest,
     NcuRunResult,
@@ -28,11 +37,8 @@ from llm_perf_opt.profiling.vendor.ncu_run import (
     page_commands,
     run_ncu,
 )
-from llm_perf_opt.profiling.vendor.ncu_targets import Target, missing_targets
-from llm_perf_opt.profiling.vendor.workload import replay_lines, workload
-from llm_perf_opt.progress import Task
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
-from llm_perf_opt.stages.ncu_config import NcuConfig
+from llm_perf_opt.vendor.ncu.targets import Target, missing_targets
+from llm_perf_opt.vendor.workload import replay_lines, workload
 
 _NOTE_EVERY_S = 15.0
 _NO_GPU_FIX = (
@@ -240,7 +246,7 @@ def _request(
     return NcuRequest(
         executable=capabilities.executable,
         folder=folder,
-        workload=workload(context),
+        workload=workload(context.config, context.artifacts.root),
         nvtx_include=plan.nvtx_include,
         use_nvtx=config.gating_nvtx,
         kernel_regex=plan.kernel_regex,

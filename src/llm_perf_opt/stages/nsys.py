@@ -13,26 +13,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from llm_perf_opt.errors import ConfigError, LlmPerfError, ToolError
-from llm_perf_opt.profiling.nvtx import backend_name
-from llm_perf_opt.profiling.vendor import checks
-from llm_perf_opt.profiling.vendor.nsys import (
-    build_export_cmd,
-    check_extra_args,
-    output_names,
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
+from llm_perf_opt.process import tools as checks
+from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
+from llm_perf_opt.vendor.nsys.command import build_export_cmd, check_extra_args, output_names
+from llm_perf_opt.vendor.nsys.config import (
+    NsysConfig,
+    config_errors,
+    labels_of,
+    trace_of,
 )
-from llm_perf_opt.profiling.vendor.nsys_files import (
+from llm_perf_opt.vendor.nsys.files import (
     SUMMARY,
     earlier_outputs,
     remove_earlier_outputs,
     sqlite_of,
 )
-from llm_perf_opt.profiling.vendor.nsys_probe import nsys_version, parse_version, probe_nsys
-from llm_perf_opt.profiling.vendor.nsys_run import CaptureRequest
-from llm_perf_opt.profiling.vendor.nsys_set import CaptureSet
-from llm_perf_opt.profiling.vendor.workload import original_directory, workload
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
-from llm_perf_opt.stages.nsys_config import NsysConfig, config_errors, labels_of, trace_of
+from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
+from llm_perf_opt.vendor.nsys.run import CaptureRequest
+from llm_perf_opt.vendor.workload import original_directory, workload
+from llm_perf_opt.workloads.engine.nvtx import backend_name
 
 _MIN_FREE_BYTES = 256 << 20
 
@@ -115,7 +117,7 @@ def _requests(
     whole = CaptureRequest(
         executable=executable,
         base=folder / "run",
-        workload=workload(context),
+        workload=workload(context.config, context.artifacts.root),
         capture_range=capture_range,
         capture_range_end=config.capture_range_end or None if capture_range != "none" else None,
         trace=trace_of(config),

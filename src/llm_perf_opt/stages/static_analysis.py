@@ -15,17 +15,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from llm_perf_opt.analysis.static_conventions import Conventions
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
+from llm_perf_opt.analysis.static.conventions import Conventions
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
+from llm_perf_opt.stages.base import Stage, StageContext
 
 if TYPE_CHECKING:
     import torch
 
-    from llm_perf_opt.analysis.static_document import StaticDocument
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
-    from llm_perf_opt.summary.model import Hardware
+    from llm_perf_opt.model.static import StaticDocument
+    from llm_perf_opt.model.summary import Hardware
     from llm_perf_opt.workloads.base import ModelAdapter
-    from llm_perf_opt.workloads.static_run import StaticCounter
+    from llm_perf_opt.workloads.counting.static_run import StaticCounter
 
 LOGGER = logging.getLogger("llm_perf_opt.static")
 
@@ -194,9 +195,9 @@ def _what_is_wrong(document: StaticDocument) -> str | None:
 
 
 def _write(context: StageContext, config: StaticAnalysisConfig, document: StaticDocument) -> list[Path]:
-    from llm_perf_opt.files import atomic_write_text
+    from llm_perf_opt.core.files import atomic_write_text
     from llm_perf_opt.ingest.static import save_document
-    from llm_perf_opt.reporting.static_report import render_static_report, static_charts
+    from llm_perf_opt.reporting.static_page import render_static_report, static_charts
 
     if not config.write_reports:
         return [save_document(context.artifacts.tmp_dir(NAME) / JSON_NAME, document)]
@@ -210,7 +211,7 @@ def _write(context: StageContext, config: StaticAnalysisConfig, document: Static
 
 def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) -> list[Path]:
     """Also count at the samples' shapes when they are measured: utilisation divides like by like."""
-    from llm_perf_opt.errors import InputError
+    from llm_perf_opt.core.errors import InputError
     from llm_perf_opt.ingest.static import RUN_SHAPES_NAME, save_document
 
     measured = any(
@@ -241,18 +242,18 @@ def _hardware(path: Path) -> Hardware | None:
     """Read the run's device, when it is known."""
     import json
 
-    from llm_perf_opt.summary.codec import from_plain
-    from llm_perf_opt.summary.model import Hardware
+    from llm_perf_opt.model.codec import from_plain
+    from llm_perf_opt.model.summary import Hardware
 
     return from_plain(Hardware, json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def analyse(config: AppConfig, stage: StaticAnalysisConfig) -> StaticDocument:
     """Return the static document of a configuration: the stage without files, for use from Python."""
-    from llm_perf_opt.analysis.static_mean import mean_document
+    from llm_perf_opt.analysis.static.mean import mean_document
+    from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes
+    from llm_perf_opt.workloads.counting.static_run import StaticCounter
     from llm_perf_opt.workloads.registry import load_adapter
-    from llm_perf_opt.workloads.static_run import StaticCounter
-    from llm_perf_opt.workloads.static_shapes import check_context, configured_shapes
 
     infer = config.infer if stage.batch_size is None else replace(config.infer, batch_size=stage.batch_size)
     adapter = load_adapter(countable_model(config.model), infer)
@@ -292,8 +293,8 @@ def _sample_documents(
     config: AppConfig, stage: StaticAnalysisConfig, adapter: ModelAdapter, counter: StaticCounter, steps: int
 ) -> list[tuple[StaticDocument, int]]:
     """Count at every distinct shape of the run's batches."""
-    from llm_perf_opt.workloads.static_samples import representative_shapes, sample_shapes
-    from llm_perf_opt.workloads.static_shapes import check_context
+    from llm_perf_opt.workloads.counting.sample_shapes import representative_shapes, sample_shapes
+    from llm_perf_opt.workloads.counting.shapes import check_context
 
     found, problems = sample_shapes(config, adapter, steps)
     chosen, note = representative_shapes(found, stage.max_shapes)

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llm_perf_opt.files import atomic_write_json
-from llm_perf_opt.profiling.artifacts import PROFILE_NAME
-from llm_perf_opt.stages.base import Problem, Stage, StageConfig, StageContext, StageResult
-from llm_perf_opt.stages.torch_profiler_config import (
+from llm_perf_opt.core.artifacts import PROFILE_NAME
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
+from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.vendor.torch.config import (
     NAME,
     Activity,
     TorchProfilerConfig,
@@ -29,12 +30,12 @@ from llm_perf_opt.workloads.outputs.config import (
 )
 
 if TYPE_CHECKING:
-    from llm_perf_opt.ingest.kineto import KinetoCapture
-    from llm_perf_opt.profiling.torch_passes import Profile, ProfileOptions
+    from llm_perf_opt.ingest.kineto.reader import KinetoCapture
+    from llm_perf_opt.vendor.torch.passes import Profile, ProfileOptions
     from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
-    from llm_perf_opt.workloads.engine import Engine
+    from llm_perf_opt.workloads.engine.engine import Engine
+    from llm_perf_opt.workloads.engine.results import WorkloadResult
     from llm_perf_opt.workloads.outputs.writer import OutputWriter
-    from llm_perf_opt.workloads.results import WorkloadResult
 
 TIMINGS_NAME = "timings.json"
 TRACE_NAME = "trace.json.gz"
@@ -66,7 +67,7 @@ class TorchProfilerStage(Stage):
         """Say what would be run and which files it would leave."""
         from llm_perf_opt.workloads.setup import workload_config
 
-        config = effective_config(context)
+        config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
         workload = workload_config(context.config)
         folder = context.artifacts.root / NAME
         activities, _ = usable_activities(config, context.config)
@@ -86,10 +87,10 @@ class TorchProfilerStage(Stage):
     def run(self, context: StageContext) -> StageResult:
         """Measure without the profiler, profile one pass, write timings, trace and operators."""
         from llm_perf_opt.workloads.datasets.inputs import inputs_document
-        from llm_perf_opt.workloads.engine import Engine
+        from llm_perf_opt.workloads.engine.engine import Engine
+        from llm_perf_opt.workloads.engine.results import write_timings
         from llm_perf_opt.workloads.outputs.writer import OutputWriter
         from llm_perf_opt.workloads.registry import load_dataset
-        from llm_perf_opt.workloads.results import write_timings
         from llm_perf_opt.workloads.setup import workload_config
 
         workload = workload_config(context.config)
@@ -99,7 +100,7 @@ class TorchProfilerStage(Stage):
         with context.progress.task(f"building {workload.model.name}") as task:
             engine = Engine(workload)
             task.advance()
-        config = effective_config(context)
+        config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
         with OutputWriter(config.output, NAME, folder, workload) as writer:
             measured = _measure(context, workload, samples, engine, writer)
             problems = [*dataset.problems(), *measured.problems]
@@ -136,7 +137,7 @@ def _measure(
     writer: OutputWriter,
 ) -> WorkloadResult:
     """Warm up and measure without a profiler: the numbers that are reported."""
-    from llm_perf_opt.workloads.driver import run_workload
+    from llm_perf_opt.workloads.engine.driver import run_workload
 
     info = engine.info()
     decode = functools.partial(engine.adapter.text, skip_special_tokens=True)
@@ -180,7 +181,7 @@ class _Profiling:
 
     def run(self) -> list[Path]:
         """Profile, then watch memory; return the files."""
-        from llm_perf_opt.profiling.torch_passes import profile_pass
+        from llm_perf_opt.vendor.torch.passes import profile_pass
 
         samples = representative_batch(self.measured)
         batch = self.engine.prepare(samples)
@@ -195,7 +196,7 @@ class _Profiling:
         return files
 
     def _options(self) -> ProfileOptions:
-        from llm_perf_opt.profiling.torch_passes import ProfileOptions
+        from llm_perf_opt.vendor.torch.passes import ProfileOptions
 
         config = self.config
         activities, notes = usable_activities(config, self.context.config)
@@ -215,8 +216,8 @@ class _Profiling:
     def _write_profile(
         self, profile: Profile, options: ProfileOptions, batch: Batch, samples: list[Sample]
     ) -> list[Path]:
-        from llm_perf_opt.ingest.kineto import read_kineto
-        from llm_perf_opt.profiling.torch_passes import compress
+        from llm_perf_opt.ingest.kineto.reader import read_kineto
+        from llm_perf_opt.vendor.torch.passes import compress
 
         with self.context.progress.task("reading the trace") as task:
             document = self._document(read_kineto(profile.trace), profile, options, batch, samples)
@@ -237,8 +238,8 @@ class _Profiling:
     ) -> dict[str, Any]:
         import torch
 
-        from llm_perf_opt.analysis.attribution import attribute
         from llm_perf_opt.analysis.operators import operator_records
+        from llm_perf_opt.analysis.timeline.attribution import attribute
 
         records = operator_records(
             capture.operators,
@@ -270,10 +271,10 @@ class _Profiling:
         return [*notes, *capture.timeline.warnings] if Activity.cuda.value in options.activities else notes
 
     def _write_memory(self, batch: Batch, tokens: int, options: ProfileOptions) -> list[Path]:
-        from llm_perf_opt.analysis.attribution import attribute
         from llm_perf_opt.analysis.memory import memory_document
-        from llm_perf_opt.ingest.kineto import read_kineto
-        from llm_perf_opt.profiling.torch_passes import memory_pass
+        from llm_perf_opt.analysis.timeline.attribution import attribute
+        from llm_perf_opt.ingest.kineto.reader import read_kineto
+        from llm_perf_opt.vendor.torch.passes import memory_pass
 
         with self.context.progress.task("watching memory over one more pass") as task:
             trace = memory_pass(self.engine, batch, tokens, options.activities, self.scratch)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.config.schema import Dtype
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,7 @@ def cpu_problem(dtype: str) -> str | None:
     Some virtual machines announce matrix instructions and then trap them: the process dies of SIGILL, which
     no exception handler sees. So somebody else has to try first.
     """
-    from llm_perf_opt.profiling.vendor.launch import run_probe
+    from llm_perf_opt.process.launch import run_probe
 
     result = run_probe([sys.executable, "-c", _PROBE.format(dtype=dtype)], timeout_s=_PROBE_TIMEOUT_S)
     if result.returncode == 0:

@@ -7,8 +7,8 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
-from llm_perf_opt.config.keys import nearest_key
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.nearest import nearest_key
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig

@@ -22,7 +22,7 @@ from llm_perf_opt.analysis.findings import (
     unfused_elementwise,
     vision_share,
 )
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.model.summary import Finding, Summary
 
 Rule = Callable[[Summary], list[Finding]]
 

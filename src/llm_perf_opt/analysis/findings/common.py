@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llm_perf_opt.summary.model import Kernel, Stat, Summary
-
-PHASES = ("vision", "prefill", "decode")
-WHOLE = "all"
+from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.model.summary import Kernel, Stat, Summary
 
 
 def phase_seconds(summary: Summary, phase: str) -> float | None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import (
-    PHASES,
-    WHOLE,
     kernel_seconds,
     part_share,
     phase_words,
@@ -13,7 +10,9 @@ from llm_perf_opt.analysis.findings.common import (
     sources,
     span_seconds,
 )
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.model.summary import Finding, Summary
 
 _FAMILIES = ("copy", "cast", "copy/cast", "copy_cast", "memcpy", "transpose")
 _ENOUGH_KERNELS = 0.1

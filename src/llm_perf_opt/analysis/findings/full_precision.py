@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import (
     kernel_seconds,
     sample_seconds,
     share_of_sample,
     sources,
 )
-from llm_perf_opt.summary.model import Finding, Kernel, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Finding, Kernel, Summary
 
 _WORTH = 1.5
 """Least ratio of peaks that makes the change worth its risk."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import (
-    PHASES,
-    WHOLE,
     part_share,
     phase_words,
     sources,
     span_seconds,
 )
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.model.summary import Finding, Summary
 
 _ENOUGH = 0.05
 """Share of a phase from which waiting in a synchronising call is worth a word."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import phase_seconds, sources
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Finding, Summary
 
 _BYTES_SHARE = 0.3
 _GROWTH = 1.15

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
-from llm_perf_opt.analysis.findings.common import PHASES, WHOLE, part_share, phase_seconds, span_seconds
+from llm_perf_opt.analysis.findings.common import part_share, phase_seconds, span_seconds
 from llm_perf_opt.analysis.verdicts import matrix_operator_share
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.model.summary import Finding, Summary
 
 
 def find(summary: Summary) -> list[Finding]:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llm_perf_opt import units
-from llm_perf_opt.analysis.findings.common import PHASES, sample_seconds, sources
-from llm_perf_opt.analysis.stats import decode_steps
-from llm_perf_opt.analysis.vendor_gains import phase_times
-from llm_perf_opt.summary.model import Finding, LedgerRow, Summary
+from llm_perf_opt.analysis.findings.common import sample_seconds, sources
+from llm_perf_opt.analysis.ncu.vendor_gains import phase_times
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.model.statistics import decode_steps
+from llm_perf_opt.model.summary import Finding, LedgerRow, Summary
 
 _WORTH = 0.1
 """Least share of a sample's wall-clock that the gap must take."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import sources
-from llm_perf_opt.summary.model import Finding, Stat, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Finding, Stat, Summary
 
 _SPREAD = 0.25
 _FEWEST = 3

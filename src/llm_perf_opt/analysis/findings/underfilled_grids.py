@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
-from llm_perf_opt.summary.model import Finding, Kernel, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Finding, Kernel, Summary
 
 _ENOUGH = 0.05
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llm_perf_opt import units
 from llm_perf_opt.analysis.findings.common import sources
 from llm_perf_opt.analysis.ledger import split_component
-from llm_perf_opt.summary.model import Finding, Summary
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Finding, Summary
 
 _MOSTLY = 0.5
 

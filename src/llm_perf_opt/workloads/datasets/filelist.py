@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.errors import InputError
+from llm_perf_opt.core.errors import InputError
 
 _UTF8_BOM = b"\xef\xbb\xbf"
 _SHOWN = 10

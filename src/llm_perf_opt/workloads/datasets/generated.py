@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import PIL
 
-from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.files import atomic_write_json
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.workloads.datasets.annotations import JSON_NAME
 from llm_perf_opt.workloads.datasets.filelist import IMAGES
 

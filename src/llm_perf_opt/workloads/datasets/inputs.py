@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from llm_perf_opt.files import atomic_write_text
+from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.datasets.filelist import printable
 

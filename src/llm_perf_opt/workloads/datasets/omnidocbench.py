@@ -9,11 +9,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.files import sha256_of
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.files import sha256_of
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.datasets.annotations import Annotations, find_annotations
-from llm_perf_opt.workloads.datasets.filelist import IMAGES, find_filelist, printable, read_filelist
+from llm_perf_opt.workloads.datasets.filelist import (
+    IMAGES,
+    find_filelist,
+    printable,
+    read_filelist,
+)
 from llm_perf_opt.workloads.datasets.generated import ensure_pages
 from llm_perf_opt.workloads.datasets.images import check_image
 from llm_perf_opt.workloads.datasets.sampling import check_sampling, draw, in_epoch

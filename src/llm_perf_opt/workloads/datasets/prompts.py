@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.datasets.filelist import printable
 from llm_perf_opt.workloads.datasets.sampling import check_sampling, draw, in_epoch

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import SamplingConfig

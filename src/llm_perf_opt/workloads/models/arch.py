@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 _COMMON_KEYS = frozenset(
     {"model_type", "dtype", "architectures", "first_k_dense_replace", "rope_theta", "rope_scaling"}

@@ -7,9 +7,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.workloads import loading
-from llm_perf_opt.workloads.tokenizer import BOS, EOS, TextTokenizer, small_tokenizer
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.workloads.models import loading
+from llm_perf_opt.workloads.models.tokenizer import (
+    BOS,
+    EOS,
+    TextTokenizer,
+    small_tokenizer,
+)
 
 
 def known_type(kind: Any) -> bool:

@@ -8,12 +8,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.workloads import loading
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.arch import make_config, require
 from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
-from llm_perf_opt.workloads.preprocess import PATCH_STRIDE, Grid, ViewSpec, check_spec
-from llm_perf_opt.workloads.tokenizer import (
+from llm_perf_opt.workloads.models.preprocess import (
+    PATCH_STRIDE,
+    Grid,
+    ViewSpec,
+    check_spec,
+)
+from llm_perf_opt.workloads.models.tokenizer import (
     PUBLISHED_IMAGE_TOKEN_ID,
     TextTokenizer,
     ocr_special_ids,

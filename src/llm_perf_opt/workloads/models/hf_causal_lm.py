@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.workloads import loading
-from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.workloads.base import (
+    Batch,
+    Phase,
+    PhaseShapes,
+    Sample,
+)
+from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.arch import make_config
 from llm_perf_opt.workloads.models.config_sources import known_type, named_config, random_tokenizer
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter

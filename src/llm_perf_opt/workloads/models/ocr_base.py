@@ -7,11 +7,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import ConfigError, InputError
-from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
-from llm_perf_opt.workloads.loading import checkpoint_dir
-from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
-from llm_perf_opt.workloads.preprocess import (
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.workloads.base import (
+    Batch,
+    Phase,
+    PhaseShapes,
+    Sample,
+)
+from llm_perf_opt.workloads.models.loading import checkpoint_dir
+from llm_perf_opt.workloads.models.preprocess import (
     Grid,
     Views,
     ViewSpec,
@@ -20,7 +24,8 @@ from llm_perf_opt.workloads.preprocess import (
     make_views,
     to_pixels,
 )
-from llm_perf_opt.workloads.tokenizer import IMAGE, TextTokenizer, load_tokenizer
+from llm_perf_opt.workloads.models.tokenizer import IMAGE, TextTokenizer, load_tokenizer
+from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +105,7 @@ class OcrAdapter(TransformersAdapter):
 
     def padding_token_id(self) -> int:
         """Return the id of the padding token, or of end-of-sequence when there is none."""
-        from llm_perf_opt.workloads.tokenizer import PAD
+        from llm_perf_opt.workloads.models.tokenizer import PAD
 
         found = self.tokenizer().token_id(PAD)
         return found if found is not None else next(iter(self.eos_token_ids()), 0)

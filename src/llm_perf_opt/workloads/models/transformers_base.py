@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_perf_opt.config.schema import CacheKind, Weights
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Batch
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class TransformersAdapter(ABC):
 
     def options(self) -> Mapping[str, Any]:
         """Return attention and experts choices; a compiled MoE step needs batched products unless it is bfloat16."""
-        from llm_perf_opt.workloads.loading import implementation_kwargs
+        from llm_perf_opt.workloads.models.loading import implementation_kwargs
 
         chosen = implementation_kwargs(self.config)
         if self.config.compile and self.is_mixture():

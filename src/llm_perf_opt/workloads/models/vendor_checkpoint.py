@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.workloads.loading import checkpoint_dir, read_json, tensor_shapes
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.workloads.models.loading import checkpoint_dir, read_json, tensor_shapes
 
 _VENDOR_TYPES = ("deepseek_vl_v2", "deepseek_ocr", "DeepseekOCR")
 _NATIVE_TYPE = "unlimited_ocr"
@@ -33,7 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 def config_of_checkpoint(path: str) -> Any:
     """Return the transformers configuration for a checkpoint directory, or say why it is not DeepSeek-OCR v1."""
-    from llm_perf_opt.workloads.models.deepseek_ocr import check_vision, ocr_config
+    from llm_perf_opt.workloads.models.ocr_config import check_vision, ocr_config
 
     directory = checkpoint_dir(path)
     document = read_json(directory / "config.json")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError
 
 DEFAULT_PREDICTION_DIR = "pred"
 DEFAULT_VISUALIZATION_DIR = "viz"

@@ -16,10 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.errors import InputError
-from llm_perf_opt.files import atomic_write_bytes, atomic_write_text
-from llm_perf_opt.reporting.escape import md_block, md_cell, md_code, md_target, md_text, one_line, visible
-from llm_perf_opt.units import seconds
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.escape import (
+    md_block,
+    md_cell,
+    md_code,
+    md_target,
+    md_text,
+    one_line,
+    visible,
+)
+from llm_perf_opt.core.files import atomic_write_bytes, atomic_write_text
+from llm_perf_opt.core.units import seconds
 
 if TYPE_CHECKING:
     import jinja2
@@ -95,7 +103,7 @@ def write_gallery(
 
 def _picture(index: int, entry: Entry, colors: Mapping[str, str], width: int) -> _Picture | None:
     # Imported here: NumPy and Pillow are not needed to read a configuration.
-    from llm_perf_opt.workloads.preprocess import load_image
+    from llm_perf_opt.workloads.models.preprocess import load_image
 
     if entry.path is None:
         return None

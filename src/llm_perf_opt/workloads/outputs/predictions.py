@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.files import atomic_write_bytes, explain_os_errors
+from llm_perf_opt.core.files import atomic_write_bytes, explain_os_errors
 
 LOGGER = logging.getLogger(__name__)
 

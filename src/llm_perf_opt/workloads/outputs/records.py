@@ -15,7 +15,7 @@ from llm_perf_opt.workloads.outputs.scoring import edit_distance_ratio
 
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
-    from llm_perf_opt.workloads.results import SampleResult
+    from llm_perf_opt.workloads.engine.results import SampleResult
 
 
 @dataclass(frozen=True, slots=True)

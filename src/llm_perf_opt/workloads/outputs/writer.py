@@ -18,11 +18,16 @@ from llm_perf_opt.workloads.outputs.config import (
 )
 from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
 from llm_perf_opt.workloads.outputs.predictions import FILE_NAME, PredictionLog
-from llm_perf_opt.workloads.outputs.records import Outcome, make_record, outcome_of, workload_fingerprint
+from llm_perf_opt.workloads.outputs.records import (
+    Outcome,
+    make_record,
+    outcome_of,
+    workload_fingerprint,
+)
 
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Sample, WorkloadConfig
-    from llm_perf_opt.workloads.results import SampleResult
+    from llm_perf_opt.workloads.engine.results import SampleResult
 
 
 class OutputWriter:

@@ -1,0 +1,1 @@
+"""Two summaries against each other."""

@@ -1,0 +1,132 @@
+"""Gates: ``tpot:+3%`` fails only when the measurements show, not merely suggest, a slowdown beyond 3 %."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_perf_opt.analysis.compare.metrics import COMPONENT, METRICS, kind_of
+from llm_perf_opt.analysis.compare.series import ALPHA, Evidence
+from llm_perf_opt.core import units
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.model.comparison import GateResult, GateStatus, Method
+
+_SYNTAX = re.compile(r"(?P<metric>[\w.]+):(?P<sign>[+-]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A metric and the worst ratio B ÷ A that is allowed."""
+
+    metric: str
+    limit_ratio: float
+
+    @property
+    def lower_is_worse(self) -> bool:
+        """Whether the metric is better when larger."""
+        return kind_of(self.metric).better == "higher"
+
+
+def parse_gate(text: str) -> Gate:
+    """Read ``tpot:+3%`` or ``tokens_per_s:-3%``; raises :class:`ConfigError` that says what is wrong."""
+    match = _SYNTAX.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(
+            f"--gate {text!r} is not METRIC:±PERCENT%",
+            hint="for example --gate tpot:+3% or --gate tokens_per_s:-3%",
+        )
+    metric, sign, amount = match["metric"], match["sign"], float(match["amount"]) / 100
+    near = nearest_key(metric, METRICS)
+    if metric not in METRICS and not (metric.startswith(COMPONENT) and len(metric) > len(COMPONENT)):
+        raise ConfigError(
+            f"--gate {text!r}: unknown metric '{metric}'",
+            hint=f"did you mean '{near}'?" if near else f"one of {', '.join(METRICS)} or component.<label>",
+            key=metric,
+        )
+    worse = "-" if kind_of(metric).better == "higher" else "+"
+    if sign and sign != worse:
+        direction = "lower" if worse == "-" else "higher"
+        raise ConfigError(
+            f"--gate {text!r} would never mean a regression: {metric} is worse when {direction}",
+            hint=f"--gate {metric}:{worse}{match['amount']}%",
+        )
+    if worse == "-" and amount >= 1:
+        raise ConfigError(f"--gate {text!r}: nothing can fall by 100 % or more")
+    return Gate(metric, 1 - amount if worse == "-" else 1 + amount)
+
+
+def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateResult:
+    """Decide: a regression needs the whole interval beyond the limit and a rank test that agrees."""
+    limit = math.log(gate.limit_ratio)
+    if evidence is None:
+        return _result(gate, "not enough data", f"{gate.metric} was not measured on both sides")
+    if not evidence.decidable(two_sided=False):
+        return _result(
+            gate,
+            "not enough data",
+            _too_few(evidence),
+            ratio=evidence.b / evidence.a if evidence.a > 0 else None,
+        )
+    interval = evidence.interval(
+        confidence=method.confidence_ratio, resamples=method.resamples, seed=method.seed
+    )
+    if interval is None:  # decidable evidence has blocks enough; kept for the type
+        return _result(gate, "not enough data", _too_few(evidence))
+    worse_p = evidence.p_below(limit) if gate.lower_is_worse else evidence.p_above(limit)
+    beyond = interval.high < limit if gate.lower_is_worse else interval.low > limit
+    within = interval.low >= limit if gate.lower_is_worse else interval.high <= limit
+    status: GateStatus = "regression" if beyond and worse_p <= ALPHA else "passed" if within else "undecided"
+    low, high, ratio = math.exp(interval.low), math.exp(interval.high), math.exp(interval.estimate)
+    span = f"{signed_percent(ratio)} ({signed_percent(low)} to {signed_percent(high)}, {evidence.n} {evidence.kind})"
+    words = {
+        "regression": f"{span}: wholly beyond {signed_percent(gate.limit_ratio)}, rank test {p_text(worse_p)}",
+        "passed": f"{span}: wholly within {signed_percent(gate.limit_ratio)}",
+        "undecided": f"{span}: a change beyond {signed_percent(gate.limit_ratio)} is neither shown nor excluded",
+    }[status]
+    return GateResult(gate.metric, gate.limit_ratio, status, ratio, low, high, worse_p, words)
+
+
+def gate_exit_code(results: list[GateResult], *, strict: bool) -> int:
+    """1 for a regression; with ``strict`` also for a gate that could not be decided."""
+    failing = {"regression", "undecided", "not enough data"} if strict else {"regression"}
+    return int(any(result.status in failing for result in results))
+
+
+def apply_gates(
+    gates: list[Gate], evidence: Mapping[str, Evidence | None], method: Method
+) -> list[GateResult]:
+    """Apply every gate; a component that no side has is the user's mistake."""
+    unknown = [g.metric for g in gates if g.metric.startswith(COMPONENT) and g.metric not in evidence]
+    if unknown:
+        have = sorted(name for name in evidence if name.startswith(COMPONENT))
+        raise ConfigError(
+            f"--gate: no side has {unknown[0]}",
+            hint=f"components here: {', '.join(have)}" if have else "no component was timed",
+            key=unknown[0],
+        )
+    return [apply_gate(gate, evidence.get(gate.metric), method) for gate in gates]
+
+
+def p_text(p: float) -> str:
+    """``p = 0.031``, or ``p < 0.001`` where more digits say nothing."""
+    return "p < 0.001" if p < 0.001 else f"p = {units.number(p)}"
+
+
+def signed_percent(ratio: float) -> str:
+    """``1.031`` → ``+3.1 %``."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _too_few(evidence: Evidence) -> str:
+    if evidence.kind == "rounds":
+        return f"{evidence.n} rounds are too few: five or more can decide (compare --run --rounds 8)"
+    if evidence.kind is None:
+        return "one value per side: five samples, three repeats (run.repeats=3) or five rounds can decide"
+    return f"{evidence.n} {evidence.kind} are too few: three repeats on both sides, five samples or five rounds can decide"
+
+
+def _result(gate: Gate, status: GateStatus, reason: str, ratio: float | None = None) -> GateResult:
+    return GateResult(gate.metric, gate.limit_ratio, status, ratio, None, None, None, reason)

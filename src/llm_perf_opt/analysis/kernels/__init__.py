@@ -1,0 +1,1 @@
+"""What kernel names mean: families, readable names, the same kernel in two tools."""

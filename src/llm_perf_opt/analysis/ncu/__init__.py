@@ -1,0 +1,1 @@
+"""From hardware counters to bounds and targets."""

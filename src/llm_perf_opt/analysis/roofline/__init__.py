@@ -1,0 +1,1 @@
+"""Limits, floors, utilisation, other devices."""

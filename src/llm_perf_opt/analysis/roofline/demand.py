@@ -1,0 +1,216 @@
+"""What a model asks of any device at another batch size, context or data type.
+
+Nothing is counted again. The static model says which part of the work belongs to attention (grows with the
+context), to the output head, to routed experts (read as far as the batch chooses them) and to the cache; the
+rest is linear in the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_perf_opt.analysis.static.counts import expected_distinct_experts
+from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
+from llm_perf_opt.model.summary import (
+    AttentionPart,
+    KvPart,
+    Scaling,
+    Static,
+)
+
+_WEIGHT_ONLY = ("int8", "int4", "float4")
+"""Types used for weights while keys and values stay in the run's own type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What is asked: a data type of the weights, sequences per step, positions per sequence."""
+
+    dtype: str
+    batch_size: int
+    context_tokens: int
+    """Cached positions of the decode step."""
+    prompt_tokens: int
+    """Positions of the prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a point computes, moves and keeps, on any device."""
+
+    first_token: tuple[tuple[float, float], ...] | None
+    """(FLOPs, bytes) of each pass up to the first token, in sequence; ``None``: a pass was not counted."""
+    step: tuple[float, float] | None
+    """(FLOPs, bytes) of one decode step; ``None``: not counted."""
+    resident_bytes: float
+
+
+def own_point(static: Static, dtype: str | None) -> Point | None:
+    """Return the point the static model was made at; ``None`` when it has no decode step or no data type."""
+    if dtype is None or dtype_bytes(dtype) is None or "decode" not in static.phases:
+        return None
+    scaling = static.scaling
+    if scaling is not None:
+        key = canonical_dtype(dtype)
+        sequences, cached = max(round(scaling.batch_size), 1), round(scaling.context_tokens)
+        return Point(key, sequences, cached, round(scaling.prompt_tokens))
+    decode, per_token = static.phases["decode"], static.kv_bytes_per_token
+    cached = round((decode.kv_bytes or 0.0) / per_token) - 1 if per_token else 0
+    prefill = static.phases.get("prefill")
+    prompt = prefill.tokens if prefill is not None and prefill.tokens else cached
+    return Point(canonical_dtype(dtype), 1, max(cached, 0), round(prompt))
+
+
+def demand(static: Static, point: Point) -> Demand:
+    """Return what a point asks of any device."""
+    base = own_point(static, point.dtype)
+    if base is None:
+        raise ValueError("the static model has no decode step")
+    scaling = static.scaling or _fixed(static, base)
+    factor = _weight_factor(point.dtype, scaling)
+    cache_factor = 1.0 if point.dtype in _WEIGHT_ONLY else factor
+    passes = []
+    if "vision" in static.phases:
+        images = point.batch_size / scaling.batch_size
+        vision = static.phases["vision"]
+        passes.append(((vision.flops or 0.0) * images, (vision.weight_bytes or 0.0) * factor))
+    weights = _weights(static, scaling, "prefill", point.batch_size * point.prompt_tokens)
+    written = point.batch_size * point.prompt_tokens * _kv_per_token(static, scaling)
+    passes.append((_prefill_flops(static, scaling, point), weights * factor + written * cache_factor))
+    weights = _weights(static, scaling, "decode", point.batch_size)
+    cache = point.batch_size * _kv_traffic(static, scaling, point.context_tokens)
+    step = (_decode_flops(static, scaling, point), weights * factor + cache * cache_factor)
+    kept = point.batch_size * _kv_held(static, scaling, point.context_tokens + 1) * cache_factor
+    resident = static.params.total * scaling.element_bytes * factor + kept
+    # A part that was not counted must not pass for work that costs nothing.
+    before = ["prefill", *(name for name in ("vision",) if name in static.phases)]
+    return Demand(
+        tuple(passes) if all(_counted(static, name) for name in before) else None,
+        step if _counted(static, "decode") else None,
+        resident,
+    )
+
+
+def _counted(static: Static, phase: str) -> bool:
+    facts = static.phases.get(phase)
+    return facts is not None and facts.flops is not None and facts.weight_bytes is not None
+
+
+def memory_curve(
+    static: Static, batch_size: int, contexts: Sequence[int], dtype: str | None = None
+) -> list[tuple[float, float]]:
+    """Return (context, resident bytes of weights and cache) for a chart; in the run's own type by default."""
+    scaling = static.scaling
+    size = (
+        scaling.element_bytes
+        if scaling is not None
+        else static.resident_bytes.get("weights", 0.0) / max(static.params.total, 1)
+    )
+    factor = (dtype_bytes(dtype) or size) / size if dtype and size else 1.0
+    weights = static.params.total * size * factor
+    return [
+        (float(context), weights + batch_size * _kv_held(static, scaling, context) * factor)
+        for context in contexts
+    ]
+
+
+def _fixed(static: Static, base: Point) -> Scaling:
+    """Stand in for absent scaling facts: only the run's own point can then be priced."""
+    size = static.resident_bytes.get("weights", 0.0) / max(static.params.total, 1)
+    own = dtype_bytes(base.dtype) or 1.0
+    return Scaling(base.batch_size, base.prompt_tokens, base.context_tokens, size or own)
+
+
+def _weight_factor(dtype: str, scaling: Scaling) -> float:
+    """Return new ÷ old bytes per weight; a run that is already in this type keeps its exact size."""
+    size = dtype_bytes(dtype)
+    if size is None or not scaling.element_bytes:
+        return 1.0
+    # A few fp32 tensors (a router, norms) make the mean size slightly more than the type's.
+    return 1.0 if abs(size / scaling.element_bytes - 1) < 0.05 else size / scaling.element_bytes
+
+
+def _weights(static: Static, scaling: Scaling, phase: str, tokens: int) -> float:
+    """Return weights a pass over ``tokens`` reads: dense ones once, experts as far as they are chosen."""
+    facts = static.phases.get(phase)
+    if facts is None or facts.weight_bytes is None:
+        return 0.0
+    per_sequence = scaling.prompt_tokens if phase == "prefill" else 1
+    counted = round(scaling.batch_size * per_sequence)
+    rows = scaling.embedding_rows if scaling.embedding_rows is not None else max(tokens, counted)
+    change = scaling.embedding_bytes_per_token * (min(tokens, rows) - min(counted, rows))
+    for part in scaling.experts:
+        now = expected_distinct_experts(part.experts, part.top_k, tokens)
+        then = expected_distinct_experts(part.experts, part.top_k, counted)
+        change += part.weight_bytes * (now - then) / part.experts
+    return facts.weight_bytes + change
+
+
+def _prefill_flops(static: Static, scaling: Scaling, point: Point) -> float:
+    facts = static.phases.get("prefill")
+    if facts is None or facts.flops is None:
+        return 0.0
+    sequences = point.batch_size / scaling.batch_size
+    growth = point.prompt_tokens / scaling.prompt_tokens if scaling.prompt_tokens else 1.0
+    attention = [part for part in scaling.attention if part.phase == "prefill"]
+    head = scaling.head_flops.get("prefill", 0.0)
+    halved = scaling.causal_halved
+    linear = facts.flops - head - sum(part.flops for part in attention)
+    grown = sum(
+        part.flops * _pairs(point.prompt_tokens, part, halved) / _pairs(scaling.prompt_tokens, part, halved)
+        for part in attention
+    )
+    head_growth = growth if scaling.head_all_positions else 1.0
+    return sequences * (linear * growth + grown + head * head_growth)
+
+
+def _pairs(tokens: float, part: AttentionPart, halved: bool) -> float:
+    """Return query-key pairs of a prompt, as the run's convention counts them."""
+    if not halved:
+        return max(tokens, 1) ** 2
+    window = part.window
+    if window is not None and window < tokens:
+        return window * tokens - window * window / 2
+    return max(tokens, 1) ** 2 / 2
+
+
+def _decode_flops(static: Static, scaling: Scaling, point: Point) -> float:
+    facts = static.phases["decode"]
+    attention = [part for part in scaling.attention if part.phase == "decode"]
+    rest = (facts.flops or 0.0) - sum(part.flops for part in attention)
+    grown = sum(
+        part.flops * _seen(point.context_tokens, part.window) / _seen(scaling.context_tokens, part.window)
+        for part in attention
+    )
+    return point.batch_size / scaling.batch_size * (rest + grown)
+
+
+def _seen(cached: float, window: int | None) -> float:
+    """Return positions a new token attends to, itself included."""
+    return min(cached + 1, window) if window is not None else cached + 1
+
+
+def _kv_parts(static: Static, scaling: Scaling | None) -> list[KvPart]:
+    if scaling is not None and scaling.kv:
+        return scaling.kv
+    return [KvPart(1, static.kv_bytes_per_token)] if static.kv_bytes_per_token else []
+
+
+def _kv_per_token(static: Static, scaling: Scaling | None) -> float:
+    return sum(part.layers * part.bytes_per_token for part in _kv_parts(static, scaling))
+
+
+def _kv_held(static: Static, scaling: Scaling | None, positions: float) -> float:
+    """Return cache bytes of one sequence with ``positions`` in it."""
+    return sum(
+        part.layers * part.bytes_per_token * min(positions, part.window or positions)
+        for part in _kv_parts(static, scaling)
+    )
+
+
+def _kv_traffic(static: Static, scaling: Scaling, cached: float) -> float:
+    """Return what one step of one sequence reads and writes: what is cached and can still be seen, and itself."""
+    return sum(
+        part.layers * part.bytes_per_token * _seen(cached, part.window) for part in _kv_parts(static, scaling)
+    )

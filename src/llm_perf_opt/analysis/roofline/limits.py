@@ -1,0 +1,120 @@
+"""Roofline arithmetic: how fast a device could do a given amount of computing and moving, and what stops it.
+
+A floor counts only what cannot be avoided (each weight read once, the KV cache read and written once), so
+that no program on a machine with these limits can be faster. Activations may stay on
+the chip and are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.dtypes import canonical_dtype
+from llm_perf_opt.model.summary import Hardware, StaticPhase
+
+FloorBound = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """One limit of a device."""
+
+    name: str
+    """``bfloat16 peak``, ``memory bandwidth``."""
+    value: float
+    """FLOP/s or B/s."""
+    source: str
+    """Where the number comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The two limits of a classic roofline, for one data type."""
+
+    dtype: str
+    peak: Ceiling | None
+    """FLOP/s, dense."""
+    bandwidth: Ceiling | None
+    """B/s of main memory."""
+    missing: tuple[str, ...] = ()
+    """Why a limit is absent, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time some work can take."""
+
+    seconds: float
+    bound: FloorBound
+    """The limit that sets it."""
+    compute_s: float
+    memory_s: float
+    arithmetic: str
+    """Both times, spelled out."""
+    flops: float
+    moved_bytes: float
+
+
+def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
+    """Pick the limits of ``hardware`` for one data type, and say what is absent and why."""
+    key = canonical_dtype(dtype) if dtype else "unknown"
+    device = hardware.name or "this device"
+    missing: list[str] = []
+    found = hardware.peak_flops_per_s.get(key)
+    peak = (
+        Ceiling(f"{key} peak", found.dense, found.source) if found is not None and found.dense > 0 else None
+    )
+    if peak is None:
+        known = ", ".join(sorted(hardware.peak_flops_per_s))
+        because = hardware.reason or (f"peaks are known for {known} only" if known else "no limits are known")
+        missing.append(f"no {key} peak for {device}: {because}")
+    bandwidth = None
+    if hardware.bandwidth_bytes_per_s is not None and hardware.bandwidth_bytes_per_s > 0:
+        bandwidth = Ceiling(
+            "memory bandwidth", hardware.bandwidth_bytes_per_s, hardware.bandwidth_source or hardware.source
+        )
+    else:
+        missing.append(f"no memory bandwidth for {device}: {hardware.reason or 'not known'}")
+    return Limits(key, peak, bandwidth, tuple(missing))
+
+
+def must_move_bytes(phase: StaticPhase) -> float | None:
+    """Return the bytes a phase cannot avoid: weights and KV cache; ``None`` when weights are not known."""
+    return None if phase.weight_bytes is None else phase.weight_bytes + (phase.kv_bytes or 0.0)
+
+
+def intensity(flops: float, moved_bytes: float) -> float | None:
+    """Return FLOP per byte; ``None`` when nothing is moved."""
+    return flops / moved_bytes if moved_bytes > 0 else None
+
+
+def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Return the intensity (FLOP/byte) above which computing, not memory, is the limit."""
+    return peak_flops_per_s / bandwidth_bytes_per_s
+
+
+def attainable_flops_per_s(intensity_flops_per_byte: float, peak: float, bandwidth: float) -> float:
+    """Return the height of the roof at an intensity."""
+    return min(peak, intensity_flops_per_byte * bandwidth)
+
+
+def floor_time(flops: float, moved_bytes: float, peak: Ceiling, bandwidth: Ceiling) -> Floor:
+    """Return the least time ``flops`` and ``moved_bytes`` can take, perfectly overlapped."""
+    compute_s = flops / peak.value
+    memory_s = moved_bytes / bandwidth.value
+    bound: FloorBound = "compute" if compute_s > memory_s else "memory"
+    arithmetic = (
+        f"max({units.flops(flops)} ÷ {units.flops_per_s(peak.value)} = {units.seconds(compute_s)}, "
+        f"{units.size(moved_bytes)} ÷ {units.bytes_per_s(bandwidth.value)} = {units.seconds(memory_s)})"
+    )
+    return Floor(max(compute_s, memory_s), bound, compute_s, memory_s, arithmetic, flops, moved_bytes)
+
+
+def phase_floor(phase: StaticPhase, limits: Limits) -> Floor | None:
+    """Return the floor of one phase; ``None`` when its work or a limit is not known."""
+    moved = must_move_bytes(phase)
+    if phase.flops is None or moved is None or limits.peak is None or limits.bandwidth is None:
+        return None
+    return floor_time(phase.flops, moved, limits.peak, limits.bandwidth)

@@ -1,0 +1,131 @@
+"""What the device could do at best, said before the run and graded after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llm_perf_opt.analysis.roofline.limits import (
+    Floor,
+    floor_time,
+    limits_for,
+    phase_floor,
+)
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import (
+    Hardware,
+    Prediction,
+    Stat,
+    Static,
+    Timings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFloor:
+    """Roofline floor of one module in one phase."""
+
+    module: str
+    phase: str
+    floor: Floor
+
+
+def predict_phases(
+    static: Static,
+    hardware: Hardware,
+    dtype: str | None,
+    timings: Timings | None = None,
+    *,
+    decode_steps: float | None = None,
+    prefill_includes_vision: bool = False,
+) -> dict[str, Prediction]:
+    """Return floors of ``vision``, ``prefill``, ``decode``, ``ttft`` and ``tpot``, each where it can be made.
+
+    ``decode`` covers ``decode_steps`` steps and is graded by ``timings.decode_s``; without ``decode_steps``
+    it is one step, graded by the time per token. ``prefill_includes_vision`` is for timings in which the
+    vision tower ran inside the measured prefill: prefill then means both, as measured.
+    A phase whose work or limit is unknown is absent; :func:`missing_reasons` says why.
+    """
+    timings = timings or Timings()
+    limits = limits_for(hardware, dtype)
+    floors = {
+        name: floor
+        for name, phase in static.phases.items()
+        if (floor := phase_floor(phase, limits)) is not None
+    }
+    result: dict[str, Prediction] = {}
+    vision, prefill, step = floors.get("vision"), floors.get("prefill"), floors.get("decode")
+    has_vision = "vision" in static.phases
+    first_token = _in_sequence(vision, prefill) if has_vision else prefill
+    if vision is not None:
+        result["vision"] = _graded(vision, timings.vision_s)
+    whole = first_token if prefill_includes_vision else prefill
+    if whole is not None:
+        result["prefill"] = _graded(whole, timings.prefill_s)
+    if step is not None and decode_steps is not None and decode_steps > 0:
+        result["decode"] = _graded(_repeated(step, decode_steps), timings.decode_s)
+    elif step is not None:
+        result["decode"] = _graded(step, timings.tpot_s)
+    if first_token is not None:
+        measured = timings.prefill_s if prefill_includes_vision and timings.ttft_s is None else timings.ttft_s
+        result["ttft"] = _graded(first_token, measured)
+    if step is not None:
+        result["tpot"] = _graded(step, timings.tpot_s)
+    return result
+
+
+def missing_reasons(static: Static, hardware: Hardware, dtype: str | None) -> list[str]:
+    """Say why predictions are absent: unknown limits, or a phase whose work was not counted."""
+    reasons = list(limits_for(hardware, dtype).missing)
+    for name, phase in static.phases.items():
+        if phase.flops is None:
+            reasons.append(f"the FLOPs of {name} were not counted")
+        if phase.weight_bytes is None:
+            reasons.append(f"the weights {name} reads were not counted")
+    return reasons
+
+
+def module_floors(static: Static, hardware: Hardware, dtype: str | None) -> list[ModuleFloor]:
+    """Return the floor of every module in every phase it works in (weights once, KV cache left out)."""
+    limits = limits_for(hardware, dtype)
+    if limits.peak is None or limits.bandwidth is None:
+        return []
+    return [
+        ModuleFloor(
+            module.name,
+            phase,
+            floor_time(flops, module.weight_bytes.get(phase, 0.0), limits.peak, limits.bandwidth),
+        )
+        for module in static.modules
+        for phase, flops in module.flops.items()
+    ]
+
+
+def _graded(floor: Floor, measured: Stat | None) -> Prediction:
+    if measured is None or floor.seconds <= 0:
+        return Prediction(floor.seconds, floor.bound, None, floor.arithmetic, floor.flops, floor.moved_bytes)
+    # The work is a mean over the samples, so it is compared with their mean time.
+    ratio = measured.mean / floor.seconds
+    text = f"{floor.arithmetic}; measured {units.seconds(measured.mean)} (mean) = {units.number(ratio)} × the floor"
+    return Prediction(floor.seconds, floor.bound, ratio, text, floor.flops, floor.moved_bytes)
+
+
+def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
+    """Add two floors of which the second needs the result of the first; unknown parts make an unknown sum."""
+    if first is None or second is None:
+        return None
+    longer = first if first.seconds > second.seconds else second
+    return Floor(
+        first.seconds + second.seconds,
+        longer.bound,
+        first.compute_s + second.compute_s,
+        first.memory_s + second.memory_s,
+        f"vision {first.arithmetic} + prefill {second.arithmetic}",
+        first.flops + second.flops,
+        first.moved_bytes + second.moved_bytes,
+    )
+
+
+def _repeated(step: Floor, steps: float) -> Floor:
+    text = f"{units.count(steps)} steps × {step.arithmetic}"
+    times = (step.seconds * steps, step.bound, step.compute_s * steps, step.memory_s * steps)
+    return Floor(*times, text, step.flops * steps, step.moved_bytes * steps)

@@ -1,0 +1,137 @@
+"""The same model elsewhere: roofline floors on other devices, data types, batch sizes and contexts.
+
+Pure arithmetic over the static model (``analysis.demand``): a row costs microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from llm_perf_opt.analysis.roofline.demand import (
+    Demand,
+    Point,
+    demand,
+    own_point,
+)
+from llm_perf_opt.core import units
+from llm_perf_opt.core.dtypes import canonical_dtype
+from llm_perf_opt.model.summary import Peak, Static, WhatIf
+
+FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 80GB")
+"""Devices that get the variations of batch, context and data type when the caller names none."""
+
+_BATCHES = (1, 8, 32)
+_CONTEXT_FACTORS = (1, 4)
+
+
+class DeviceLimits(Protocol):
+    """What is needed of a catalogue entry."""
+
+    @property
+    def name(self) -> str:
+        """Name for the table."""
+        ...
+
+    @property
+    def peaks(self) -> Mapping[str, Peak]:
+        """Data type → dense peak."""
+        ...
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Memory bandwidth."""
+        ...
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory size."""
+        ...
+
+
+class Devices(Protocol):
+    """A catalogue."""
+
+    @property
+    def devices(self) -> Sequence[DeviceLimits]:
+        """Its entries."""
+        ...
+
+
+def what_if(
+    static: Static,
+    catalogue: Devices,
+    *,
+    dtype: str | None,
+    focus: Iterable[str] | None = None,
+    batch_sizes: Sequence[int] = _BATCHES,
+    dtypes: Sequence[str] = ("bfloat16", "float8", "float4"),
+    context_factors: Sequence[int] = _CONTEXT_FACTORS,
+) -> list[WhatIf]:
+    """Return the run's own point on every device, and variations of it on the devices in ``focus``."""
+    base = own_point(static, dtype)
+    if base is None:
+        return []
+    rows = price(static, catalogue.devices, [base])
+    wanted = set(FOCUS if focus is None else focus)
+    chosen = [device for device in catalogue.devices if device.name in wanted]
+    varied = _variations(base, batch_sizes, dtypes, context_factors) if static.scaling is not None else []
+    return rows + [row for device in chosen for row in price(static, [device], varied, only_known=True)]
+
+
+def _variations(
+    base: Point, batch_sizes: Sequence[int], dtypes: Sequence[str], factors: Sequence[int]
+) -> list[Point]:
+    types = dict.fromkeys((base.dtype, *(canonical_dtype(name) for name in dtypes)))
+    points = [
+        Point(kind, batch, base.context_tokens * factor, base.prompt_tokens * factor)
+        for kind in types
+        for factor in factors
+        for batch in dict.fromkeys((base.batch_size, *batch_sizes))
+    ]
+    return [point for point in points if point != base]
+
+
+def price(
+    static: Static, devices: Sequence[DeviceLimits], points: Sequence[Point], *, only_known: bool = False
+) -> list[WhatIf]:
+    """Return one row per device and point; ``only_known`` leaves out types a device has no peak for."""
+    demands = [(point, demand(static, point)) for point in points]
+    return [
+        _row(device, point, needed)
+        for device in devices
+        for point, needed in demands
+        if not only_known or point.dtype in device.peaks
+    ]
+
+
+def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
+    peak, bandwidth = device.peaks.get(point.dtype), device.bandwidth_bytes_per_s
+    fits = None if device.memory_bytes is None else needed.resident_bytes <= device.memory_bytes
+    notes = []
+    ttft = tpot = None
+    if peak is not None and bandwidth is not None:
+        if needed.first_token is not None:
+            ttft = sum(max(flops / peak.dense, moved / bandwidth) for flops, moved in needed.first_token)
+        if needed.step is not None:
+            compute_s, memory_s = needed.step[0] / peak.dense, needed.step[1] / bandwidth
+            tpot = max(compute_s, memory_s)
+            notes.append("compute-bound" if compute_s > memory_s else "memory-bound")
+        if ttft is None:
+            notes.append("a pass before the first token was not counted")
+    else:
+        notes.append(f"no {point.dtype} peak is known" if peak is None else "no bandwidth is known")
+    notes.append(f"needs {units.size(needed.resident_bytes)}")
+    if device.memory_bytes is not None:
+        notes[-1] += f" of {units.size(device.memory_bytes)}"
+    return WhatIf(
+        device=device.name,
+        dtype=point.dtype,
+        batch_size=point.batch_size,
+        context_tokens=point.context_tokens,
+        ttft_floor_s=ttft,
+        tpot_floor_s=tpot,
+        tokens_per_s=point.batch_size / tpot if tpot else None,
+        fits=fits,
+        note=", ".join(notes),
+    )

@@ -1,0 +1,322 @@
+"""From raw counts to the static model of a run: conventions, bytes, the module tree. Pure arithmetic.
+
+FLOPs are integers end to end, so that a sum over modules equals the total exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from llm_perf_opt.analysis.static.conventions import Conventions, attention_flops_under
+from llm_perf_opt.analysis.static.counts import (
+    ModelTree,
+    ParamInfo,
+    PhaseCount,
+    ancestors,
+    expected_distinct_experts,
+    roll_up,
+)
+from llm_perf_opt.model.static import KvLayers
+from llm_perf_opt.model.summary import (
+    AttentionPart,
+    Coverage,
+    ExpertPart,
+    KvPart,
+    Params,
+    Scaling,
+    Static,
+    StaticModule,
+    StaticPhase,
+)
+
+OTHER = "other"
+"""Component label of work outside every labelled module."""
+
+
+def own_flops(count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str) -> dict[str, int]:
+    """Return FLOPs of each module itself (children left out) under the conventions."""
+    own = dict(count.own_flops)
+    for use in count.attention:
+        own[use.module] = own.get(use.module, 0) + attention_flops_under(use, conventions.causal)
+    scale = head_scale(count, conventions, phase)
+    if tree.head is not None and scale is not None and tree.head in own:
+        wanted, seen = scale
+        own[tree.head] = own[tree.head] * wanted // seen
+    if conventions.rotary == "per_layer" and phase != "vision" and tree.rotary_module is not None:
+        added = 2 * tree.rotary_frequencies * count.positions * count.batch_size * len(count.cache)
+        own[tree.rotary_module] = own.get(tree.rotary_module, 0) + added
+    return own
+
+
+def head_scale(count: PhaseCount, conventions: Conventions, phase: str) -> tuple[int, int] | None:
+    """Return (positions wanted, positions counted) of the output head in prefill, or ``None`` elsewhere."""
+    if phase != "prefill" or not count.head_rows:
+        return None
+    wanted = count.batch_size * (count.positions if conventions.head_positions == "all" else 1)
+    return wanted, count.head_rows
+
+
+def own_weight_bytes(count: PhaseCount, tree: ModelTree) -> dict[str, float]:
+    """Return bytes of parameters each module reads; a tied parameter belongs to its first whole reader."""
+    params = {param.name: param for param in tree.params}
+    own: dict[str, float] = {}
+    for name, reader in count.params_read.items():
+        param = params[name]
+        # Reads outside any module's forward (a method called by itself) belong to the parameter's owner.
+        module = param.module if param.experts or not reader else reader
+        own[module] = own.get(module, 0) + param.nbytes * _share_read(param, count)
+    for name, (module, _rows, nbytes) in count.rows_read.items():
+        if name not in count.params_read:
+            own[module] = own.get(module, 0) + nbytes
+    return own
+
+
+def _share_read(param: ParamInfo, count: PhaseCount) -> float:
+    """Return the expected share of an expert tensor that a pass reads; 1 for everything else."""
+    use = count.experts.get(param.module)
+    if not param.experts or use is None:
+        return 1.0
+    return expected_distinct_experts(param.experts, use.top_k, use.tokens) / param.experts
+
+
+def active_params(decode: PhaseCount, tree: ModelTree) -> int:
+    """Parameters one token meets in decode: chosen experts only, embedding tables (a row) left out."""
+    total = 0.0
+    params = {param.name: param for param in tree.params}
+    for name in decode.params_read:
+        param = params[name]
+        use = decode.experts.get(param.module)
+        share = min(1.0, use.top_k / param.experts) if param.experts and use is not None else 1.0
+        total += param.numel * share
+    return round(total)
+
+
+def component_of(path: str, components: Mapping[str, str]) -> str:
+    """Return the label of the innermost labelled module at or above ``path``."""
+    labels = {module: label for label, module in components.items()}
+    return next((labels[name] for name in ancestors(path) if name in labels), OTHER)
+
+
+def _by_component(own: Mapping[str, float], components: Mapping[str, str]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for path, value in own.items():
+        label = component_of(path, components)
+        result[label] = result.get(label, 0) + value
+    return {label: value for label, value in result.items() if value}
+
+
+def kv_bytes(count: PhaseCount) -> float:
+    """Cache bytes read and written by one pass."""
+    return sum(use.read_bytes + use.written_bytes for use in count.cache.values())
+
+
+def kv_layers(count: PhaseCount) -> list[KvLayers]:
+    """Group layers by what they cache per position."""
+    groups: dict[tuple[float, int | None], int] = {}
+    for use in count.cache.values():
+        if use.tokens:
+            key = (use.written_bytes / (use.tokens * count.batch_size), use.window)
+            groups[key] = groups.get(key, 0) + 1
+    return [KvLayers(number, size, window) for (size, window), number in groups.items()]
+
+
+def kv_resident_bytes(layers: list[KvLayers], context_tokens: int, batch_size: int) -> float:
+    """Cache size with ``context_tokens`` positions per sequence; windowed layers keep their window only."""
+    return batch_size * sum(
+        group.layers * group.bytes_per_token * min(context_tokens, group.window or context_tokens)
+        for group in layers
+    )
+
+
+def phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str) -> StaticPhase:
+    """Return what a phase computes and moves."""
+    flops = sum(own_flops(count, tree, conventions, phase).values())
+    weights = sum(own_weight_bytes(count, tree).values())
+    activations = sum(own_activations(count, tree, conventions, phase).values())
+    cache = kv_bytes(count)
+    moved = weights + activations + cache
+    return StaticPhase(flops, weights, activations, cache, flops / moved if moved else None, count.positions)
+
+
+def own_activations(
+    count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str
+) -> dict[str, float]:
+    """Return activation bytes of each module itself; the head's follow its positions."""
+    own = dict(count.own_activation_bytes)
+    scale = head_scale(count, conventions, phase)
+    if tree.head is not None and scale is not None and tree.head in own:
+        own[tree.head] = own[tree.head] * scale[0] / scale[1]
+    return own
+
+
+def build_static(
+    tree: ModelTree,
+    counts: Mapping[str, PhaseCount],
+    components: Mapping[str, str],
+    conventions: Conventions,
+) -> Static:
+    """Assemble the static model from the counts of its phases."""
+    flops = {phase: own_flops(count, tree, conventions, phase) for phase, count in counts.items()}
+    by_component: dict[str, dict[str, float]] = {}
+    for phase, own in flops.items():
+        for label, value in _by_component(own, components).items():
+            by_component.setdefault(label, {})[phase] = value
+    cache_source = counts.get("prefill") or counts.get("decode")
+    layers = kv_layers(cache_source) if cache_source is not None else []
+    decode = counts.get("decode")
+    return Static(
+        params=Params(
+            total=tree.total_params(),
+            active_per_token=active_params(decode, tree) if decode is not None else None,
+            components=_params_by_component(tree, components),
+        ),
+        kv_bytes_per_token=sum(group.layers * group.bytes_per_token for group in layers) if layers else None,
+        phases={phase: phase_facts(count, tree, conventions, phase) for phase, count in counts.items()},
+        modules=module_rows(tree, counts, flops, components, conventions),
+        coverage=coverage(counts, flops),
+        conventions=conventions.describe(),
+        components=by_component,
+        scaling=scaling_facts(tree, counts, conventions, flops, layers),
+    )
+
+
+def scaling_facts(
+    tree: ModelTree,
+    counts: Mapping[str, PhaseCount],
+    conventions: Conventions,
+    flops: Mapping[str, Mapping[str, int]],
+    layers: list[KvLayers],
+) -> Scaling | None:
+    """Return what other batch sizes, contexts and data types change; ``None`` without a language model."""
+    prefill, decode = counts.get("prefill"), counts.get("decode")
+    if prefill is None or decode is None:
+        return None
+    attention: dict[tuple[str, int | None], float] = {}
+    for phase, count in (("prefill", prefill), ("decode", decode)):
+        for use in count.attention:
+            key = (phase, use.window)
+            attention[key] = attention.get(key, 0) + attention_flops_under(use, conventions.causal)
+    experts: dict[tuple[int, int], float] = {}
+    for param in tree.params:
+        chosen = decode.experts.get(param.module)
+        if param.experts and chosen is not None:
+            size = (param.experts, chosen.top_k)
+            experts[size] = experts.get(size, 0) + param.nbytes
+    tables = {param.name: param.nbytes for param in tree.params}
+    looked_up = [name for name in decode.rows_read if name not in decode.params_read]
+    row_bytes = sum(decode.rows_read[name][2] / max(decode.rows_read[name][1], 1) for name in looked_up)
+    table_bytes = sum(tables[name] for name in looked_up)
+    return Scaling(
+        batch_size=decode.batch_size,
+        prompt_tokens=prefill.positions,
+        context_tokens=max((use.held - use.tokens for use in decode.cache.values()), default=0),
+        element_bytes=tree.weight_bytes() / max(tree.total_params(), 1),
+        attention=[AttentionPart(phase, value, window) for (phase, window), value in attention.items()],
+        head_flops={
+            phase: own[tree.head] for phase, own in flops.items() if tree.head and own.get(tree.head)
+        },
+        experts=[ExpertPart(size, number, top_k) for (number, top_k), size in experts.items()],
+        kv=[KvPart(group.layers, group.bytes_per_token, group.window) for group in layers],
+        embedding_bytes_per_token=row_bytes,
+        embedding_rows=round(table_bytes / row_bytes) if row_bytes else None,
+        causal_halved=conventions.causal == "halved",
+        head_all_positions=conventions.head_positions == "all",
+    )
+
+
+def _params_by_component(tree: ModelTree, components: Mapping[str, str]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for param in tree.params:
+        label = component_of(param.module, components)
+        result[label] = result.get(label, 0) + param.numel
+    return result
+
+
+def _small_by_module(counts: Mapping[str, PhaseCount]) -> dict[str, float]:
+    own: dict[str, float] = {}
+    for count in counts.values():
+        for path, met in count.uncounted.items():
+            own[path] = own.get(path, 0) + sum(met.values())
+    return own
+
+
+def coverage(counts: Mapping[str, PhaseCount], flops: Mapping[str, Mapping[str, int]]) -> Coverage:
+    """Say how much of the arithmetic of all phases was counted, and what was not."""
+    small: dict[str, int] = {}
+    unknown: set[str] = set()
+    for count in counts.values():
+        for met in count.uncounted.values():
+            for name, elements in met.items():
+                small[name] = small.get(name, 0) + elements
+        unknown |= {name for met in count.unknown.values() for name in met}
+    counted = sum(sum(own.values()) for own in flops.values())
+    estimated = sum(small.values())
+    ratio = counted / (counted + estimated) if counted + estimated and not unknown else None
+    ordered = sorted(small, key=lambda name: (-small[name], name))
+    return Coverage(ratio, [*sorted(unknown), *ordered], sorted(unknown))
+
+
+def module_rows(
+    tree: ModelTree,
+    counts: Mapping[str, PhaseCount],
+    flops: Mapping[str, Mapping[str, int]],
+    components: Mapping[str, str],
+    conventions: Conventions,
+) -> list[StaticModule]:
+    """Return the module tree, leaving out modules that hold and do nothing."""
+    total_flops = {phase: roll_up(dict(own)) for phase, own in flops.items()}
+    weights = {phase: roll_up(own_weight_bytes(count, tree)) for phase, count in counts.items()}
+    activations = {p: roll_up(own_activations(count, tree, conventions, p)) for p, count in counts.items()}
+    own_params: dict[str, float] = {}
+    for param in tree.params:
+        own_params[param.module] = own_params.get(param.module, 0) + param.numel
+    params = roll_up(own_params)
+    small = roll_up(_small_by_module(counts))
+    unknown = {path for count in counts.values() for path in count.unknown}
+    unknown_above = {name for path in unknown for name in ancestors(path)}
+    rows = []
+    for module in tree.modules:
+        name = module.name
+        done = {phase: total[name] for phase, total in total_flops.items() if total.get(name)}
+        if not done and not params.get(name):
+            continue
+        counted = sum(done.values())
+        ratio = counted / (counted + small.get(name, 0)) if counted and name not in unknown_above else None
+        rows.append(
+            StaticModule(
+                name=name,
+                type=module.type,
+                depth=name.count(".") + 1 if name else 0,
+                params=int(params.get(name, 0)),
+                flops=done,
+                component=component_of(name, components) if name else None,
+                weight_bytes={p: total[name] for p, total in weights.items() if total.get(name)},
+                activation_bytes={p: total[name] for p, total in activations.items() if total.get(name)},
+                counted_ratio=ratio,
+                uncounted_ops=_own_uncounted(name, counts),
+            )
+        )
+    return rows
+
+
+def _own_uncounted(path: str, counts: Mapping[str, PhaseCount]) -> list[str]:
+    names = {name for count in counts.values() for name in count.uncounted.get(path, {})}
+    return sorted(names | {name for count in counts.values() for name in count.unknown.get(path, {})})
+
+
+def sum_over_steps(step: Callable[[int], int], first: int, steps: int) -> int:
+    """Sum ``step(first) + … + step(first + steps - 1)`` with few evaluations, exactly.
+
+    Work per step grows with the context at most affinely between the points where a sliding window fills,
+    and never faster later: a concave function whose midpoint lies on its chord is a straight line there.
+    """
+    if steps <= 0:
+        return 0
+    last = first + steps - 1
+    if steps <= 2:
+        return step(first) if steps == 1 else step(first) + step(last)
+    middle = (first + last) // 2
+    low, centre, high = step(first), step(middle), step(last)
+    if (centre - low) * (last - middle) == (high - centre) * (middle - first):
+        return steps * (low + high) // 2
+    return sum_over_steps(step, first, middle - first + 1) + sum_over_steps(step, middle + 1, last - middle)

@@ -1,0 +1,159 @@
+"""What a count of one phase yields, before any convention is applied: plain values, no torch.
+
+The counter (``workloads.counting``) fills these; :mod:`llm_perf_opt.analysis.static.build` turns them into
+the static model of a run. Keeping the raw facts apart from the conventions is what makes the conventions
+selectable without counting again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ParamInfo:
+    """One parameter tensor; a tied one appears once, under its first name."""
+
+    name: str
+    module: str
+    """Path of the module that owns it."""
+    numel: int
+    element_bytes: float
+    experts: int = 0
+    """Number of routed experts stacked along the first axis; 0: not an expert tensor."""
+
+    @property
+    def nbytes(self) -> float:
+        """Size in memory."""
+        return self.numel * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """One module of the tree."""
+
+    name: str
+    """Dotted path; empty for the root."""
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTree:
+    """The structure of a model: what exists, whether or not a phase uses it."""
+
+    modules: tuple[ModuleInfo, ...]
+    """Every module, parents before children, the root first."""
+    params: tuple[ParamInfo, ...]
+    head: str | None = None
+    """Path of the output head."""
+    rotary_frequencies: int = 0
+    """Length of the rotary frequency vector (half the rotated head size); 0: no rotary embedding."""
+    rotary_module: str | None = None
+    """Path of the language model's rotary embedding."""
+
+    def total_params(self) -> int:
+        """All parameters, each counted once."""
+        return sum(param.numel for param in self.params)
+
+    def weight_bytes(self) -> float:
+        """Bytes of all parameters."""
+        return sum(param.nbytes for param in self.params)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionUse:
+    """One scaled-dot-product attention, counted as the full query × key rectangle."""
+
+    module: str
+    flops: int
+    query_length: int
+    key_length: int
+    causal: bool
+    window: int | None = None
+    """Sliding window in positions, when the module has one."""
+
+
+@dataclass(slots=True)
+class ExpertUse:
+    """How a mixture-of-experts module was called."""
+
+    tokens: int
+    top_k: int
+
+
+@dataclass(slots=True)
+class CacheUse:
+    """Traffic of one layer's key-value cache in one phase."""
+
+    written_bytes: float = 0
+    read_bytes: float = 0
+    """Cached before this call and read by it; what the call itself wrote is not read back."""
+    tokens: int = 0
+    """Positions written per sequence."""
+    held: int = 0
+    """Positions attention sees after the last write."""
+    window: int | None = None
+
+
+@dataclass(slots=True)
+class PhaseCount:
+    """Raw facts of one phase, by module path. "Own" leaves out the children of a module."""
+
+    own_flops: dict[str, int] = field(default_factory=dict)
+    """FLOPs of operators with a formula, attention left out."""
+    attention: list[AttentionUse] = field(default_factory=list)
+    own_activation_bytes: dict[str, float] = field(default_factory=dict)
+    """Inputs (parameters and cached keys and values left out) and outputs of counted operators."""
+    largest_operator_bytes: float = 0
+    """Largest inputs + outputs of one counted operator."""
+    params_read: dict[str, str] = field(default_factory=dict)
+    """Parameter read as a whole → the module that read it first."""
+    rows_read: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+    """Parameter of which rows were looked up → (module, rows, bytes), for embeddings."""
+    experts: dict[str, ExpertUse] = field(default_factory=dict)
+    """Experts module → how it was called."""
+    cache: dict[int, CacheUse] = field(default_factory=dict)
+    """Layer index → cache traffic."""
+    head_rows: int | None = None
+    """Positions (over the batch) the output head was run on; ``None``: it was not run."""
+    uncounted: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Module → operator without a formula but with small known cost → elements it produced or reduced."""
+    unknown: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Module → operator whose cost is not known at all → times it was met."""
+    positions: int = 0
+    """Positions computed per sequence."""
+    batch_size: int = 1
+
+    def raw_flops(self) -> int:
+        """Total under the counter's own convention (full attention rectangles, as run)."""
+        return sum(self.own_flops.values()) + sum(use.flops for use in self.attention)
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """Yield ``path`` and every path above it, down to the root (the empty path)."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+def roll_up(own: dict[str, float]) -> dict[str, float]:
+    """Sum values of single modules into every module above them; integers stay exact."""
+    total: dict[str, float] = {}
+    for path, value in own.items():
+        for name in ancestors(path):
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+def expected_distinct_experts(experts: int, top_k: int, tokens: int) -> float:
+    """Expected number of experts that at least one of ``tokens`` chooses, routing being uniform.
+
+    A token meets a given expert with probability ``top_k / experts``.
+    """
+    if experts <= 0 or tokens <= 0:
+        return 0.0
+    if tokens == 1:
+        return float(min(top_k, experts))
+    return experts * (1.0 - (1.0 - min(top_k, experts) / experts) ** tokens)

@@ -1,0 +1,1 @@
+"""From a timeline to phases, budgets and totals."""

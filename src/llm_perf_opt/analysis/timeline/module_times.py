@@ -1,0 +1,144 @@
+"""Time of modules from the ranges of a capture: how often each phase was run, and how its host time is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from llm_perf_opt.analysis.timeline.attribution import Attribution
+from llm_perf_opt.model.summary import Timings
+from llm_perf_opt.model.timeline import Timeline
+
+Key = tuple[str, str]
+"""(Module or component, phase)."""
+
+
+def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]:
+    """Return phase → how often the capture holds it; decode counts steps, and is left out where steps have no range."""
+    counts: dict[str, int] = {}
+    ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
+    for path in _phase_paths(attribution):
+        name = attribution.phases[int(attribution.path_phase[path])]
+        label = timeline.names[attribution.paths.name[path]]
+        wanted = "step" in label.casefold() if name == "decode" else not _inside_its_phase(attribution, path)
+        if wanted:
+            counts[name] = counts.get(name, 0) + int(ranges[path])
+    return counts
+
+
+def module_host_times(timeline: Timeline, attribution: Attribution) -> dict[Key, tuple[float, int]]:
+    """Return host seconds and calls by module and phase, calls inside it included, other phases inside it not.
+
+    On a CPU this is the module's time; with a GPU it is the time the host took to queue its work. Only ranges whose
+    phase is named by a range around them count: a component's own name says where it belongs, not where it ran.
+    """
+    return _module_times(attribution, _seconds_by_path(timeline, attribution))
+
+
+def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
+    """Return each module's share of the host time of its phase; phases inside a phase are not part of it."""
+    seconds = _seconds_by_path(timeline, attribution)
+    phases: dict[str, float] = {}
+    for path in _phase_paths(attribution):
+        if not _inside_its_phase(attribution, path):
+            name = attribution.phases[int(attribution.path_phase[path])]
+            phases[name] = phases.get(name, 0.0) + seconds[path]
+    times = _module_times(attribution, seconds)
+    return {key: own / phases[key[1]] for key, (own, _calls) in times.items() if phases.get(key[1], 0.0) > 0}
+
+
+def _module_times(attribution: Attribution, seconds: Sequence[float]) -> dict[Key, tuple[float, int]]:
+    ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
+    found: dict[Key, tuple[float, int]] = {}
+    for path, own in enumerate(seconds):
+        label = _label(attribution, path)
+        phase = _phase_around(attribution, path)
+        if label is None or phase is None or _called_by_itself(attribution, path, label):
+            continue
+        before = found.get((label, phase), (0.0, 0))
+        found[label, phase] = (before[0] + own, before[1] + int(ranges[path]))
+    return found
+
+
+def split_by_shares(
+    timings: Timings, shares: Mapping[Key, float], *, prefill_includes_vision: bool = False
+) -> dict[Key, float]:
+    """Split each phase's measured time, in decode that of one step, by shares.
+
+    The profiler slows everything, so its own seconds are not used. Where the measured prefill holds the vision
+    encoder, its time is taken off; where that is not known, prefill is not split.
+    """
+    prefill = timings.prefill_s.mean if timings.prefill_s is not None else None
+    if prefill is not None and prefill_includes_vision:
+        if timings.vision_s is not None:
+            prefill = max(0.0, prefill - timings.vision_s.mean)
+        elif any(phase == "vision" for _, phase in shares):
+            prefill = None
+    whole = {
+        "vision": timings.vision_s.mean if timings.vision_s is not None else None,
+        "prefill": prefill,
+        "decode": timings.tpot_s.mean if timings.tpot_s is not None else None,
+    }
+    found = {
+        (module, phase): share * seconds
+        for (module, phase), share in shares.items()
+        if (seconds := whole.get(phase)) is not None
+    }
+    return _with_containers(found)
+
+
+def _with_containers(times: Mapping[Key, float]) -> dict[Key, float]:
+    """Add what is never called itself (a list of layers): the sum of the highest modules inside it that are."""
+    found = dict(times)
+    for (module, phase), seconds in times.items():
+        above = module.rpartition(".")[0]
+        while above and (above, phase) not in times:
+            found[above, phase] = found.get((above, phase), 0.0) + seconds
+            above = above.rpartition(".")[0]
+    return found
+
+
+def _phase_paths(attribution: Attribution) -> Iterator[int]:
+    return (path for path, meaning in enumerate(attribution.meanings) if meaning.role == "phase")
+
+
+def _seconds_by_path(timeline: Timeline, attribution: Attribution) -> list[float]:
+    """Duration of all ranges of each path, without ranges of another phase inside them."""
+    durations = (timeline.ranges.end_ns - timeline.ranges.start_ns) / 1e9
+    whole = np.bincount(attribution.paths.of_range, durations, len(attribution.meanings)).tolist()
+    own: list[float] = list(whole)
+    for path in _phase_paths(attribution):
+        for above in attribution.paths.ancestors(path)[1:]:
+            if attribution.path_phase[above] != attribution.path_phase[path]:
+                own[above] -= whole[path]
+            if attribution.meanings[above].role == "phase":
+                break  # what is farther out has its own phase inside, which was taken off already
+    return own
+
+
+def _phase_around(attribution: Attribution, path: int) -> str | None:
+    """Return the phase of a path if the nearest range that is a phase names it."""
+    for above in attribution.paths.ancestors(path)[1:]:
+        if attribution.meanings[above].role == "phase":
+            same = attribution.path_phase[above] == attribution.path_phase[path]
+            return attribution.phases[int(attribution.path_phase[path])] if same else None
+    return None
+
+
+def _inside_its_phase(attribution: Attribution, path: int) -> bool:
+    """Tell whether a range around this one names the same phase, as ``decode`` around ``decode_step`` does."""
+    return any(
+        attribution.meanings[above].role == "phase"
+        and attribution.path_phase[above] == attribution.path_phase[path]
+        for above in attribution.paths.ancestors(path)[1:]
+    )
+
+
+def _label(attribution: Attribution, path: int) -> str | None:
+    meaning = attribution.meanings[path]
+    return meaning.module if meaning.role == "module" else meaning.component
+
+
+def _called_by_itself(attribution: Attribution, path: int, label: str) -> bool:
+    return any(_label(attribution, above) == label for above in attribution.paths.ancestors(path)[1:])

@@ -1,0 +1,235 @@
+"""A timeline, or totals without one, as the facts of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llm_perf_opt.analysis.timeline.attribution import (
+    NONE,
+    Attribution,
+    Total,
+    attribute,
+    by_path_and_name,
+    totals,
+)
+from llm_perf_opt.analysis.timeline.budget import (
+    Activity,
+    Gap,
+    PhaseBudget,
+    activity,
+    budget_of,
+    busy_ratios,
+    largest_gaps,
+    phase_windows,
+    whole_window,
+)
+from llm_perf_opt.analysis.timeline.drawing import draw_step
+from llm_perf_opt.analysis.timeline.kernel_tables import (
+    KernelRow,
+    ModuleRow,
+    classified_ratio,
+    family_totals,
+    kernel_rows,
+    module_rows,
+    rows_of_totals,
+)
+from llm_perf_opt.analysis.timeline.module_times import phase_counts
+from llm_perf_opt.analysis.timeline.range_meaning import RangeRule
+from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
+from llm_perf_opt.model.timeline import KernelTotals, OpKind, Timeline
+
+_NS = 1e9
+
+
+@dataclass(slots=True)
+class TimelineFacts:
+    """Everything a capture says that the summary wants; ``None`` and empty where it does not say."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    """By name and phase: most time first, then name, then phase."""
+    budget: dict[str, Budget] = field(default_factory=dict)
+    """Phase → split of its wall-clock; ``all`` is the whole capture."""
+    device_busy_ratio: dict[str, float] = field(default_factory=dict)
+    """Phase → share of its span in which a device is busy, mean over the devices; ``all`` as above."""
+    busy_by_device: dict[str, dict[int, float]] = field(default_factory=dict)
+    """The same for every device."""
+    time_attributed_ratio: float | None = None
+    """Device time (kernels, copies, memsets) that belongs to a phase."""
+    kernel_time_classified_ratio: float | None = None
+    """Kernel time whose family is known."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Named scalars, unit in the name."""
+    families: dict[tuple[str | None, str], Total] = field(default_factory=dict)
+    """(Phase, family) → launches and device time."""
+    modules: list[ModuleRow] = field(default_factory=list)
+    """Device time by module and phase, inner modules not included."""
+    phase_counts: dict[str, int] = field(default_factory=dict)
+    """Phase → how often the capture holds it (decode: steps)."""
+    components: dict[str, Total] = field(default_factory=dict)
+    """Component label → launches and device time of kernels."""
+    gaps: list[Gap] = field(default_factory=list)
+    """The longest stretches without device work."""
+    timeline: dict[str, Any] = field(default_factory=dict)
+    """One decode step, as ``Summary.timeline``."""
+    devices: dict[int, str] = field(default_factory=dict)
+    source: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def summarise_timeline(
+    timeline: Timeline,
+    *,
+    new_tokens: float | None = None,
+    samples: int | None = None,
+    rules: Sequence[RangeRule] | None = None,
+    source: str | None = None,
+) -> TimelineFacts:
+    """Analyse a timeline. ``new_tokens`` are per sample; ``samples`` (default 1) how many were captured."""
+    attribution = attribute(timeline, rules)
+    cells = by_path_and_name(timeline, attribution)
+    rows = kernel_rows(timeline, attribution, cells)
+    facts = _facts_of_rows(rows, source or timeline.source)
+    facts.devices = dict(timeline.devices)
+    facts.modules = module_rows(attribution, cells)
+    facts.phase_counts = phase_counts(timeline, attribution)
+    facts.components = _components(attribution, cells)
+    facts.time_attributed_ratio = _attributed(timeline, attribution)
+    facts.warnings += timeline.warnings
+    if len(timeline.ops):
+        _add_time_axis(facts, timeline, attribution)
+    facts.metrics |= _copy_metrics(timeline)
+    facts.metrics |= _token_metrics(rows, new_tokens, samples)
+    if attribution.phases == () and len(timeline.ops):
+        facts.warnings.append(
+            "no range in the capture names a phase: kernels and budget are for the whole capture"
+        )
+    return facts
+
+
+def summarise_totals(
+    found: KernelTotals,
+    *,
+    new_tokens: float | None = None,
+    samples: int | None = None,
+    phase: str | None = None,
+    source: str | None = None,
+) -> TimelineFacts:
+    """Analyse totals from a summary table: kernels and families; no budget, no busy time, no phases.
+
+    ``phase`` says which phase the whole table belongs to, when the caller knows.
+    """
+    rows = rows_of_totals(found.kernels, phase)
+    facts = _facts_of_rows(rows, source or found.source)
+    facts.warnings += [
+        *found.warnings,
+        "a summary table has no time axis: no budget, no gaps, and device-busy time only as an upper bound",
+    ]
+    if found.copies:
+        facts.metrics["copy_s"] = sum(one.total_ns for one in found.copies) / _NS
+        facts.metrics["copies"] = float(sum(one.count for one in found.copies))
+    facts.metrics |= _token_metrics(rows, new_tokens, samples)
+    return facts
+
+
+def _facts_of_rows(rows: list[KernelRow], source: str) -> TimelineFacts:
+    total = sum(row.total_ns for row in rows)
+    launches = sum(row.launches for row in rows)
+    kernels = [
+        Kernel(
+            name=row.name,
+            short_name=row.short_name,
+            family=row.family,
+            phase=row.phase,
+            module=row.module,
+            launches=row.launches,
+            total_s=row.total_ns / _NS,
+            share_ratio=row.total_ns / total if total else None,
+        )
+        for row in rows
+    ]
+    known = classified_ratio(rows)
+    metrics: dict[str, float | None] = {
+        "kernel_launches": float(launches),
+        "kernel_time_s": total / _NS,
+        "mean_kernel_s": total / launches / _NS if launches else None,
+        "unclassified_kernel_time_ratio": 1.0 - known if known is not None else None,
+    }
+    return TimelineFacts(
+        kernels=kernels,
+        kernel_time_classified_ratio=known,
+        families=family_totals(rows),
+        metrics=metrics,
+        source=source,
+    )
+
+
+def _add_time_axis(facts: TimelineFacts, timeline: Timeline, attribution: Attribution) -> None:
+    found: Activity = activity(timeline)
+    windows = phase_windows(timeline, attribution)
+    for phase, window in {**windows, WHOLE: whole_window(timeline)}.items():
+        facts.budget[phase] = _as_budget(budget_of(window, found), facts.source)
+        ratios = busy_ratios(window, found)
+        facts.busy_by_device[phase] = ratios
+        if ratios:
+            facts.device_busy_ratio[phase] = sum(ratios.values()) / len(ratios)
+    facts.gaps = largest_gaps(windows or {WHOLE: whole_window(timeline)}, found)
+    facts.timeline = draw_step(timeline, attribution)
+
+
+def _as_budget(found: PhaseBudget, source: str | None) -> Budget:
+    span = found.span_ns
+    parts = [BudgetPart(name, ns / _NS, ns / span if span else 0.0) for name, ns in found.parts_ns.items()]
+    return Budget(span_s=span / _NS, parts=parts, source=source)
+
+
+def _components(attribution: Attribution, cells: dict[tuple[int, int], Total]) -> dict[str, Total]:
+    found: dict[str, Total] = {}
+    for (path, _), total in cells.items():
+        label = attribution.path_component[path] if path != NONE else None
+        if label is not None:
+            before = found.get(label, Total(0, 0))
+            found[label] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
+    return dict(sorted(found.items()))
+
+
+def _attributed(timeline: Timeline, attribution: Attribution) -> float | None:
+    durations = timeline.ops.end_ns - timeline.ops.start_ns
+    total = int(durations.sum())
+    if not total:
+        return None
+    return int(durations[attribution.op_phase != NONE].sum()) / total
+
+
+def _copy_metrics(timeline: Timeline) -> dict[str, float | None]:
+    metrics: dict[str, float | None] = {}
+    ops = timeline.ops
+    for kind, label in ((OpKind.COPY, "copy"), (OpKind.MEMSET, "memset")):
+        rows = ops.kind == kind
+        found = totals(timeline, np.zeros(len(ops), np.int64), rows).get(0, Total(0, 0))
+        metrics[f"{label}_s"] = found.total_ns / _NS
+        metrics[f"{label}_launches"] = float(found.launches)
+        known = rows & (ops.bytes >= 0)
+        metrics[f"{label}_bytes"] = float(ops.bytes[known].sum()) if known.any() else None
+    return metrics
+
+
+def _token_metrics(
+    rows: list[KernelRow], new_tokens: float | None, samples: int | None
+) -> dict[str, float | None]:
+    """Launches per token: decode launches per decoded token where phases are known, else all per new token."""
+    decode = [row.launches for row in rows if row.phase == "decode"]
+    metrics: dict[str, float | None] = {"decode_launches": float(sum(decode)) if decode else None}
+    if not new_tokens or not rows:
+        return metrics | {"launches_per_token": None}
+    count = samples or 1
+    if decode and new_tokens > 1:
+        # The first token comes from prefill.
+        return metrics | {"launches_per_token": sum(decode) / (count * (new_tokens - 1))}
+    if any(row.phase is not None for row in rows):
+        return metrics | {"launches_per_token": None}  # a capture of other phases says nothing about decode
+    return metrics | {"launches_per_token": sum(row.launches for row in rows) / (count * new_tokens)}

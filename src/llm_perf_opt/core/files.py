@@ -1,0 +1,90 @@
+"""Files that are either there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.core.errors import ToolError
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
+_IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+
+
+@contextlib.contextmanager
+def explain_os_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk or a read-only directory into a message that says which and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise ToolError(
+                f"no space left to write {path}",
+                hint="free some space or choose another artifacts.runs_dir",
+                path=str(path),
+            ) from error
+        if error.errno in _NO_PERMISSION:
+            raise ToolError(
+                f"no permission to write {path}",
+                hint="choose a writable directory: artifacts.runs_dir=/some/dir",
+                path=str(path),
+            ) from error
+        if error.errno in _IN_THE_WAY:
+            raise ToolError(
+                f"cannot create {path}: a file is where a directory should be",
+                hint="choose another artifacts.runs_dir, or move the file",
+                path=str(path),
+            ) from error
+        raise
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``path``; move it into place when the block succeeds, else remove it."""
+    path = Path(path)
+    with explain_os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The suffix is kept last so that writers which look at it (gzip, Parquet) see the real one.
+        temporary = path.with_name(f".{path.stem[:32]}.{secrets.token_hex(4)}.partial{path.suffix}")
+        # Made the ordinary way, so that the user's umask decides who may read the result.
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        try:
+            yield temporary
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def atomic_write_bytes(path: Path, data: bytes) -> Path:
+    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+    return Path(path)
+
+
+def atomic_write_text(path: Path, text: str) -> Path:
+    """Write text as UTF-8; lone surrogates (undecodable file names) survive as escapes."""
+    return atomic_write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def atomic_write_json(path: Path, value: Any) -> Path:
+    """Write strict JSON (no NaN), indented, keys in the order given."""
+    return atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,109 @@
+"""What repeated timings say about the measurement itself: noise, warm-up, drift, growth, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.model.statistics import describe, mean_of, percentile
+from llm_perf_opt.model.summary import Stat
+
+_QUARTERS = 4
+_FEWEST_TOKENS = 16
+"""Fewer tokens than this say nothing about growth."""
+
+SampleTimes = Mapping[str, Any]
+"""One entry of ``samples`` in a timings document."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTotal:
+    """What one sample took without a profiler."""
+
+    new_tokens: int
+    seconds: float
+
+
+def _median(values: Sequence[float]) -> float:
+    return percentile(sorted(values), 0.5)
+
+
+def repeat_spread(samples: Sequence[SampleTimes]) -> dict[str, Stat]:
+    """Return, per phase, every repeat's time divided by the median of the same sample's repeats."""
+    spreads: dict[str, Stat] = {}
+    for phase in PHASES:
+        ratios: list[float] = []
+        for sample in samples:
+            values = [r[f"{phase}_s"] for r in sample["repeats"] if r.get(f"{phase}_s")]
+            if len(values) > 1:
+                middle = _median(values)
+                ratios.extend(value / middle for value in values)
+        stat = describe(ratios)
+        if stat is not None:
+            spreads[phase] = stat
+    return spreads
+
+
+def measurement_metrics(samples: Sequence[SampleTimes]) -> dict[str, float | None]:
+    """Return scalars that findings use; a metric that cannot be made is ``None``."""
+    return {
+        "first_repeat_ratio": _first_over_rest(samples),
+        "last_over_first_repeat_ratio": _last_over_first(samples),
+        "tpot_growth_ratio": _token_growth(samples),
+        "padding_ratio": _padding(samples),
+    }
+
+
+def _totals(sample: SampleTimes) -> list[float]:
+    return [sum(repeat.get(f"{phase}_s") or 0.0 for phase in PHASES) for repeat in sample["repeats"]]
+
+
+def _first_over_rest(samples: Sequence[SampleTimes]) -> float | None:
+    """Only the very first measured pass can be cold; it is compared with later repeats of the same sample."""
+    totals = _totals(samples[0]) if samples else []
+    return totals[0] / _median(totals[1:]) if len(totals) > 2 and _median(totals[1:]) > 0 else None
+
+
+def _last_over_first(samples: Sequence[SampleTimes]) -> float | None:
+    ratios = [
+        totals[-1] / totals[0] for sample in samples if len(totals := _totals(sample)) > 2 and totals[0] > 0
+    ]
+    return _median(ratios) if ratios else None
+
+
+def _token_growth(samples: Sequence[SampleTimes]) -> float | None:
+    """Median token time of the last quarter over that of the first quarter."""
+    ratios = []
+    for sample in samples:
+        for repeat in sample["repeats"]:
+            tokens = repeat.get("token_s") or []
+            quarter = len(tokens) // _QUARTERS
+            if len(tokens) >= _FEWEST_TOKENS and (first := _median(tokens[:quarter])) > 0:
+                ratios.append(_median(tokens[-quarter:]) / first)
+    return _median(ratios) if ratios else None
+
+
+def _padding(samples: Sequence[SampleTimes]) -> float | None:
+    """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
+    told = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
+    if told is not None:
+        return told
+    computed = used = 0
+    for sample in samples:
+        lengths = (sample.get("facts") or {}).get("prompt_tokens")
+        if isinstance(lengths, list) and lengths and sample.get("prompt_tokens"):
+            computed += sample["prompt_tokens"] * len(lengths)
+            used += sum(lengths)
+    return max(0.0, 1 - used / computed) if computed else None
+
+
+def sample_totals(samples: Sequence[SampleTimes]) -> dict[str, SampleTotal]:
+    """Return, per sample, its tokens and the median of its repeats, preprocessing left out."""
+    totals = {}
+    for sample in samples:
+        seconds = [value for value in _totals(sample) if value > 0]
+        if seconds:
+            totals[str(sample["id"])] = SampleTotal(int(sample["new_tokens"]), _median(seconds))
+    return totals

@@ -1,0 +1,273 @@
+"""An nsys SQLite export, of any generation, as a :class:`Timeline`.
+
+Kernels are joined to the call that launched them by (process, correlation id); all kernels of one CUDA graph
+share the id of their ``cudaGraphLaunch``. The range of a kernel is the innermost one open on the launching
+thread when that call began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.ingest.linking import (
+    UNKNOWN,
+    distinct,
+    exact_sums,
+    launching_rows,
+    link_ranges,
+    order_by_time,
+    process_of,
+)
+from llm_perf_opt.ingest.nsys.host import (
+    CALLS,
+    NVTX,
+    known,
+    named,
+    picked,
+    read_calls,
+    read_ranges,
+    unnamed,
+)
+from llm_perf_opt.ingest.nsys.schema import Export, open_export
+from llm_perf_opt.ingest.nsys.sqlite_pages import Int64
+from llm_perf_opt.ingest.nsys.text_pool import TextPool
+from llm_perf_opt.model.timeline import (
+    DeviceOps,
+    HostCalls,
+    KernelTotals,
+    NamedTotal,
+    OpKind,
+    Ranges,
+    Timeline,
+)
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+
+_OP_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_DIRECTIONS = {
+    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Ops:
+    """Device operations of one table, before they are ordered."""
+
+    start: Int64
+    end: Int64
+    device: Int64
+    stream: Int64
+    correlation: Int64
+    process: Int64
+    name: Int64
+    kind: OpKind
+    bytes: Int64 | None = None
+
+
+def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
+    """Read an export. ``use_pages=False`` reads every row through a cursor (slower, same result)."""
+    with open_export(Path(path), use_pages=use_pages) as export:
+        pool = TextPool()
+        warnings: list[str] = []
+        tables = _device_operations(export, pool)
+        calls, call_correlation = read_calls(export, pool)
+        ranges, process_wide = read_ranges(export, pool, _last_time(tables, calls))
+        facts = _facts(export)
+        if not tables and not len(calls) and not len(ranges):
+            warnings.append("the export holds no kernels, no CUDA calls and no NVTX ranges")
+        parent, range_of_call = link_ranges(
+            ranges.start_ns, ranges.end_ns, ranges.thread, process_wide, calls.thread, calls.start_ns
+        )
+        ranges = Ranges(ranges.start_ns, ranges.end_ns, ranges.thread, ranges.name, parent)
+        call_process = process_of(calls.thread)
+        ops, devices = _ordered_ops(export, tables, calls, call_process, call_correlation, range_of_call)
+        warnings += _what_is_missing(export, ops)
+        return Timeline(
+            source=f"{export.path.name} ({export.schema})",
+            names=pool.strings,
+            ops=ops,
+            calls=calls,
+            ranges=ranges,
+            devices=devices,
+            facts=facts,
+            warnings=tuple(warnings),
+        )
+
+
+def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
+    """Read only what the kernels cost, by name: the quick look at a large export."""
+    with open_export(Path(path), use_pages=use_pages) as export:
+        source = f"{export.path.name} ({export.schema})"
+        if not export.has(KERNELS):
+            return KernelTotals(source, warnings=("no kernels in the capture",))
+        name = _name_column(export)
+        columns = export.read(KERNELS, ("start", "end", name))
+        used, group = distinct(columns[name])
+        total = exact_sums(group, columns["end"] - columns["start"], len(used)).tolist()
+        count = np.bincount(group, minlength=len(used)).tolist()
+        found = export.strings(used.tolist())
+        by_name: dict[str, tuple[int, int]] = {}
+        for string, launches, time in zip(used.tolist(), count, total, strict=True):
+            label = found.get(string, unnamed("kernel", string))
+            before = by_name.get(label, (0, 0))
+            by_name[label] = (before[0] + launches, before[1] + time)
+        rows = [NamedTotal(label, launches, time) for label, (launches, time) in by_name.items()]
+        return KernelTotals(source, tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name))))
+
+
+def _name_column(export: Export) -> str:
+    return "demangledName" if export.has(KERNELS, "demangledName") else "shortName"
+
+
+def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
+    readers = ((KERNELS, _kernels), (GRAPHS, _graphs), (COPIES, _copies), (MEMSETS, _memsets))
+    return [reader(export, pool) for table, reader in readers if export.has(table)]
+
+
+def _read_ops(export: Export, table: str, *more: str) -> dict[str, Int64]:
+    export.require(table, "start", "end", *more)
+    columns = export.read(table, (*_OP_COLUMNS, *more))
+    if (columns["end"] < columns["start"]).any():
+        raise InputError(
+            f"{export.path.name}: {table} has rows that end before they start ({export.schema})",
+            hint="export the report again: nsys export --type sqlite REPORT.nsys-rep",
+        )
+    return columns
+
+
+def _ops(columns: dict[str, Int64], name: Int64, kind: OpKind, size: Int64 | None = None) -> _Ops:
+    start, end, device, stream, correlation, process = (columns.pop(one) for one in _OP_COLUMNS)
+    return _Ops(
+        start, end, known(device), known(stream), known(correlation), known(process), name, kind, size
+    )
+
+
+def _kernels(export: Export, pool: TextPool) -> _Ops:
+    name = _name_column(export)
+    columns = _read_ops(export, KERNELS, name)
+    return _ops(columns, named(export, columns.pop(name), pool, "kernel"), OpKind.KERNEL)
+
+
+def _graphs(export: Export, pool: TextPool) -> _Ops:
+    """Whole CUDA graphs, when they were traced without their nodes."""
+    columns = _read_ops(export, GRAPHS)
+    return _ops(columns, np.full(len(columns["start"]), pool.add("[CUDA graph]"), np.int64), OpKind.KERNEL)
+
+
+def _copies(export: Export, pool: TextPool) -> _Ops:
+    columns = _read_ops(export, COPIES, "bytes", "copyKind")
+    labels = _DIRECTIONS | export.labels("ENUM_CUDA_MEMCPY_OPER")
+    kinds, position = distinct(columns.pop("copyKind"))
+    index = [pool.add(f"[CUDA memcpy {labels.get(kind, f'kind {kind}')}]") for kind in kinds.tolist()]
+    return _ops(columns, picked(index, position), OpKind.COPY, known(columns.pop("bytes")))
+
+
+def _memsets(export: Export, pool: TextPool) -> _Ops:
+    columns = _read_ops(export, MEMSETS, "bytes")
+    name = np.full(len(columns["start"]), pool.add("[CUDA memset]"), np.int64)
+    return _ops(columns, name, OpKind.MEMSET, known(columns.pop("bytes")))
+
+
+def _last_time(tables: list[_Ops], calls: HostCalls) -> int:
+    ends = [table.end for table in tables] + [calls.end_ns]
+    return max(int(end.max(initial=0)) for end in ends)
+
+
+def _ordered_ops(
+    export: Export,
+    tables: list[_Ops],
+    calls: HostCalls,
+    call_process: Int64,
+    call_correlation: Int64,
+    range_of_call: Any,
+) -> tuple[DeviceOps, dict[int, str]]:
+    """Join launches and ranges, number the devices, and order everything by (start, end, row)."""
+
+    def joined(field: str) -> Int64:
+        parts = [getattr(table, field) for table in tables]
+        for table in tables:
+            setattr(table, field, None)  # large captures: nothing is held twice
+        return np.concatenate(parts) if len(parts) > 1 else (parts[0] if parts else np.empty(0, np.int64))
+
+    sizes = [len(table.start) for table in tables]
+    kind = np.repeat(np.array([table.kind for table in tables], np.int8), sizes)
+    size = np.concatenate(
+        [
+            np.full(n, UNKNOWN, np.int64) if t.bytes is None else t.bytes
+            for t, n in zip(tables, sizes, strict=True)
+        ]
+        or [np.empty(0, np.int64)]
+    )
+    start, end = joined("start"), joined("end")
+    order = order_by_time(start, end)
+    start, end, kind, size = start[order], end[order], kind[order], size[order]
+    process, correlation = joined("process")[order], joined("correlation")[order]
+    if len(call_process) and (process < 0).any() and int(call_process.min()) == int(call_process.max()):
+        process[process < 0] = call_process[0]  # not stated, but there is only one
+    launch = launching_rows(call_process, call_correlation, calls.start_ns, process, correlation)
+    del correlation
+    inside = np.where(launch >= 0, range_of_call[launch], UNKNOWN) if len(calls) else launch
+    device, names = _devices(export, joined("device")[order], process)
+    name, stream = joined("name")[order].astype(np.int32), joined("stream")[order]
+    ops = DeviceOps(start, end, kind, name, device, stream, process, launch, inside.astype(np.int32), size)
+    return ops, names
+
+
+def _devices(export: Export, device: Int64, process: Int64) -> tuple[Any, dict[int, str]]:
+    """Number devices as the machine does: each process counts only the ones visible to it."""
+    gpus = {int(str(key)): str(name) for key, name in export.rows("TARGET_INFO_GPU", "id", "name") if name}
+    mapping = {
+        (int(str(pid)), int(str(cuda))): int(str(gpu))
+        for gpu, cuda, pid in export.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
+        if gpu is not None and cuda is not None and pid is not None
+    }
+    result = device.astype(np.int32)
+    for one in np.unique(process).tolist() if mapping else []:
+        rows = process == one
+        pid = one >> 24 & 0xFFFFFF
+        local = np.unique(device[rows]).tolist()
+        if all((pid, number) in mapping for number in local):
+            for number in local:
+                result[rows & (device == number)] = mapping[pid, number]
+    used = np.unique(result).tolist()
+    return result, {number: gpus[number] for number in used if number in gpus}
+
+
+def _facts(export: Export) -> dict[str, Any]:
+    processes = {str(pid): str(name) for pid, name in export.rows("PROCESSES", "pid", "name") if name}
+    return {
+        "tool": "nsys",
+        "tool_version": export.product_version,
+        "schema_version": export.schema_version,
+        "processes": processes if len(processes) <= 64 else {},
+    }
+
+
+def _what_is_missing(export: Export, ops: DeviceOps) -> list[str]:
+    warnings = []
+    if not len(ops):
+        warnings.append("no device activity in the capture: nothing ran on a GPU, or CUDA was not traced")
+    elif not export.has(CALLS):
+        warnings.append(
+            "no CUDA calls in the capture: kernels cannot be traced to the code that launched them"
+        )
+    orphans = int((ops.launch < 0).sum())
+    if orphans and export.has(CALLS):
+        warnings.append(f"{orphans} of {len(ops)} device operations were launched before the capture began")
+    if not export.has(NVTX):
+        warnings.append("no NVTX ranges in the capture: phases are not known")
+    if export.has(GRAPHS):
+        warnings.append(
+            "CUDA graphs were traced as a whole: capture with --cuda-graph-trace=node to see their kernels"
+        )
+    return warnings

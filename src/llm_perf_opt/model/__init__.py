@@ -1,0 +1,1 @@
+"""Pure data: what is measured, joined, compared and stored."""

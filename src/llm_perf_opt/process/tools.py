@@ -1,0 +1,123 @@
+"""What this machine offers to vendor captures: tools, disk space, permissions. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from llm_perf_opt.core.errors import ToolError
+
+UNPACKED_TOOLS = Path("/opt/nsight")
+"""Where ``scripts/install-nsight-debian.sh --unpack`` puts tools by default (``<suite>/usr/bin/nsys``)."""
+
+_VENDOR_PATTERNS = {
+    "nsys": ("nvidia/nsight-systems/*/bin/nsys", "nvidia/nsight-systems-cli/*/bin/nsys"),
+    "ncu": ("nvidia/nsight-compute/*/ncu",),
+}
+"""Where NVIDIA's own packages put them below ``/opt``; often not on PATH."""
+
+
+def environment_variable(tool: str) -> str:
+    """Return the variable that names a tool's executable: ``LLM_PERF_OPT_NSYS``, ``LLM_PERF_OPT_NCU``."""
+    return f"LLM_PERF_OPT_{tool.upper()}"
+
+
+def find_tool(tool: str, configured: str | None = None) -> Path | None:
+    """Return the tool to use: the configured one, else the environment's, PATH's, or an installed one.
+
+    A configured tool that is not there is not replaced by another: the result is ``None``.
+    """
+    if configured:
+        return _executable(configured)
+    if os.environ.get(environment_variable(tool)):
+        return next(iter(_from_environment(tool)), None)
+    return next(iter(find_tools(tool)), None)
+
+
+def find_tools(tool: str) -> list[Path]:
+    """Return every installation of a tool, best first, each once (by its real path)."""
+    found: dict[Path, Path] = {}
+    for path in _candidates(tool):
+        found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def install_hint(tool: str) -> str:
+    """Say how to get a tool."""
+    product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}.get(tool, tool)
+    return (
+        f"install {product} (on Debian: scripts/install-nsight-debian.sh --apt), "
+        f"or point pipeline.{tool}.executable or {environment_variable(tool)} at it"
+    )
+
+
+def modified_ns(executable: Path | str, tool: str) -> int:
+    """Return when a tool's file was changed, by which answers of it are remembered."""
+    try:
+        return Path(executable).stat().st_mtime_ns
+    except OSError as error:
+        raise ToolError(f"cannot use {executable}: {error.strerror}", hint=install_hint(tool)) from error
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free space where ``path`` is, or would be created."""
+    return shutil.disk_usage(_existing(path)).free
+
+
+def is_writable(path: Path) -> bool:
+    """Tell whether ``path`` can be written into, or created."""
+    return os.access(_existing(path), os.W_OK | os.X_OK)
+
+
+def perf_event_paranoid() -> int | None:
+    """Return the kernel's ``perf_event_paranoid``; CPU sampling needs 2 or less. ``None``: not Linux."""
+    try:
+        return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def nvidia_driver() -> str | None:
+    """Return the first line of the loaded NVIDIA kernel driver's version, or ``None`` without one."""
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None
+
+
+def _candidates(tool: str) -> Iterator[Path]:
+    yield from _from_environment(tool)
+    on_path = shutil.which(tool)
+    if on_path:
+        yield Path(on_path)
+    # Newer names sort later: try them first.
+    for pattern in _VENDOR_PATTERNS.get(tool, ()):
+        yield from _runnable(sorted(UNPACKED_TOOLS.parent.glob(pattern), reverse=True))
+    cuda = Path("/usr/local/cuda/bin") / tool
+    yield from _runnable([cuda, *sorted(UNPACKED_TOOLS.glob(f"*/usr/bin/{tool}"))])
+
+
+def _from_environment(tool: str) -> Iterator[Path]:
+    """The variable may list several, separated like PATH: the first that runs is used, tests use all."""
+    for entry in os.environ.get(environment_variable(tool), "").split(os.pathsep):
+        path = _executable(entry) if entry else None
+        if path:
+            yield path
+
+
+def _runnable(paths: list[Path]) -> Iterator[Path]:
+    yield from (path for path in paths if path.is_file() and os.access(path, os.X_OK))
+
+
+def _executable(name: str) -> Path | None:
+    found = shutil.which(Path(name).expanduser()) if os.sep in name else shutil.which(name)
+    return Path(found).absolute() if found else None
+
+
+def _existing(path: Path) -> Path:
+    path = Path(path).absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path

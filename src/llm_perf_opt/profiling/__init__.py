@@ -1,1 +1,0 @@
-"""Run directories, provenance, ranges and vendor tools."""

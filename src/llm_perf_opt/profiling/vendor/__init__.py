@@ -1,1 +1,0 @@
-"""Nsight Systems and Nsight Compute: command lines, processes, diagnosis."""

@@ -1,0 +1,231 @@
+"""Scales, ticks and the frame around a plot."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from llm_perf_opt.reporting.charts import svg
+
+Formatter = Callable[[float | None], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values to pixels, linearly or by decades."""
+
+    low: float
+    high: float
+    start: float
+    """Pixel of ``low``."""
+    end: float
+    """Pixel of ``high``; smaller than ``start`` for a vertical axis."""
+    log: bool = False
+    unit: float = 1.0
+    """Ticks are round multiples of this: 2**30 for an axis in GiB."""
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of a value."""
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def clamp(self, value: float) -> float:
+        """Return the pixel of a value, kept inside the axis."""
+        return self(min(max(value, self.low), self.high))
+
+    def ticks(self, most: int = 8) -> list[float]:
+        """Return round values inside the axis, at most about ``most``."""
+        if self.log:
+            return _log_ticks(self.low, self.high, most)
+        return [v * self.unit for v in _linear_ticks(self.low / self.unit, self.high / self.unit, most)]
+
+
+def linear_scale(
+    values: Iterable[float], start: float, end: float, *, from_zero: bool = True, binary: bool = False
+) -> Scale:
+    """Return a scale with round ends that holds all values; ``binary``: round in KiB, MiB, GiB."""
+    known = list(values)
+    unit = _binary_unit(max(abs(value) for value in known)) if binary else 1.0
+    low, high = min(known) / unit, max(known) / unit
+    if from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    if not svg.positive(high - low):
+        high = low + max(abs(low), 1.0)
+    step = _round_step((high - low) / 6)
+    first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
+    return Scale(first * step * unit, last * step * unit, start, end, unit=unit)
+
+
+def _binary_unit(largest: float) -> float:
+    return next((2.0**power for power in (40, 30, 20, 10) if largest >= 2.0**power), 1.0)
+
+
+def log_scale(values: Iterable[float], start: float, end: float, *, padding: float = 1.6) -> Scale:
+    """Return a logarithmic scale around all (positive) values."""
+    known = list(values)
+    low, high = min(known) / padding, max(known) * padding
+    if high / low < 10:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(10), middle * math.sqrt(10)
+    return Scale(low, high, start, end, log=True)
+
+
+def _round_step(rough: float) -> float:
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough * (1 - 1e-9))
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    step = _round_step((high - low) / max(most, 1))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    stride = max(1, math.ceil((last - first + 1) / max(most, 1)))
+    decades = [10.0**power for power in range(first, last + 1, stride)]
+    if len(decades) >= 3:
+        return decades
+    steps = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
+    return [value for value in steps if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """The rectangle between the axes."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+def axes(
+    plot: Plot,
+    x: Scale,
+    y: Scale,
+    *,
+    x_label: str,
+    y_label: str,
+    x_format: Formatter,
+    y_format: Formatter,
+    x_ticks: Sequence[float] | None = None,
+) -> str:
+    """Draw grid, ticks and axis titles."""
+    parts: list[str] = []
+    for value, label in _labelled(y.ticks(6), y_format):
+        at = y(value)
+        parts.append(svg.element("path", d=_line(plot.left, at, plot.right, at), class_="lpo-grid"))
+        parts.append(svg.text(plot.left - 6, at + 4, label, anchor="end", role="muted"))
+    last_end = -math.inf
+    for value, label in _labelled(x_ticks if x_ticks is not None else x.ticks(), x_format):
+        at = x(value)
+        half = svg.text_width(label) / 2
+        parts.append(svg.element("path", d=_line(at, plot.top, at, plot.bottom), class_="lpo-grid"))
+        if at - half > last_end + 6:
+            parts.append(svg.text(at, plot.bottom + 17, label, anchor="middle", role="muted"))
+            last_end = at + half
+    border = (
+        f"M{svg.number(plot.left)} {svg.number(plot.top)}V{svg.number(plot.bottom)}H{svg.number(plot.right)}"
+    )
+    parts.append(svg.element("path", d=border, class_="lpo-axis"))
+    middle = (plot.left + plot.right) / 2
+    parts.append(svg.text(middle, plot.bottom + 36, x_label, anchor="middle"))
+    parts.append(svg.text(16, plot.top - 13, y_label))
+    return "".join(parts)
+
+
+def _labelled(ticks: Sequence[float], formatter: Formatter) -> list[tuple[float, str]]:
+    """Pair ticks with short labels; ticks whose labels would read the same are thinned out."""
+    kept = list(ticks)
+    while True:
+        labels = [tidy(formatter(value)) for value in kept]
+        if len(set(labels)) == len(labels) or len(kept) <= 2:
+            return list(zip(kept, labels, strict=True))
+        kept = kept[::2]
+
+
+def tidy(label: str) -> str:
+    """Drop zeros that say nothing on an axis: ``10.0 ms`` → ``10 ms``, ``2.50 GiB`` → ``2.5 GiB``."""
+    return re.sub(r"(\d)\.0+(?!\d)|(\.\d*[1-9])0+(?!\d)", r"\1\2", label)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f"M{svg.number(x1)} {svg.number(y1)}L{svg.number(x2)} {svg.number(y2)}"
+
+
+def line_path(points: Sequence[tuple[float, float]]) -> str:
+    """Return path data through pixel positions."""
+    return "".join(
+        f"{'L' if place else 'M'}{svg.number(px)} {svg.number(py)}" for place, (px, py) in enumerate(points)
+    )
+
+
+class LabelSpace:
+    """Keeps boxes that are taken, so that labels are placed beside marks and never over one another."""
+
+    def __init__(self, plot: Plot) -> None:
+        self._plot = plot
+        self._boxes: list[tuple[float, float, float, float]] = []
+
+    def take(self, left: float, top: float, right: float, bottom: float) -> None:
+        """Mark a box as taken."""
+        self._boxes.append((left, top, right, bottom))
+
+    def free(self, left: float, top: float, right: float, bottom: float) -> bool:
+        """Say whether a box is inside the plot and touches no other."""
+        inside = left >= self._plot.left and right <= self._plot.right
+        inside = inside and top >= self._plot.top and bottom <= self._plot.bottom
+        return inside and not any(
+            left < box[2] and right > box[0] and top < box[3] and bottom > box[1] for box in self._boxes
+        )
+
+    def place(self, x: float, y: float, label: str, gap: float) -> tuple[float, float] | None:
+        """Find a spot for ``label`` around a mark at (x, y); return its left end and baseline."""
+        width = svg.text_width(label)
+        candidates = (
+            (x + gap, y + 4),
+            (x - gap - width, y + 4),
+            (x - width / 2, y - gap - 2),
+            (x - width / 2, y + gap + 11),
+            (x + gap * 0.7, y - gap),
+            (x + gap * 0.7, y + gap + 9),
+            (x - gap * 0.7 - width, y - gap),
+            (x - gap * 0.7 - width, y + gap + 9),
+        )
+        return self._first_free(candidates, width)
+
+    def along(self, y: float, label: str, *, left_first: bool = False) -> tuple[float, float] | None:
+        """Find a spot for the name of a horizontal line, above it or below; return left end and baseline."""
+        width = svg.text_width(label)
+        room = self._plot.right - self._plot.left - width - 10
+        candidates = [
+            (self._plot.right - 4 - width - share * room, y + shift)
+            for share in ((1.0, 0.0, 0.5, 0.75, 0.25) if left_first else (0.0, 1.0, 0.5, 0.25, 0.75))
+            for shift in (-5.0, 14.0)
+        ]
+        return self._first_free(candidates, width)
+
+    def beside(self, x: float, label: str) -> tuple[float, float] | None:
+        """Find a spot for the name of a vertical line, near its top; return left end and baseline."""
+        width = svg.text_width(label)
+        candidates = [
+            (left, self._plot.top + 13 + 15 * row) for row in range(5) for left in (x + 5, x - 5 - width)
+        ]
+        return self._first_free(candidates, width)
+
+    def _first_free(
+        self, candidates: Iterable[tuple[float, float]], width: float
+    ) -> tuple[float, float] | None:
+        for left, baseline in candidates:
+            if self.free(left, baseline - 11, left + width, baseline + 3):
+                self.take(left, baseline - 11, left + width, baseline + 3)
+                return left, baseline
+        return None

@@ -1,0 +1,327 @@
+"""The charts of all reports: values of ``summary.json`` in, a self-contained SVG out.
+
+The general charts (bars, roofline, lines, histogram, timeline) are re-exported from their modules; the
+functions here say which values of a summary go where. Nothing is measured or estimated in this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llm_perf_opt.analysis.roofline.limits import must_move_bytes
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import (
+    Budget,
+    Hardware,
+    Kernel,
+    Prediction,
+    Static,
+    WhatIf,
+)
+from llm_perf_opt.reporting.charts.bars import (
+    Bar,
+    Segment,
+    StackedRow,
+    bars,
+    stacked_bars,
+)
+from llm_perf_opt.reporting.charts.lines import (
+    Level,
+    Line,
+    Marker,
+    histogram,
+    line_chart,
+)
+from llm_perf_opt.reporting.charts.roofline import Roof, RooflinePoint, roofline
+from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
+
+__all__ = [
+    "BUDGET_COLOURS",
+    "FAMILY_COLOURS",
+    "Bar",
+    "Event",
+    "Lane",
+    "Level",
+    "Line",
+    "Marker",
+    "Roof",
+    "RooflinePoint",
+    "Segment",
+    "StackedRow",
+    "bars",
+    "batch_chart",
+    "budget_chart",
+    "bytes_chart",
+    "component_chart",
+    "floor_chart",
+    "histogram",
+    "kernel_roofline",
+    "line_chart",
+    "memory_chart",
+    "phase_roofline",
+    "roofline",
+    "stacked_bars",
+    "timeline",
+    "timeline_chart",
+    "what_if_chart",
+]
+
+BUDGET_COLOURS = {"compute": 0, "copy": 4, "launch": 1, "sync": 5, "host": 3, "other": 6, "idle": 6}
+"""Palette index of a budget part, so that every chart shows launch time in the same colour."""
+FAMILY_COLOURS = {
+    "gemm": 0,
+    "gemv": 8,
+    "attention": 1,
+    "kv_cache": 9,
+    "elementwise": 2,
+    "triton": 10,
+    "reduce": 3,
+    "norm": 11,
+    "copy": 4,
+    "memcpy": 12,
+    "moe": 5,
+    "conv": 13,
+    "other": 6,
+    "communication": 14,
+    "index": 7,
+    "sort": 15,
+}
+"""Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
+
+_PHASE_ORDER = ("preprocess", "vision", "prefill", "decode")
+
+
+def _in_phase_order(names: Sequence[str]) -> list[str]:
+    known = [name for name in _PHASE_ORDER if name in names]
+    return known + [name for name in names if name not in known]
+
+
+def budget_chart(budget: Mapping[str, Budget], title: str = "Where the wall-clock goes") -> str:
+    """Draw the time budget of every phase as a full-length bar."""
+    rows = [
+        StackedRow(
+            phase,
+            [Segment(part.name, part.seconds) for part in budget[phase].parts],
+            units.seconds(budget[phase].span_s),
+        )
+        for phase in _in_phase_order(list(budget))
+    ]
+    return stacked_bars(title, rows, colours=BUDGET_COLOURS)
+
+
+def component_chart(static: Static, title: str = "FLOPs by component") -> str:
+    """Draw each phase's FLOPs split by component (SAM, CLIP, projector, language model, …)."""
+    phases = _in_phase_order(list(static.phases))
+    rows = [
+        StackedRow(
+            phase, [Segment(name, by_phase.get(phase, 0.0)) for name, by_phase in static.components.items()]
+        )
+        for phase in phases
+    ]
+    return stacked_bars(
+        title, [row for row in rows if any(s.value for s in row.segments)], formatter=units.flops
+    )
+
+
+def bytes_chart(static: Static, title: str = "Bytes each phase must move") -> str:
+    """Draw weights and KV cache of every phase."""
+    rows = [
+        StackedRow(
+            name,
+            [Segment("weights", phase.weight_bytes or 0.0), Segment("KV cache", phase.kv_bytes or 0.0)],
+        )
+        for name in _in_phase_order(list(static.phases))
+        for phase in [static.phases[name]]
+    ]
+    return stacked_bars(title, rows, formatter=units.size, as_share=False)
+
+
+def floor_chart(
+    predictions: Mapping[str, Prediction], title: str = "Measured time against the hardware's floor"
+) -> str:
+    """Draw measured ÷ floor of every graded phase; 1 would be perfect."""
+    rows = [
+        Bar(
+            name,
+            prediction.error_ratio,
+            note=f"{units.number(prediction.error_ratio)} × floor of {units.seconds(prediction.floor_s)}",
+            detail=prediction.arithmetic,
+            group=f"{prediction.bound}-bound floor",
+        )
+        for name, prediction in predictions.items()
+        if prediction.error_ratio is not None
+    ]
+    return bars(title, rows, formatter=units.number)
+
+
+def phase_roofline(
+    static: Static,
+    hardware: Hardware,
+    dtype: str,
+    predictions: Mapping[str, Prediction],
+    *,
+    title: str = "Roofline by phase",
+    focusable: bool = False,
+) -> str:
+    """Draw the phases under the device's roof: measured ones where they are, others hollow on the roof."""
+    points = []
+    for name in _in_phase_order(list(static.phases)):
+        phase, graded = static.phases[name], predictions.get(name)
+        # A measured prefill may hold the vision encoder: its prediction knows what it is the floor of.
+        work = graded.flops if graded is not None and graded.flops else phase.flops
+        moved = graded.bytes if graded is not None and graded.bytes else must_move_bytes(phase)
+        if not work or not moved:
+            continue
+        speed = None
+        if graded is not None and graded.error_ratio and graded.flops:
+            speed = graded.flops / (graded.floor_s * graded.error_ratio)
+        points.append(RooflinePoint(name, work / moved, speed, group=name))
+    compute, memory = _roofs(hardware, dtype)
+    return roofline(
+        title,
+        points,
+        compute=compute,
+        memory=memory,
+        x_label="Arithmetic intensity (FLOP per byte of weights and KV cache)",
+        focusable=focusable,
+    )
+
+
+def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
+    """Return ceilings of the device: the run's data type, float32 beside it, and what was measured."""
+    names = [name for name in dict.fromkeys((dtype, "float32")) if name in hardware.peak_flops_per_s]
+    compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
+    if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
+        compute.append(Roof(f"{dtype} measured", hardware.measured_peak_flops_per_s[dtype].dense))
+    memory = []
+    if hardware.bandwidth_bytes_per_s is not None:
+        memory.append(Roof("memory", hardware.bandwidth_bytes_per_s))
+    if hardware.measured_bandwidth_bytes_per_s is not None and hardware.source != "probe":
+        memory.append(Roof("measured", hardware.measured_bandwidth_bytes_per_s))
+    return compute, memory
+
+
+def kernel_roofline(
+    kernels: Sequence[Kernel],
+    *,
+    compute: Sequence[Roof],
+    memory: Sequence[Roof],
+    title: str = "Roofline by kernel",
+    focusable: bool = False,
+) -> str:
+    """Draw every kernel that has counters; the mark grows with its share of kernel time."""
+    points = []
+    for place, kernel in enumerate(kernels):
+        intensity = kernel.counters.get("intensity_flops_per_byte")
+        speed = kernel.counters.get("achieved_flops_per_s")
+        if intensity is None or speed is None:
+            continue
+        points.append(
+            RooflinePoint(
+                kernel.short_name,
+                intensity,
+                speed,
+                weight=kernel.share_ratio or 0.01,
+                group=kernel.family,
+                detail=", ".join(filter(None, (kernel.bound and f"{kernel.bound}-bound", kernel.phase))),
+                data={"kernel": str(place), "full-name": kernel.name},
+            )
+        )
+    return roofline(
+        title, points, compute=compute, memory=memory, focusable=focusable, colours=FAMILY_COLOURS
+    )
+
+
+def memory_chart(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    devices: Mapping[str, float],
+    title: str = "Memory against context length",
+) -> str:
+    """Draw resident bytes over context tokens, one line per batch size, with device sizes as levels."""
+    lines = [Line(name, list(points)) for name, points in curves.items()]
+    highest = max((value for points in curves.values() for _, value in points), default=0.0)
+    # A level far above every line would press the lines flat; the next larger size is enough to compare with.
+    smaller = [Level(name, size) for name, size in devices.items() if size <= highest]
+    larger = sorted((size, name) for name, size in devices.items() if size > highest)[:1]
+    levels = smaller + [Level(name, size) for size, name in larger if size <= 3 * highest]
+    return line_chart(
+        title, lines, x_label="Context (tokens)", y_label="Resident memory", levels=levels, x_format=_whole
+    )
+
+
+def _whole(value: float | None) -> str:
+    """Format token counts exactly, with thin gaps: 32 768."""
+    return units.MISSING if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> str:
+    """Draw ``summary.timeline``."""
+    lanes = [
+        Lane(
+            str(lane["name"]),
+            [
+                Event(str(e["name"]), float(e["start_s"]), float(e["end_s"]), str(e.get("family") or ""))
+                for e in lane.get("events", ())
+            ],
+        )
+        for lane in value.get("lanes", ())
+    ]
+    return timeline(title, lanes, span_s=value.get("span_s"), colours=FAMILY_COLOURS)
+
+
+def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output token, by device") -> str:
+    """Draw the floor of the time per token on every device at the first row's point, fastest first."""
+    if not rows:
+        return bars(title, [])
+    first = rows[0]
+    point = (first.dtype, first.batch_size, first.context_tokens)
+    same = [row for row in rows if (row.dtype, row.batch_size, row.context_tokens) == point]
+    known = sorted(
+        (row for row in same if row.tpot_floor_s), key=lambda row: (row.tpot_floor_s or 0.0, row.device)
+    )
+    shown = [
+        Bar(
+            _short_device(row.device),
+            row.tpot_floor_s,
+            note=units.seconds(row.tpot_floor_s),
+            detail=row.note or "",
+            group="does not fit" if row.fits is False else "fits" if row.fits else "memory size not known",
+        )
+        for row in known
+    ]
+    left_out = len(same) - len(known)
+    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_whole(first.context_tokens)})"
+    told = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
+    if left_out:
+        told += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
+    return bars(title + suffix, shown, description=told)
+
+
+def batch_chart(rows: Sequence[WhatIf], title: str = "Most tokens per second, by batch size") -> str:
+    """Draw the throughput bound over the batch size at the first row's context; what does not fit is left out."""
+    lines: dict[str, list[tuple[float, float | None]]] = {}
+    for row in rows:
+        if (
+            row.context_tokens == rows[0].context_tokens
+            and row.tokens_per_s is not None
+            and row.fits is not False
+        ):
+            name = f"{_short_device(row.device)}, {row.dtype}"
+            lines.setdefault(name, []).append((float(row.batch_size), row.tokens_per_s))
+    drawn = [Line(name, sorted(points)) for name, points in sorted(lines.items()) if len(points) > 1]
+    suffix = f" (context {_whole(rows[0].context_tokens)})" if rows else ""
+    return line_chart(
+        title + suffix,
+        drawn,
+        x_label="Batch size (sequences per step)",
+        y_label="Tokens per second",
+        x_log=True,
+        y_log=True,
+        y_format=units.count,
+    )
+
+
+def _short_device(name: str) -> str:
+    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ")

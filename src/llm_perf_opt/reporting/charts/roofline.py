@@ -1,0 +1,268 @@
+"""The roofline: attainable speed over arithmetic intensity, with every kernel or phase as a point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llm_perf_opt.core import units
+from llm_perf_opt.reporting.charts import svg
+from llm_perf_opt.reporting.charts.axes import (
+    LabelSpace,
+    Plot,
+    Scale,
+    axes,
+    line_path,
+    log_scale,
+)
+
+_LABELLED = 14
+"""Points that get a printed name; all have one on hover."""
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """One kernel, module or phase."""
+
+    label: str
+    intensity_flops_per_byte: float
+    flops_per_s: float | None
+    """Achieved; ``None``: not measured, drawn hollow on the roof."""
+    weight: float = 1.0
+    """Share of time or the like: sets the size of the mark and who is named first."""
+    group: str = ""
+    detail: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """One horizontal (FLOP/s) or slanted (B/s) limit."""
+
+    label: str
+    value: float
+
+
+def roofline(
+    title: str,
+    points: Sequence[RooflinePoint],
+    *,
+    compute: Sequence[Roof],
+    memory: Sequence[Roof],
+    description: str = "",
+    x_label: str = "Arithmetic intensity (FLOP per byte)",
+    focusable: bool = False,
+    colours: Mapping[str, int] | None = None,
+    width: float = svg.DEFAULT_WIDTH,
+    height: float = 460.0,
+) -> str:
+    """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
+    roofs, slopes = _merged(compute), _merged(memory)
+    if not roofs or not slopes:
+        return svg.no_data(title, "The limits of this device are not known.", kind="roofline", width=width)
+    top_compute = max(roof.value for roof in roofs)
+    top_memory = max(roof.value for roof in slopes)
+    shown = [
+        point
+        for point in points
+        if svg.positive(point.intensity_flops_per_byte) and _drawable(point.flops_per_s)
+    ]
+    heights = {id(p): _height(p, top_compute, top_memory) for p in shown}
+    groups = svg.colour_indices((point.group for point in shown if point.group), colours)
+    plot = Plot(84.0, width - 20, 62.0, height - 50)
+    x, y = _scales(plot, shown, heights, roofs, slopes)
+    space = LabelSpace(plot)
+    body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
+    body.append(
+        axes(
+            plot,
+            x,
+            y,
+            x_label=x_label,
+            y_label="Speed (FLOP/s)",
+            x_format=_plain,
+            y_format=units.flops_per_s,
+        )
+    )
+    body.extend(_ceilings(plot, x, y, roofs, slopes, space))
+    body.extend(_marks(shown, heights, x, y, groups, space, focusable))
+    total_height = height
+    if groups:
+        markup, used = svg.legend(list(groups.items()), 16, height - 4, width - 32)
+        body.append(markup)
+        total_height += used + 6
+    told = description or _tell(shown, heights, roofs, slopes, len(points) - len(shown))
+    return svg.document(title, told, width, total_height, body, kind="roofline", focusable=focusable)
+
+
+def _merged(roofs: Sequence[Roof]) -> list[Roof]:
+    """Join ceilings of one height (bfloat16 and float16 often are) under one name."""
+    names: dict[float, list[str]] = {}
+    for roof in roofs:
+        if svg.positive(roof.value):
+            names.setdefault(roof.value, []).append(roof.label)
+    return [Roof(", ".join(dict.fromkeys(labels)), value) for value, labels in names.items()]
+
+
+def _drawable(speed: float | None) -> bool:
+    return speed is None or svg.positive(speed)
+
+
+def _plain(value: float | None) -> str:
+    """Format an intensity: 0.01, 1, 1 000."""
+    if value is None:
+        return units.MISSING
+    return f"{value:,.0f}".replace(",", " ") if value >= 1 else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _height(point: RooflinePoint, peak: float, bandwidth: float) -> float:
+    if point.flops_per_s is not None:
+        return point.flops_per_s
+    return min(peak, point.intensity_flops_per_byte * bandwidth)
+
+
+def _scales(
+    plot: Plot,
+    points: Sequence[RooflinePoint],
+    heights: Mapping[int, float],
+    roofs: Sequence[Roof],
+    slopes: Sequence[Roof],
+) -> tuple[Scale, Scale]:
+    """Hold every point, every ridge and some of the flat and slanted parts of the roof."""
+    ridges = [roof.value / slope.value for roof in roofs for slope in slopes]
+    across = [p.intensity_flops_per_byte for p in points] + ridges
+    across += [max(ridges) * 10, min(ridges) / 30]
+    x = log_scale(across, plot.left, plot.right)
+    up = list(heights.values()) + [roof.value * 1.3 for roof in roofs]
+    up.append(min(slope.value for slope in slopes) * min(ridges) / 30)
+    return x, log_scale(up, plot.bottom, plot.top)
+
+
+def _ceilings(
+    plot: Plot, x: Scale, y: Scale, roofs: Sequence[Roof], slopes: Sequence[Roof], space: LabelSpace
+) -> list[str]:
+    parts: list[str] = []
+    top, fastest = max(roof.value for roof in roofs), max(slope.value for slope in slopes)
+    for roof in roofs:
+        space.take(x.clamp(roof.value / fastest), y(roof.value) - 1.5, plot.right, y(roof.value) + 1.5)
+    for slope in sorted(slopes, key=lambda item: -item.value):
+        parts.extend(_slope(x, y, slope, top, slope.value == fastest, space))
+    for roof in sorted(roofs, key=lambda item: -item.value):
+        start, at = x.clamp(roof.value / fastest), y(roof.value)
+        label, dash = _roof_text(roof, "FLOP/s"), "" if roof.value == top else " lpo-dash"
+        path = line_path([(start, at), (plot.right, at)])
+        parts.append(svg.element("path", svg.hover(label), d=path, class_=f"lpo-roof{dash}"))
+        spot = space.along(at, label)
+        if spot is not None:
+            parts.append(svg.text(spot[0], spot[1], label, role="muted lpo-halo"))
+    return parts
+
+
+def _roof_text(roof: Roof, unit: str) -> str:
+    return (
+        f"{roof.label} {units.flops_per_s(roof.value) if unit == 'FLOP/s' else units.bytes_per_s(roof.value)}"
+    )
+
+
+def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: LabelSpace) -> list[str]:
+    low = max(x.low, y.low / slope.value)
+    high = min(x.high, top / slope.value)
+    if low >= high:
+        return []
+    x1, y1, x2, y2 = x(low), y(low * slope.value), x(high), y(high * slope.value)
+    label = _roof_text(slope, "B/s")
+    dash = "" if fastest else " lpo-dash"
+    parts = [
+        svg.element("path", svg.hover(label), d=line_path([(x1, y1), (x2, y2)]), class_=f"lpo-roof{dash}")
+    ]
+    width, length = svg.text_width(label), math.hypot(x2 - x1, y2 - y1)
+    if length > width + 20:
+        # Above the fastest line, below a slower one, so that two slanted names keep apart.
+        shift = -6.0 if fastest else 15.0
+        cx, cy = x1 + (x2 - x1) * 0.45, y1 + (y2 - y1) * 0.45
+        angle = math.atan2(y2 - y1, x2 - x1)
+        turn = f"rotate({svg.number(math.degrees(angle))} {svg.number(cx)} {svg.number(cy)})"
+        parts.append(svg.text(cx, cy + shift, label, anchor="middle", role="muted lpo-halo", transform=turn))
+        for step in range(-4, 5):
+            along = step / 8 * width
+            bx = cx + along * math.cos(angle) - (shift - 4) * math.sin(angle)
+            by = cy + along * math.sin(angle) + (shift - 4) * math.cos(angle)
+            space.take(bx - 8, by - 8, bx + 8, by + 8)
+    return parts
+
+
+def _marks(
+    points: Sequence[RooflinePoint],
+    heights: Mapping[int, float],
+    x: Scale,
+    y: Scale,
+    groups: Mapping[str, int],
+    space: LabelSpace,
+    focusable: bool,
+) -> list[str]:
+    heaviest = max((p.weight for p in points if svg.positive(p.weight)), default=1.0)
+    ordered = sorted(points, key=lambda p: (-p.weight, p.label))
+    radii = {id(p): 4.0 + 6.0 * math.sqrt(max(p.weight, 0.0) / heaviest) for p in ordered}
+    for point in ordered:
+        px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
+        space.take(px - r, py - r, px + r, py + r)
+    marks: list[str] = []
+    labels: list[str] = []
+    for place, point in enumerate(ordered):
+        px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
+        marks.append(_mark(point, px, py, r, groups.get(point.group, 0), heights[id(point)], focusable))
+        if place < _LABELLED:
+            label = svg.fit(point.label, 190)
+            spot = space.place(px, py, label, r + 4)
+            if spot is not None:
+                labels.append(svg.text(spot[0], spot[1], label, role="text lpo-halo", pointer_events="none"))
+    return marks + labels
+
+
+def _mark(
+    point: RooflinePoint, px: float, py: float, r: float, index: int, speed: float, focusable: bool
+) -> str:
+    told = _point_text(point, speed)
+    extra = svg.data_attributes(
+        {
+            "name": point.label,
+            "intensity": repr(float(point.intensity_flops_per_byte)),
+            "flops-per-s": "" if point.flops_per_s is None else repr(float(point.flops_per_s)),
+            **point.data,
+        }
+    )
+    hollow = f"lpo-hollow lpo-line-{index % svg.PALETTE_SIZE + 1}"
+    return svg.element(
+        "circle",
+        svg.hover(told),
+        cx=px,
+        cy=py,
+        r=r,
+        class_=hollow if point.flops_per_s is None else f"{svg.colour_class(index)} lpo-edge",
+        tabindex="0" if focusable else None,
+        role="img" if focusable else None,
+        aria_label=told if focusable else None,
+        **extra,
+    )
+
+
+def _point_text(point: RooflinePoint, speed: float) -> str:
+    measured = "reaches" if point.flops_per_s is not None else "could reach"
+    intensity = units.number(point.intensity_flops_per_byte)
+    text = f"{point.label}: {intensity} FLOP/byte, {measured} {units.flops_per_s(speed)}"
+    return f"{text}, {point.detail}" if point.detail else text
+
+
+def _tell(
+    points: Sequence[RooflinePoint],
+    heights: Mapping[int, float],
+    roofs: Sequence[Roof],
+    slopes: Sequence[Roof],
+    left_out: int,
+) -> str:
+    limits = [_roof_text(roof, "FLOP/s") for roof in roofs] + [_roof_text(roof, "B/s") for roof in slopes]
+    named = [_point_text(point, heights[id(point)]) for point in points[:20]]
+    more = [f"{len(points) - 20} further points"] if len(points) > 20 else []
+    absent = [f"{left_out} points without a positive value are not drawn"] if left_out else []
+    return "Ceilings: " + "; ".join(limits) + ". " + "; ".join(named + more + absent)

@@ -1,0 +1,46 @@
+"""``comparison.html``: one file that opens offline, in the dress of ``report.html``."""
+
+from __future__ import annotations
+
+from llm_perf_opt.model.comparison import Comparison
+from llm_perf_opt.reporting.compare import tables
+from llm_perf_opt.reporting.content.tables import Table
+from llm_perf_opt.reporting.html.page import render_page
+from llm_perf_opt.reporting.html.sections import Block, Section
+
+MOST_ROWS = 800
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Render the comparison."""
+    sections = [section for section in _sections(comparison) if section.blocks]
+    return render_page(
+        "compare.html.j2",
+        title=f"{comparison.b.name} against {comparison.a.name}: comparison",
+        navigation=[Section("summary", "Summary", "Summary"), *sections],
+        data={},
+        context={
+            "heading": f"{comparison.b.name} against {comparison.a.name}",
+            "sides": tables.side_facts(comparison),
+            "notes": comparison.notes,
+            "gates": [{"status": g.status, "metric": g.metric, "reason": g.reason} for g in comparison.gates],
+            "method": tables.method_text(comparison),
+            "sections": sections,
+        },
+    )
+
+
+def _sections(comparison: Comparison) -> list[Section]:
+    return [
+        _section("metrics", "Metrics", tables.metric_table(comparison.metrics)),
+        _section("differences", "What else differs", tables.difference_table(comparison)),
+        _section("phases", "Phases", tables.phase_table(comparison.phases)),
+        _section("modules", "Modules", tables.module_table(comparison.modules, MOST_ROWS)),
+        _section("families", "Kernel families", tables.family_table(comparison.families)),
+        _section("kernels", "Kernels", tables.kernel_table(comparison.kernels, MOST_ROWS)),
+    ]
+
+
+def _section(name: str, title: str, table: Table) -> Section:
+    blocks = [Block("table", id=f"{name}-table", table=table, label=title, filter=True)] if table else []
+    return Section(name, title, title, blocks)

@@ -1,0 +1,95 @@
+"""``comparison.md`` and the console table of a comparison."""
+
+from __future__ import annotations
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.escape import (
+    md_cell,
+    md_code,
+    md_text,
+    one_line,
+)
+from llm_perf_opt.model.comparison import Comparison
+from llm_perf_opt.reporting.compare import tables
+from llm_perf_opt.reporting.content.tables import Cell, Table
+from llm_perf_opt.reporting.markdown.writer import bullets, section, table
+
+MOST_ROWS = 60
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Render the comparison; long tables are cut, ``comparison.json`` holds everything."""
+    facts = "\n".join(f"- **{letter}**: {md_text(line)}" for letter, line in tables.side_facts(comparison))
+    return "".join(
+        (
+            f"# Comparison: {md_text(comparison.b.name)} against {md_text(comparison.a.name)}\n\n{facts}\n\n",
+            bullets(f"Note: {md_text(note)}" for note in comparison.notes) + "\n\n"
+            if comparison.notes
+            else "",
+            section("Gates", _markdown(tables.gate_table(comparison.gates))),
+            section("Metrics", _markdown(tables.metric_table(comparison.metrics))),
+            section("What else differs", _markdown(tables.difference_table(comparison))),
+            section("Phases", _markdown(tables.phase_table(comparison.phases))),
+            section("Modules", _markdown(tables.module_table(comparison.modules, MOST_ROWS))),
+            section("Kernel families", _markdown(tables.family_table(comparison.families))),
+            section("Kernels", _markdown(tables.kernel_table(comparison.kernels, MOST_ROWS))),
+            section("How this was made", tables.method_text(comparison)),
+        )
+    )
+
+
+def _markdown(value: Table) -> str:
+    header = [column.label for column in value.columns]
+    numbers = [index for index, column in enumerate(value.columns) if column.number]
+    text = table(header, [[_cell(cell) for cell in row.cells] for row in value.rows], numbers=numbers)
+    return f"{text}\n{value.left_out} more in comparison.json.\n" if value.left_out else text
+
+
+def _cell(cell: Cell) -> str:
+    if cell.code:
+        return md_code(cell.text, cell=True)
+    return f"**{md_cell(cell.text)}**" if cell.strong else md_cell(cell.text)
+
+
+def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
+    """Lay out sides, metrics, gates and the kernels that changed most, in plain text."""
+    lines = [f"{letter}: {one_line(line)}" for letter, line in tables.side_facts(comparison)]
+    lines.extend(
+        one_line(f"differs: {row.what}: {row.a or units.MISSING} → {row.b or units.MISSING}")
+        for row in comparison.differences
+    )
+    shown = [row for row in comparison.metrics if not row.name.startswith("component.")]
+    lines.extend(["", *_aligned(tables.metric_table(shown))])
+    if any(row.blocks for row in shown):
+        lines.append(
+            "  A, B: means over the samples both share; change: robust estimate over blocks, not their quotient"
+        )
+    moved = sorted(comparison.families, key=lambda row: -abs((row.b_s or 0.0) - (row.a_s or 0.0)))[:most]
+    if moved:
+        lines.extend(["", "kernel families that changed most", *_aligned(tables.family_table(moved))])
+    if comparison.gates:
+        lines.append("")
+        lines.extend(
+            one_line(f"gate {gate.metric}: {gate.status}: {gate.reason}") for gate in comparison.gates
+        )
+    lines.extend(one_line(f"note: {note}") for note in comparison.notes)
+    return "\n".join(lines)
+
+
+def _aligned(value: Table) -> list[str]:
+    """Columns padded with blanks; a table without rows is one line that says so."""
+    if not value.rows:
+        return ["nothing that both sides measured"]
+    grid = [
+        [column.label for column in value.columns],
+        *([one_line(c.text) for c in row.cells] for row in value.rows),
+    ]
+    widths = [max(len(line[index]) for line in grid) for index in range(len(value.columns))]
+    lines = []
+    for line in grid:
+        cells = [
+            cell.rjust(width) if column.number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, value.columns, strict=True)
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines

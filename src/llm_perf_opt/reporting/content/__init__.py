@@ -1,0 +1,1 @@
+"""What reports say, as tables and texts without a format."""

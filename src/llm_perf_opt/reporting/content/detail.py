@@ -1,0 +1,188 @@
+"""Tables about parts: modules, operators, other devices, stages, the environment, how numbers were made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import LedgerRow, Operator, Summary
+from llm_perf_opt.reporting.content.tables import (
+    Column,
+    Row,
+    Table,
+    code,
+    columns,
+    num,
+    simple,
+    text,
+)
+from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
+
+DECODE_ROWS = (
+    "Rows of decode are one step: one new token per sequence. Floors of modules count their weights;"
+    " the floor of a phase also counts the KV cache."
+)
+
+
+def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
+    """Return modules with work, floor and measurement; in a ``tree`` each phase has its own branches."""
+    header = [
+        Column("module"),
+        Column("phase"),
+        Column("parameters", True),
+        Column("FLOPs", True),
+        Column("bytes", True, "weights it must read"),
+        Column("floor", True, "roofline floor: no machine with these limits can be faster"),
+        Column("measured", True),
+        Column(
+            "source",
+            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the phase's wall-clock split by the profiler's shares",
+        ),
+        Column("MFU", True, "model FLOPs utilisation"),
+        Column("MBU", True, "memory bandwidth utilisation"),
+        Column("launches", True, "kernel launches attributed to it"),
+    ]
+    ordered = sorted(rows, key=lambda row: phase_rank(row.phase)) if tree else list(rows)
+    known = {_key(row) for row in ordered}
+    table = Table(header, [_ledger_row(row, known if tree else set()) for row in ordered])
+    return table.without_empty_columns()
+
+
+def _key(row: LedgerRow) -> str:
+    return f"{row.phase}:{row.module}"
+
+
+def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
+    parent, path = "", row.module
+    while known and "." in path and not parent:
+        path = path.rpartition(".")[0]
+        parent = f"{row.phase}:{path}" if f"{row.phase}:{path}" in known else ""
+    details = [(f"time by {source}", units.seconds(value)) for source, value in row.others_s.items()]
+    if row.device_s is not None:
+        details.append(("device time", units.seconds(row.device_s)))
+    if row.disagreement:
+        details.append(("sources disagree", row.disagreement))
+    cells = [
+        code(
+            row.module.removeprefix(f"{path}.") if parent else row.module or "(whole model)",
+            indent=max(0, row.depth - 1) if known else 0,
+            full=row.module,
+        ),
+        text(phase_name(row.phase)),
+        num(row.params, units.count),
+        num(row.flops, units.flops),
+        num(row.bytes, units.size),
+        num(row.floor_s, units.seconds),
+        num(row.measured_s, units.seconds),
+        text(f"{row.measured_source} (disagrees)" if row.disagreement else row.measured_source),
+        num(row.mfu_ratio, units.percent),
+        num(row.mbu_ratio, units.percent),
+        num(row.launches, units.count),
+    ]
+    return Row(cells, _key(row), parent, row.depth, row.phase, details)
+
+
+def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: bool = True) -> Table:
+    """Return operators with self and total time; device columns only where there is a device."""
+    device = any(op.self_device_s is not None for op in operators)
+    header = columns("operator", *(["phase"] if phased else []), "calls#", "self host#", "total host#")
+    header += columns("self device#", "total device#") if device else []
+    header += [
+        Column("share", True, "of the self time of its phase: device time where there is any, else host")
+    ]
+    rows = []
+    for op in operators:
+        cells = [code(op.name), *([text(phase_name(op.phase))] if phased else [])]
+        cells += [
+            num(op.calls, units.count),
+            num(op.self_cpu_s, units.seconds),
+            num(op.total_cpu_s, units.seconds),
+        ]
+        if device:
+            cells += [num(op.self_device_s, units.seconds), num(op.total_device_s, units.seconds)]
+        cells.append(num(op.share_ratio, units.percent))
+        rows.append(Row(cells, group=phase_name(op.phase) if op.phase else ""))
+    return Table(header, rows, left_out)
+
+
+def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
+    """Return the floors of the same model on other devices."""
+    rows = [
+        Row(
+            [
+                text(w.device),
+                text(w.dtype),
+                num(w.batch_size, units.count),
+                num(w.context_tokens, units.count),
+                num(w.ttft_floor_s, units.seconds),
+                num(w.tpot_floor_s, units.seconds),
+                num(w.tokens_per_s, units.count),
+                text({True: "yes", False: "no", None: None}[w.fits]),
+                text(w.note),
+            ],
+            group=w.dtype,
+        )
+        for w in summary.what_if[:most]
+    ]
+    header = columns(
+        "device",
+        "data type",
+        "batch#",
+        "context#",
+        Column("TTFT floor", True, "least time to first token"),
+        Column("TPOT floor", True, "least time per output token"),
+        "tokens/s at most#",
+        Column("fits", help="whether weights and KV cache fit its memory"),
+        "note",
+    )
+    return Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+
+
+def stages_table(summary: Summary) -> Table:
+    """Return what became of each stage, with reason and fix."""
+    rows = [
+        Row(
+            [
+                code(name),
+                text(stage.status, strong=stage.status != "ok"),
+                num(stage.seconds, units.seconds),
+                text(stage.reason),
+                num(len(stage.artifacts), units.count),
+            ],
+            details=[("file", path) for path in stage.artifacts],
+        )
+        for name, stage in summary.stages.items()
+    ]
+    return Table(columns("stage", "status", "time#", "reason and fix", "files#"), rows)
+
+
+def environment_table(summary: Summary) -> Table:
+    """Return versions, machine and command line."""
+    rows = [("command", " ".join(summary.run.command)), ("started", summary.run.started)]
+    rows += [("duration", units.seconds(summary.run.seconds))] if summary.run.seconds is not None else []
+    rows += [
+        (key.replace("_", "-" if key == "llm_perf_opt" else " "), _plain(value))
+        for key, value in summary.environment.items()
+    ]
+    return simple(columns("what", "value"), [[text(name), text(value)] for name, value in rows if value])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(_named(str(key), item) for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(units.number(item) if isinstance(item, float) else str(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _named(key: str, value: Any) -> str:
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return f"{key.removesuffix('_bytes')} {units.size(value)}"
+    return f"{key} {value}"
+
+
+def methods_table(summary: Summary) -> Table:
+    """Return how each number was made and where it comes from."""
+    rows = [[text(name, strong=True), text(how), text(source)] for name, how, source in methods(summary)]
+    return simple(columns("number", "how it was made", "from"), rows)

@@ -1,0 +1,289 @@
+"""The sections of ``report.html`` in reading order; one without data is left out and named in the last ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.charts import figures as charts
+from llm_perf_opt.reporting.content.detail import (
+    DECODE_ROWS,
+    environment_table,
+    ledger_table,
+    methods_table,
+    operator_table,
+    stages_table,
+    what_if_table,
+)
+from llm_perf_opt.reporting.content.kernels import (
+    family_table,
+    kernel_details,
+    kernel_table,
+    vendor_rule_table,
+)
+from llm_perf_opt.reporting.content.tables import Table
+from llm_perf_opt.reporting.content.time import (
+    budget_table,
+    static_table,
+    time_table,
+    utilisation_table,
+)
+from llm_perf_opt.reporting.html.blocks import (
+    Block,
+    Section,
+    chart_block,
+    points_block,
+    source_block,
+    table_block,
+    text_block,
+)
+from llm_perf_opt.reporting.wording import (
+    BOUND_NAMES,
+    hardware_text,
+    missing_sections,
+    phase_name,
+    shapes_text,
+)
+
+__all__ = ["Block", "Section", "sections_of"]
+
+MOST_KERNELS = 500
+MOST_OPERATORS = 400
+MOST_MODULES = 1500
+MOST_DEVICES = 600
+
+
+def sections_of(summary: Summary) -> list[Section]:
+    """Return every section that has something to show."""
+    sections = [
+        Section("time", "Time", "Time", _time(summary)),
+        Section("budget", "Wall-clock budget", "Budget", _budget(summary)),
+        Section("hardware", "Against the hardware", "Hardware", _hardware(summary)),
+        Section("model", "The model on paper", "Model", _model(summary)),
+        Section("modules", "Module ledger", "Modules", _modules(summary)),
+        Section("timeline", _timeline_title(summary), "Timeline", _timeline(summary)),
+        Section("kernels", "Kernels", "Kernels", _kernels(summary)),
+        Section("operators", "Operators", "Operators", _operators(summary)),
+        Section("what-if", "What if: the same model elsewhere", "What if", _what_if(summary)),
+        Section(
+            "environment",
+            "Environment",
+            "Environment",
+            [table_block(environment_table(summary), "environment")],
+        ),
+        Section("stages", "Stages", "Stages", _stages(summary)),
+        Section("absent", "Not in this report", "Missing", _absent(summary)),
+        Section("methods", "How each number was made", "Methods", _methods(summary)),
+    ]
+    return [section for section in sections if section.blocks]
+
+
+def _time(summary: Summary) -> list[Block]:
+    blocks = []
+    if summary.wall_clock is not None:
+        blocks.append(
+            chart_block(charts.budget_chart({"one sample": summary.wall_clock}, "One sample, by phase"))
+        )
+    table = time_table(summary)
+    if table:
+        blocks += [
+            table_block(table, "time"),
+            *source_block(summary.sources.get("timings") or summary.timings.source),
+        ]
+    return blocks
+
+
+def _budget(summary: Summary) -> list[Block]:
+    if not summary.budget:
+        return []
+    source = summary.sources.get("nsys") or summary.sources.get("trace")
+    return [
+        text_block("Every instant of the captured time counted once: the parts of a phase sum to its span."),
+        chart_block(charts.budget_chart({phase_name(phase): each for phase, each in summary.budget.items()})),
+        table_block(budget_table(summary), "budget"),
+        *source_block(source),
+    ]
+
+
+def _hardware(summary: Summary) -> list[Block]:
+    blocks = [text_block(hardware_text(summary.hardware))]
+    rooflines = [*_phase_roofline(summary), *_kernel_roofline(summary)]
+    table = utilisation_table(summary)
+    if not rooflines and not table and summary.hardware.source == "none":
+        return []
+    if table:
+        blocks.append(table_block(table, "utilisation"))
+    return blocks + rooflines
+
+
+def _phase_roofline(summary: Summary) -> list[Block]:
+    static, dtype = summary.static, summary.workload.dtype
+    if static is None or dtype is None or not summary.predictions:
+        return []
+    svg = charts.phase_roofline(static, summary.hardware, dtype, summary.predictions, focusable=True)
+    return [points_block("phase-point", svg, {name: _phase_point(summary, name) for name in static.phases})]
+
+
+def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
+    facts: list[tuple[str, str]] = []
+    if phase in summary.verdicts:
+        facts.append(("bound by", BOUND_NAMES[summary.verdicts[phase].bound]))
+    use, floor = summary.utilisation.get(phase), summary.predictions.get(phase)
+    if use is not None:
+        facts += [("MFU", units.percent(use.mfu_ratio)), ("MBU", units.percent(use.mbu_ratio))]
+    if floor is not None:
+        facts += [("floor", units.seconds(floor.floor_s)), ("arithmetic of the floor", floor.arithmetic)]
+    if use is not None and use.arithmetic:
+        facts.append(("arithmetic of the utilisation", use.arithmetic))
+    return {"title": phase_name(phase), "facts": facts}
+
+
+def _kernel_roofline(summary: Summary) -> list[Block]:
+    drawn = {
+        str(place): {"title": k.short_name, "facts": [("family", k.family), *kernel_details(k)]}
+        for place, k in enumerate(summary.kernels)
+        if k.counters.get("intensity_flops_per_byte") is not None
+        and k.counters.get("achieved_flops_per_s") is not None
+    }
+    compute, memory = _roofs(summary)
+    if not drawn or not compute or not memory:
+        return []
+    svg = charts.kernel_roofline(summary.kernels, compute=compute, memory=memory, focusable=True)
+    return [points_block("kernel-point", svg, drawn)]
+
+
+def _roofs(summary: Summary) -> tuple[list[charts.Roof], list[charts.Roof]]:
+    """Return the device's ceilings; without a known device, the ones the counters themselves tell."""
+    hardware = summary.hardware
+    names = dict.fromkeys((summary.workload.dtype or "bfloat16", "bfloat16", "float32"))
+    compute = [
+        charts.Roof(name, hardware.peak_flops_per_s[name].dense)
+        for name in names
+        if name in hardware.peak_flops_per_s
+    ]
+    memory = (
+        [charts.Roof("memory", hardware.bandwidth_bytes_per_s)]
+        if hardware.bandwidth_bytes_per_s is not None
+        else []
+    )
+    return compute or _told(summary, "peak_flops_per_s"), memory or _told(summary, "peak_bytes_per_s")
+
+
+def _told(summary: Summary, counter: str) -> list[charts.Roof]:
+    values = [value for k in summary.kernels if (value := k.counters.get(counter))]
+    return [charts.Roof("by the counters", max(values))] if values else []
+
+
+def _model(summary: Summary) -> list[Block]:
+    static = summary.static
+    if static is None:
+        return []
+    parts = ", ".join(f"{name} {units.count(value)}" for name, value in static.params.components.items())
+    active = static.params.active_per_token
+    uncounted = ", ".join(static.coverage.uncounted_ops[:12]) or "none"
+    return [
+        text_block(
+            f"{units.count(static.params.total)} parameters ({parts})"
+            + (f", {units.count(active)} active per token" if active is not None else "")
+            + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
+            + shapes_text(static)
+        ),
+        table_block(static_table(summary), "model"),
+        *([chart_block(charts.component_chart(static))] if static.components else []),
+        text_block(
+            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without a formula: {uncounted}.",
+            quiet=True,
+        ),
+        Block(
+            "list",
+            title="Counting conventions",
+            pairs=[(name.replace("_", " "), value) for name, value in static.conventions.items()],
+        ),
+        *source_block(summary.sources.get("static") or static.source),
+    ]
+
+
+def _modules(summary: Summary) -> list[Block]:
+    components = [row for row in summary.ledger if row.depth == 0]
+    modules = [row for row in summary.ledger if row.depth > 0]
+    blocks = []
+    if components:
+        blocks.append(table_block(ledger_table(components), "components", "Components", filter=True))
+    if modules:
+        shown = ledger_table(modules[:MOST_MODULES], tree=True)
+        table = Table(shown.columns, shown.rows, len(modules) - len(shown.rows))
+        blocks.append(table_block(table, "modules", "Module tree", filter=True))
+    if any(row.phase == "decode" for row in summary.ledger):
+        blocks.append(text_block(DECODE_ROWS, quiet=True))
+    return blocks
+
+
+def _timeline_title(summary: Summary) -> str:
+    phase = summary.timeline.get("phase")
+    if phase is None:
+        return "Timeline of a part of the capture"
+    return "Timeline of one decode step" if phase == "decode" else f"Timeline of {phase_name(phase)}"
+
+
+def _timeline(summary: Summary) -> list[Block]:
+    if not summary.timeline.get("lanes"):
+        return []
+    span = summary.timeline.get("span_s")
+    title = f"{_timeline_title(summary)}, {units.seconds(span)}"
+    return [chart_block(charts.timeline_chart(summary.timeline, title))]
+
+
+def _kernels(summary: Summary) -> list[Block]:
+    if not summary.kernels:
+        return []
+    shown = summary.kernels[:MOST_KERNELS]
+    table = kernel_table(shown, left_out=len(summary.kernels) - len(shown))
+    blocks = [table_block(family_table(summary), "families", "By family")] if summary.kernel_families else []
+    source = ", ".join(summary.sources[kind] for kind in ("nsys", "trace", "ncu") if kind in summary.sources)
+    blocks.append(table_block(table, "kernels", "By time", filter=True))
+    rules = vendor_rule_table(summary)
+    if rules:
+        blocks.append(table_block(rules, "rules", "NVIDIA's rules, by what each could gain", filter=True))
+    return [*blocks, *source_block(source)]
+
+
+def _operators(summary: Summary) -> list[Block]:
+    if not summary.operators:
+        return []
+    shown = summary.operators[:MOST_OPERATORS]
+    phased = any(op.phase for op in summary.operators)
+    table = operator_table(shown, left_out=len(summary.operators) - len(shown), phased=phased)
+    return [
+        text_block(
+            "From one profiled pass; the profiler adds time of its own, so compare shares, not seconds. "
+            "Self leaves out what an operator called; total includes it."
+        ),
+        table_block(table, "operators", filter=True),
+        *source_block(summary.sources.get("trace")),
+    ]
+
+
+def _what_if(summary: Summary) -> list[Block]:
+    if not summary.what_if:
+        return []
+    return [
+        text_block("Roofline floors: what no machine with these limits can beat. Real runs are slower."),
+        chart_block(charts.what_if_chart(summary.what_if)),
+        table_block(what_if_table(summary, most=MOST_DEVICES), "what-if", filter=True),
+    ]
+
+
+def _stages(summary: Summary) -> list[Block]:
+    return [table_block(stages_table(summary), "stages")] if summary.stages else []
+
+
+def _absent(summary: Summary) -> list[Block]:
+    pairs = [(name[:1].upper() + name[1:], f"needs {need}.") for name, need in missing_sections(summary)]
+    return [Block("list", pairs=pairs)] if pairs else []
+
+
+def _methods(summary: Summary) -> list[Block]:
+    pairs = [(kind, f"`{path}`" if "`" not in path else path) for kind, path in summary.sources.items()]
+    blocks = [table_block(methods_table(summary), "methods")] if methods_table(summary) else []
+    return [*blocks, *([Block("list", title="Source files", pairs=pairs)] if pairs else [])]

@@ -1,0 +1,237 @@
+"""``report.md``: everything a performance engineer asks for, in the order they ask it."""
+
+from __future__ import annotations
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.escape import md_code, md_text
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.content.detail import (
+    DECODE_ROWS,
+    environment_table,
+    ledger_table,
+    methods_table,
+    operator_table,
+    stages_table,
+    what_if_table,
+)
+from llm_perf_opt.reporting.content.kernels import family_table, kernel_table
+from llm_perf_opt.reporting.content.time import (
+    budget_table,
+    static_table,
+    time_table,
+    utilisation_table,
+)
+from llm_perf_opt.reporting.markdown.writer import (
+    bullets,
+    prose,
+    render_table,
+    section,
+)
+from llm_perf_opt.reporting.wording import (
+    BOUND_NAMES,
+    coverage_facts,
+    gain_text,
+    hardware_text,
+    missing_sections,
+    phase_name,
+    phase_rank,
+    sentence,
+    shapes_text,
+    title_of,
+    why,
+    workload_facts,
+)
+
+_TOP = 10
+_EXPLAINED = ("vision", "prefill", "decode", "all")
+"""Phases whose arithmetic is spelled out; the others are sums of these."""
+_MOST_MODULES = 24
+_MOST_DEVICES = 14
+_SHOWN_DEVICES = ("3090", "4090", "5090", "A100 SXM4 80GB", "L40S", "H100 SXM5", "H200 SXM", "B200", "MI300X")
+
+
+def report_markdown(summary: Summary) -> str:
+    """Render the full report."""
+    return (
+        "".join(
+            (
+                f"# Performance report: {md_text(title_of(summary))}\n\n",
+                _opening(summary),
+                section("What limits each phase", _verdicts(summary)),
+                section("What to change first", _findings(summary)),
+                section("Time", render_table(time_table(summary)), _budget(summary)),
+                section("Against the hardware", *_hardware(summary)),
+                section("The model on paper", *_static(summary)),
+                section("Module ledger", *_ledger(summary)),
+                section("Kernels", *_kernels(summary)),
+                section("Operators", *_operators(summary)),
+                section("What if: the same model elsewhere", *_what_if(summary)),
+                section("Stages", render_table(stages_table(summary))),
+                section("Environment", render_table(environment_table(summary))),
+                section("Not in this report", _absent(summary)),
+                section("How each number was made", render_table(methods_table(summary))),
+            )
+        ).rstrip("\n")
+        + "\n"
+    )
+
+
+def _opening(summary: Summary) -> str:
+    facts = ", ".join(f"{name} {md_text(value)}" for name, value in workload_facts(summary))
+    lines = [
+        f"Run {md_code(summary.run.id)}, status **{summary.run.status}**."
+        + (f" {_capital(facts)}." if facts else "")
+    ]
+    covered = ", ".join(f"{name} {value}" for name, value in coverage_facts(summary))
+    if covered:
+        lines.append(f"Coverage: {covered}.")
+    lines.extend(f"> **Note.** {md_text(sentence(note))}" for note in summary.notes)
+    return "\n\n".join(lines) + "\n\n"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _verdicts(summary: Summary) -> str:
+    parts = []
+    for phase in sorted(summary.verdicts, key=phase_rank):
+        verdict = summary.verdicts[phase]
+        lines = [f"- **{md_text(phase_name(phase))}: {BOUND_NAMES[verdict.bound]}.** {md_text(why(verdict))}"]
+        if verdict.lever:
+            lines.append(f"  To move it: {md_text(verdict.lever)}.")
+        if verdict.evidence:
+            lines.append(f"  From {', '.join(md_text(item) for item in verdict.evidence)}.")
+        parts.append("\n".join(lines))
+    return "\n".join(parts)
+
+
+def _findings(summary: Summary) -> str:
+    parts = []
+    for place, finding in enumerate(summary.findings, 1):
+        where = md_text(phase_name(finding.phase)) if finding.phase else "whole run"
+        parts.append(
+            f"{place}. **{md_text(finding.title)}** ({where}; {gain_text(finding)}; {finding.confidence} confidence)\n"
+            + "".join(f"   - evidence: {md_text(item)}\n" for item in finding.evidence)
+            + f"   - arithmetic: {md_text(finding.arithmetic)}\n   - advice: {prose(finding.advice)}\n"
+        )
+    return "\n".join(parts) + "\nGains are upper bounds; they overlap and do not add up.\n" if parts else ""
+
+
+def _budget(summary: Summary) -> str:
+    table = render_table(budget_table(summary))
+    return (
+        f"Wall-clock budget of the captured timeline (the parts of a row sum to its span):\n\n{table}"
+        if table
+        else ""
+    )
+
+
+def _hardware(summary: Summary) -> list[str]:
+    table = utilisation_table(summary)
+    if not table and summary.hardware.source == "none":
+        return []
+    arithmetic = bullets(
+        f"{md_text(phase_name(row.key))}, {label}: {md_text(value)}"
+        for row in table.rows
+        if row.key in _EXPLAINED
+        for label, value in row.details
+    )
+    return [md_text(hardware_text(summary.hardware)), render_table(table), arithmetic]
+
+
+def _static(summary: Summary) -> list[str]:
+    static = summary.static
+    if static is None:
+        return []
+    params = ", ".join(
+        f"{md_text(name)} {units.count(value)}" for name, value in static.params.components.items()
+    )
+    active = static.params.active_per_token
+    uncounted = ", ".join(md_code(op) for op in static.coverage.uncounted_ops[:12]) or "none"
+    conventions = bullets(
+        f"{md_text(name.replace('_', ' '))}: {md_text(value)}" for name, value in static.conventions.items()
+    )
+    return [
+        f"{units.count(static.params.total)} parameters ({params})"
+        + (f", {units.count(active)} active per token" if active is not None else "")
+        + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
+        + shapes_text(static),
+        render_table(static_table(summary)),
+        f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; without a formula: {uncounted}.",
+        f"How it was counted:\n\n{conventions}" if conventions else "",
+    ]
+
+
+def _ledger(summary: Summary) -> list[str]:
+    components = [row for row in summary.ledger if row.depth == 0]
+    modules = [row for row in summary.ledger if row.depth > 0]
+    disagreements = bullets(
+        f"sources disagree on {md_code(row.module)} in {md_text(phase_name(row.phase))}: {md_text(row.disagreement)}"
+        for row in summary.ledger
+        if row.disagreement
+    )
+    parts = [render_table(ledger_table(components), most=_MOST_MODULES)] if components else []
+    if components and modules:
+        parts.append(f"The module tree ({len(modules)} rows, by depth) is in report.html and summary.json.")
+    elif modules:
+        parts.append(render_table(ledger_table(modules), most=_MOST_MODULES))
+    if any(row.phase == "decode" for row in summary.ledger):
+        parts.append(DECODE_ROWS)
+    return [*parts, disagreements]
+
+
+def _kernels(summary: Summary) -> list[str]:
+    if not summary.kernels:
+        return []
+    count = len(summary.kernels)
+    return [
+        render_table(family_table(summary)),
+        f"The {min(_TOP, count)} longest of {count}; all in [kernels.md](kernels.md).",
+        render_table(kernel_table(summary.kernels[:_TOP])),
+    ]
+
+
+def _operators(summary: Summary) -> list[str]:
+    if not summary.operators:
+        return []
+    named = [op.phase for op in summary.operators if op.phase]
+    phases: list[str | None] = list(dict.fromkeys(named)) or [None]
+    # The first operators of each phase: the list is ranked inside its phases.
+    top = [
+        op
+        for phase in phases
+        for op in [o for o in summary.operators if o.phase == phase][: max(3, _TOP // len(phases))]
+    ]
+    return [
+        "The longest of each phase, from one profiled pass (compare shares, not seconds); all in "
+        "[torch_profiler/operators.md](torch_profiler/operators.md).",
+        render_table(operator_table(top, phased=phases != [None])),
+    ]
+
+
+def _what_if(summary: Summary) -> list[str]:
+    """Show the devices people choose between at this run's own point; the whole table is in ``report.html``."""
+    if not summary.what_if:
+        return []
+    own = summary.what_if[0]
+    wanted = [
+        place
+        for place, row in enumerate(summary.what_if)
+        if (row.dtype, row.batch_size, row.context_tokens) == (own.dtype, own.batch_size, own.context_tokens)
+        and (row.device == summary.hardware.name or any(word in row.device for word in _SHOWN_DEVICES))
+    ][:_MOST_DEVICES]
+    whole = what_if_table(summary)
+    table = type(whole)(whole.columns, [whole.rows[place] for place in wanted])
+    more = len(summary.what_if) - len(wanted)
+    return [
+        "Roofline floors: what no machine with these limits can beat. Real runs are slower.",
+        render_table(table),
+        f"{more} more rows (devices, data types, batch sizes, contexts) in report.html and summary.json."
+        if more
+        else "",
+    ]
+
+
+def _absent(summary: Summary) -> str:
+    return bullets(f"**{_capital(name)}**: needs {prose(need)}." for name, need in missing_sections(summary))

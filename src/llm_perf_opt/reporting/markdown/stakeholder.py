@@ -1,0 +1,202 @@
+"""``stakeholder_summary.md``: one page for people who decide, in plain words."""
+
+from __future__ import annotations
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.escape import md_text
+from llm_perf_opt.model.summary import Finding, Stat, Summary
+from llm_perf_opt.reporting.markdown.writer import bullets, section, table
+from llm_perf_opt.reporting.plain_words import (
+    BOUNDS,
+    MEASUREMENT,
+    PHASES,
+    STAGES,
+    in_plain_words,
+)
+from llm_perf_opt.reporting.wording import phase_rank
+
+_THREE = 3
+
+
+def stakeholder_markdown(summary: Summary) -> str:
+    """Render the one-page summary."""
+    page = "".join(
+        (
+            "# Summary for stakeholders\n\n",
+            _what(summary),
+            section("How fast it is", _speed(summary)),
+            section("Where the time goes", _where(summary)),
+            section("What holds it back", bullets(_limits(summary))),
+            section("What to do, and what each step is worth", _advice(summary)),
+            section("How far to trust this page", bullets(_trust(summary))),
+        )
+    )
+    return page.rstrip("\n") + "\n" + _small_units(page)
+
+
+def _small_units(page: str) -> str:
+    """Explain the units of short times that the page uses."""
+    known = {
+        " ms": "ms: thousandths of a second",
+        " µs": "µs: millionths of a second",
+        " ns": "ns: billionths of a second",
+    }
+    used = [meaning for unit, meaning in known.items() if unit in page]
+    return f"\n*{'; '.join(used)}.*\n" if used else ""
+
+
+def _what(summary: Summary) -> str:
+    workload = summary.workload
+    name = md_text(workload.model) if workload.model else "the model"
+    place = summary.hardware.name or workload.device
+    where = f" on {md_text(place)}" if place else ""
+    count = (
+        f" It rests on {workload.samples} request{'s' if workload.samples != 1 else ''}."
+        if workload.samples
+        else ""
+    )
+    failed = (
+        ""
+        if summary.run.status == "ok"
+        else f" **The run did not complete ({summary.run.status}); what follows is what was measured until then.**"
+    )
+    if summary.wall_clock is not None:
+        about = f"How fast {name} answers{where}, what limits it, and what would make it faster."
+    elif summary.kernels or summary.operators:
+        about = f"What a recording of {name}{where} shows: what limits it, and what would make it faster."
+    else:
+        about = f"What {name} has to calculate{where}. Nothing was timed."
+    return f"{about}{count}{failed}\n\n"
+
+
+def _speed(summary: Summary) -> str:
+    timings = summary.timings
+    rows = [
+        _speed_row(
+            summary, "Time until the first word appears, once the input is prepared", timings.ttft_s, "ttft"
+        ),
+        _speed_row(summary, "Time for each further piece of text (about a word)", timings.tpot_s, "tpot"),
+        _speed_row(summary, "Pieces of text per second", timings.tokens_per_s, None),
+    ]
+    header = ["what", "typical", "slow case (1 in 20)", "the least this machine allows"]
+    # A column in which nothing is known says nothing.
+    kept = [0] + [place for place in (1, 2, 3) if any(row and row[place] != units.MISSING for row in rows)]
+    shown = [[row[place] for place in kept] for row in rows if row]
+    return table([header[place] for place in kept], shown, numbers=range(1, len(kept)))
+
+
+def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | None) -> list[str]:
+    """Return a row; without a ``floor`` it is a rate, of which less is slower."""
+    least = summary.predictions.get(floor) if floor else None
+    if stat is None and least is None:
+        return []
+    show = units.seconds if floor else units.number
+    slow = None if stat is None or stat.n < 2 else stat.p95 if floor else stat.p5
+    return [
+        label,
+        show(stat.median if stat is not None else None),
+        show(slow),
+        units.seconds(least.floor_s if least is not None else None),
+    ]
+
+
+def _where(summary: Summary) -> str:
+    if summary.wall_clock is None:
+        return ""
+    rows = [
+        [
+            PHASES.get(part.name, md_text(part.name)),
+            units.seconds(part.seconds),
+            units.percent(part.share_ratio),
+        ]
+        for part in summary.wall_clock.parts
+    ]
+    return table(["step", "time per request", "share"], rows, numbers=(1, 2))
+
+
+def _limits(summary: Summary) -> list[str]:
+    # The whole says nothing new beside its parts.
+    phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
+    return [
+        f"{_capital(PHASES.get(phase) or md_text(phase))}: {BOUNDS[summary.verdicts[phase].bound]}."
+        for phase in sorted(phases, key=phase_rank)
+    ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _advice(summary: Summary) -> str:
+    to_change = [finding for finding in summary.findings if finding.id not in MEASUREMENT]
+    if not to_change:
+        return "Nothing stands out in the data at hand; report.md says which further measurements would tell more.\n"
+    lines = []
+    for place, finding in enumerate(to_change[:_THREE], 1):
+        plain = in_plain_words(finding)
+        lines.append(f"{place}. **{_sentence(plain.problem)}** {_sentence(plain.action)} {_worth(finding)}")
+    if len(to_change) < _THREE:
+        lines.append("\nThe data at hand shows no further cause with evidence.")
+    return "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return md_text(text if text.endswith((".", "!", "?")) else f"{text}.")
+
+
+def _worth(finding: Finding) -> str:
+    sure = {"high": "", "medium": " (fairly sure)", "low": " (a guess)"}[finding.confidence]
+    if finding.gain_upper_s is None:
+        return f"What it is worth cannot be bounded with the data at hand{sure}."
+    saved = units.seconds(finding.gain_upper_s)
+    if finding.gain_share_ratio is None:
+        return f"Worth at most {saved} per request{sure}."
+    whole = (
+        "of the time per request" if finding.gain_of == "a sample's wall-clock" else "of the recorded time"
+    )
+    return f"Worth at most {saved}, {units.percent(finding.gain_share_ratio)} {whole}{sure}."
+
+
+def _trust(summary: Summary) -> list[str]:
+    lines = []
+    if summary.workload.weights == "random":
+        lines.append(
+            "The model ran with random contents: the times are real, the text it wrote is meaningless."
+        )
+    if summary.hardware.kind == "cpu" and summary.wall_clock is not None:
+        lines.append(
+            "It ran on an ordinary processor, without an accelerator; an accelerator behaves differently."
+        )
+    lines.extend(_clock_trust(summary))
+    lines.extend(MEASUREMENT[f.id] for f in summary.findings if f.id in MEASUREMENT)
+    if summary.hardware.source == "none":
+        lines.append(
+            "The speed limits of the machine are not known, so the page cannot say how far from them the model runs."
+        )
+    counted = summary.coverage.flops_counted_ratio
+    if counted is not None:
+        lines.append(f"{units.percent(counted)} of the model's calculations could be counted.")
+    unfinished = [
+        STAGES.get(name) or md_text(name)
+        for name, stage in summary.stages.items()
+        if stage.status in ("failed", "skipped")
+    ]
+    if unfinished:
+        lines.append(
+            f"These steps did not run: {'; '.join(unfinished)}. report.md says why and how to change that."
+        )
+    if summary.findings:
+        lines.append(
+            "Savings are upper limits: real ones are smaller, and they overlap, so they do not add up."
+        )
+    return lines
+
+
+def _clock_trust(summary: Summary) -> list[str]:
+    stats = (summary.timings.ttft_s, summary.timings.decode_s, summary.timings.prefill_s)
+    counts = [stat.n for stat in stats if stat is not None]
+    if not counts:
+        return ["No times without recording were given, so nothing here says how long a request takes."]
+    if max(counts) == 1:
+        return ["Each time is a single value, so its uncertainty is not known."]
+    return [f"Times are the middle of {max(counts)} measurements."]

@@ -1,0 +1,279 @@
+"""``static_compute.md`` and its plots, from the static document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from llm_perf_opt.analysis.static.tree import TreeRow, fold_tree, weights_by_component
+from llm_perf_opt.core import units
+from llm_perf_opt.core.escape import md_text
+from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.summary import Hardware, Static
+from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
+from llm_perf_opt.reporting.charts.figures import (
+    bytes_chart,
+    component_chart,
+    memory_chart,
+    phase_roofline,
+)
+
+COMPONENTS_CHART = "flops_by_component.svg"
+COMPONENT_BYTES_CHART = "weights_by_component.svg"
+BYTES_CHART = "bytes_by_phase.svg"
+ROOFLINE_CHART = "roofline.svg"
+MEMORY_CHART = "memory_by_context.svg"
+KV_CHART = "kv_by_context.svg"
+
+Curves = dict[str, list[tuple[float, float]]]
+
+
+def static_charts(document: StaticDocument, hardware: Hardware | None = None) -> dict[str, str]:
+    """Return the plots as file name → SVG; the roofline needs a device with known limits."""
+    static, dtype = document.static, document.model.get("dtype")
+    charts = {
+        COMPONENTS_CHART: component_chart(static),
+        COMPONENT_BYTES_CHART: _weights_chart(static),
+        BYTES_CHART: bytes_chart(static),
+    }
+    if hardware is not None and dtype in hardware.peak_flops_per_s and hardware.bandwidth_bytes_per_s:
+        title = f"Roofline by phase: {hardware.name or 'this device'}, {dtype}"
+        charts[ROOFLINE_CHART] = phase_roofline(static, hardware, dtype, {}, title=title)
+    memory: Curves = {}
+    cache: Curves = {}
+    for row in document.resident:
+        name = f"batch {row.batch_size}"
+        memory.setdefault(name, []).append((row.context_tokens, row.total_bytes))
+        cache.setdefault(name, []).append((row.context_tokens, row.kv_bytes))
+    if memory:
+        sizes = (
+            {hardware.name or "device": hardware.memory_bytes} if hardware and hardware.memory_bytes else {}
+        )
+        charts[MEMORY_CHART] = memory_chart(memory, sizes)
+        charts[KV_CHART] = memory_chart(cache, {}, "KV cache against context length")
+    return charts
+
+
+def _weights_chart(static: Static) -> str:
+    """Draw the weights each phase reads, by component, from the top modules of each."""
+    rows = []
+    for phase in static.phases:
+        parts = weights_by_component(static.modules, phase)
+        rows.append(StackedRow(phase, [Segment(label, value) for label, value in parts.items()]))
+    drawn = [row for row in rows if any(part.value for part in row.segments)]
+    return stacked_bars("Weights read by component", drawn, formatter=units.size)
+
+
+def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()) -> str:
+    """Return the report as Markdown; ``charts`` are files beside it."""
+    name = md_text(document.model.get("name") or "model")
+    parts = [
+        f"# Static analysis: {name}",
+        _intro(document),
+        *_notes(document),
+        "## Work per phase",
+        _phases(document),
+        _totals(document),
+        *_images(charts, COMPONENTS_CHART, COMPONENT_BYTES_CHART, BYTES_CHART, ROOFLINE_CHART),
+        "## Conventions",
+        _conventions(document),
+        "## Parameters and components",
+        _components(document),
+        "## Memory",
+        _memory(document),
+        *_images(charts, MEMORY_CHART, KV_CHART),
+        "## Coverage",
+        _coverage(document),
+        "## Cross-check by closed form",
+        _cross_checks(document),
+        "## Module tree",
+        _tree(document),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """A Markdown table; ``align`` has one of ``l`` or ``r`` per column."""
+    marks = {"l": ":---", "r": "---:"}
+    align = align or "l" + "r" * (len(header) - 1)
+    lines = [header, [marks[letter] for letter in align], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _images(charts: Sequence[str], *names: str) -> list[str]:
+    return [f"![{name.removesuffix('.svg').replace('_', ' ')}]({name})" for name in names if name in charts]
+
+
+def _intro(document: StaticDocument) -> str:
+    model, first = document.model, document.shapes[0]
+    methods = ", ".join(f"{phase}: {method}" for phase, method in document.methods.items())
+    lines = [
+        f"Architecture {md_text(model.get('architecture'))}, {md_text(model.get('dtype'))} weights and activations,"
+        f" no weights loaded. How: {methods}.",
+        "",
+        _table(
+            ("shapes", "batch", "prompt", "of it image", "cached at decode step", "decode steps", "images"),
+            [
+                (
+                    f"{shape.source}{f' ×{shape.weight}' if shape.weight > 1 else ''}",
+                    str(shape.batch_size),
+                    str(shape.prompt_tokens),
+                    str(shape.image_tokens),
+                    str(shape.context_tokens),
+                    str(shape.decode_tokens),
+                    _images_of(shape.vision),
+                )
+                for shape in document.shapes
+            ],
+            "lrrrrrl",
+        ),
+    ]
+    if len(document.shapes) > 1:
+        lines += ["", f"The numbers are means over the batches of all {len(document.shapes)} shapes."]
+    elif first.source == "configured":
+        lines += ["", "Configured shapes: the data set was not read."]
+    return "\n".join(lines)
+
+
+def _images_of(vision: dict[str, object]) -> str:
+    if not vision:
+        return units.MISSING
+    grid = vision.get("grid")
+    tiles = f", tiles {grid[0]} × {grid[1]} of {vision.get('tile_size')}" if isinstance(grid, list) else ""
+    return md_text(f"{vision.get('mode')}: global {vision.get('base_size')}{tiles}")
+
+
+def _notes(document: StaticDocument) -> list[str]:
+    return ["\n".join(f"> **Note.** {md_text(note)}" for note in document.notes)] if document.notes else []
+
+
+def _exact(value: float | None) -> str:
+    """A count to the last digit, in groups of three."""
+    return units.MISSING if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def _phases(document: StaticDocument) -> str:
+    rows = [
+        (
+            name,
+            units.flops(phase.flops),
+            _exact(phase.flops),
+            units.size(phase.weight_bytes),
+            units.size(phase.activation_bytes),
+            units.size(phase.kv_bytes),
+            units.number(phase.intensity),
+        )
+        for name, phase in document.static.phases.items()
+    ]
+    header = ("phase", "FLOPs", "exactly", "weights read", "activations", "KV cache", "FLOP per byte")
+    return (
+        _table(header, rows) + "\n\nDecode is one step; activations are unfused operator inputs and outputs."
+    )
+
+
+def _totals(document: StaticDocument) -> str:
+    totals = document.totals
+    rows = [
+        ("up to the first token (vision + prefill)", _exact(totals.prefill_including_vision_flops)),
+        (f"decode, {totals.decode_steps} steps", _exact(totals.decode_flops)),
+        ("whole request", _exact(totals.request_flops)),
+        ("KV cache after the prompt (bytes)", _exact(totals.kv_prefill_bytes)),
+        ("KV cache per position and sequence (bytes)", _exact(document.static.kv_bytes_per_token)),
+    ]
+    return _table(("total of a request", "FLOPs"), rows)
+
+
+def _conventions(document: StaticDocument) -> str:
+    return "\n".join(
+        f"- **{md_text(key)}**: {md_text(words)}" for key, words in document.static.conventions.items()
+    )
+
+
+def _components(document: StaticDocument) -> str:
+    static = document.static
+    phases = list(static.phases)
+    labels = list(dict.fromkeys([*static.components, *static.params.components]))
+    rows = []
+    for label in labels:
+        cells = [label, _exact(static.params.components.get(label))]
+        for phase in phases:
+            value = static.components.get(label, {}).get(phase)
+            whole = static.phases[phase].flops
+            share = units.percent(value / whole) if value and whole else units.MISSING
+            cells += [units.flops(value), share]
+        rows.append(cells)
+    active = _exact(static.params.active_per_token)
+    header = ["component", "parameters", *(title for phase in phases for title in (phase, "share"))]
+    intro = f"{_exact(static.params.total)} parameters, {active} of them met by one token in decode.\n\n"
+    return intro + _table(header, rows)
+
+
+def _memory(document: StaticDocument) -> str:
+    resident = document.static.resident_bytes
+    now = ", ".join(f"{name.replace('_', ' ')} {units.size(value)}" for name, value in resident.items())
+    batches = list(dict.fromkeys(row.batch_size for row in document.resident))
+    contexts = list(dict.fromkeys(row.context_tokens for row in document.resident))
+    totals = {(row.context_tokens, row.batch_size): row for row in document.resident}
+    rows = [
+        [_exact(context)]
+        + [
+            f"{units.size(totals[context, batch].total_bytes)} (KV {units.size(totals[context, batch].kv_bytes)})"
+            for batch in batches
+        ]
+        for context in contexts
+    ]
+    table = _table(["context", *(f"batch {batch}" for batch in batches)], rows) if rows else ""
+    text = f"At these shapes: {now}. Activations are estimated by the largest single operator."
+    return f"{text}\n\n{table}"
+
+
+def _coverage(document: StaticDocument) -> str:
+    coverage = document.static.coverage
+    if coverage.counted_ratio is None and not coverage.uncounted_ops:
+        return "Not counted: the closed form covers matrix products and attention only."
+    lines = [f"Counted: {units.percent(coverage.counted_ratio)} of the arithmetic."]
+    if coverage.unknown_ops:
+        lines.append(f"Of unknown cost: {md_text(', '.join(coverage.unknown_ops))}.")
+    if coverage.uncounted_ops:
+        lines.append(f"Without a formula, the largest first: {md_text(', '.join(coverage.uncounted_ops))}.")
+    return "\n".join(lines)
+
+
+def _cross_checks(document: StaticDocument) -> str:
+    if not document.cross_checks:
+        return "None: see the notes, or `use_analytic_fallback=false`."
+    rows = [
+        (
+            f"{check.phase} {check.component}",
+            _exact(check.counted_flops),
+            _exact(check.closed_form_flops),
+            "equal"
+            if check.agrees
+            else f"**differs by {_exact(check.counted_flops - check.closed_form_flops)}**",
+        )
+        for check in document.cross_checks
+    ]
+    return _table(("what", "counted", "closed form", ""), rows, "lrrl")
+
+
+def _tree(document: StaticDocument) -> str:
+    phases = list(document.static.phases)
+    small = document.static.params.total / 1000
+    lines = [row for row in fold_tree(document.static.modules) if row.flops or row.params >= small]
+    header = ("module", "type", "parameters", *phases, "counted")
+    table = _table(header, [_tree_line(row, phases) for row in lines], "ll" + "r" * (len(phases) + 2))
+    return (
+        "Equal layers are folded; a line shows their sum. Left out: modules without counted work that hold less"
+        f" than a thousandth of the parameters.\n\n{table}"
+    )
+
+
+def _tree_line(row: TreeRow, phases: Sequence[str]) -> list[str]:
+    indent = "&emsp;" * row.depth
+    work = [units.flops(row.flops[phase]) if row.flops.get(phase) else units.MISSING for phase in phases]
+    return [
+        f"{indent}{md_text(row.label)}",
+        md_text(row.type),
+        units.count(row.params) if row.params else units.MISSING,
+        *work,
+        units.percent(row.counted_ratio),
+    ]

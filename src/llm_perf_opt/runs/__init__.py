@@ -1,0 +1,1 @@
+"""One run from configuration to report, and the verbs around it."""

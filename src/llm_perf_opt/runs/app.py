@@ -1,0 +1,277 @@
+"""The Hydra application behind the orchestrator: check first, then let Hydra start the job."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from llm_perf_opt.config.compose import compose_raw, explain, typed_config
+from llm_perf_opt.config.hydra_values import override
+from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.config.store import CONF_DIR, register_schema
+from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.runs.execute import check_stages, execute
+from llm_perf_opt.stages.base import StageContext, enabled_stages
+
+_RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
+_MOST_CHECKED_JOBS = 256
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A configuration that passed every check, before anything was written."""
+
+    config: AppConfig
+    raw: DictConfig
+    run_dir: Path
+    overrides: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the job function, which Hydra calls with the configuration alone, needs and gives back."""
+
+    overrides: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    as_json: bool = False
+    verbosity: Verbosity = Verbosity.normal
+    exit_code: int = 0
+
+
+_SESSION = _Session()
+
+
+def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
+    """Compose and check everything, stages included; raises before anything is written."""
+    raw = compose_raw(overrides, config_dir=config_dir, config_name=config_name)
+    HydraConfig.instance().set_config(raw)
+    config = typed_config(raw, overrides, cwd=Path.cwd())
+    run_dir = Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links as given
+    prepared = Prepared(config=config, raw=raw, run_dir=run_dir, overrides=tuple(overrides))
+    _check_names(config)
+    # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
+        check_stages(enabled_stages(config), _context(config, Path(scratch), prepared.overrides))
+    return prepared
+
+
+def _check_names(config: AppConfig) -> None:
+    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
+    from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.workloads.registry import load_adapter
+
+    if config.workload_command.command is None:
+        load_adapter(config.model, config.infer)
+        _check_checkpoint(config)
+    if config.hardware.device is not None or config.hardware.catalogue is not None:
+        catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
+        if config.hardware.device is not None:
+            _check_device_kind(config, catalogue.named(config.hardware.device).kind)
+
+
+def _check_device_kind(config: AppConfig, kind: str) -> None:
+    """Times of one device against the limits of another say nothing; a static run may name any."""
+    measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
+    if kind != "gpu" or not measured or config.resolved_device != "cpu" or config.workload_command.command:
+        return
+    raise ConfigError(
+        f"hardware.device='{config.hardware.device}' is a GPU, but the run is measured on the CPU",
+        hint="leave hardware.device out (the what-if table has every device), or switch off the stages that measure: "
+        + " ".join(f"pipeline.{name}.enable=false" for name in measured),
+        key="hardware.device",
+    )
+
+
+def _check_checkpoint(config: AppConfig) -> None:
+    """Look for a checkpoint that is named as a path; ``organisation/name`` may be on a hub."""
+    path = config.model.path
+    if path is None or not path.startswith(("/", ".", "~")) or Path(path).expanduser().exists():
+        return
+    raise InputError(
+        f"model.path={path} does not exist", hint="give the checkpoint's directory", key="model.path"
+    )
+
+
+def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> list[Prepared]:
+    """Check every job of a sweep before the first one starts; each is given its own run directory."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(translate_overrides(overrides))
+    except HydraException as error:
+        raise explain(error) from error
+    jobs = itertools.chain.from_iterable(BasicSweeper.split_arguments(parsed, None))
+    return [
+        prepare(list(job), config_dir=config_dir, config_name=config_name)
+        for job in itertools.islice(jobs, _MOST_CHECKED_JOBS)
+    ]
+
+
+def sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> Path:
+    """Return the directory of a sweep: ``hydra.sweep.dir``, or ``artifacts.runs_dir`` where only that is set."""
+    keys = explicit_keys(overrides)
+    own = {job.run_dir for job in jobs}
+    if "hydra.sweep.dir" not in keys and keys.intersection(_RUN_DIRECTORY_KEYS) and len(own) == 1:
+        return own.pop()
+    return Path(str(OmegaConf.select(jobs[0].raw, "hydra.sweep.dir"))).absolute()
+
+
+def reserve_sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> list[str]:
+    """Make the directory of a sweep this process's own, unless the user named one."""
+    wanted = sweep_directory(jobs, overrides)
+    if not explicit_keys(overrides).intersection((*_RUN_DIRECTORY_KEYS, "hydra.sweep.dir")):
+        wanted = reserve_directory(wanted)
+    return [override("hydra.sweep.dir", str(wanted))]
+
+
+def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
+    """Make the run directory this process's own; two runs in one second get two directories."""
+    if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
+        return [override("hydra.run.dir", str(Artifacts.for_run(prepared.run_dir).root))]
+    return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
+
+
+def launch(
+    hydra_arguments: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    switches: Sequence[str] = (),
+    as_json: bool = False,
+    verbosity: Verbosity = Verbosity.normal,
+) -> int:
+    """Hand over to Hydra, which composes again and calls the job in its run directory.
+
+    ``switches`` (``--config-dir DIR``) are recorded in the command of the manifest, which then can be repeated.
+    """
+    register_schema()
+    _SESSION.overrides, _SESSION.switches = tuple(overrides), tuple(switches)
+    _SESSION.as_json, _SESSION.verbosity, _SESSION.exit_code = as_json, verbosity, 0
+    previous = sys.argv
+    sys.argv = ["llm-perf-opt", *hydra_arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(_job)()
+    except SystemExit as leaving:
+        # Hydra ends its own switches (and its own errors) this way.
+        return leaving.code if isinstance(leaving.code, int) else _SESSION.exit_code
+    finally:
+        sys.argv = previous
+    return _SESSION.exit_code
+
+
+def _job(raw: DictConfig) -> None:
+    from llm_perf_opt.core.progress import make_progress
+    from llm_perf_opt.runs.finish import finish_run
+
+    hydra_config = HydraConfig.get()
+    runtime = hydra_config.runtime
+    overrides = _SESSION.overrides
+    if hydra_config.mode is RunMode.MULTIRUN:
+        overrides = tuple(hydra_config.overrides.task)  # those of this job, not the lists of the sweep
+    try:
+        config = typed_config(raw, overrides, cwd=Path(runtime.cwd))
+        artifacts = Artifacts.for_run(runtime.output_dir)
+        with make_progress(_SESSION.verbosity) as progress:
+            outcome = execute(
+                config,
+                artifacts,
+                progress,
+                command=["llm-perf-opt", "run", *_SESSION.switches, *overrides],
+                overrides=overrides,
+                resolved_yaml=OmegaConf.to_yaml(raw, resolve=True),
+            )
+        code = finish_run(outcome, quiet=_SESSION.verbosity is Verbosity.quiet, as_json=_SESSION.as_json)
+    except LlmPerfError as error:
+        if _SESSION.as_json:
+            print(json.dumps(error.to_dict()))
+        else:
+            print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    _SESSION.exit_code = max(_SESSION.exit_code, code)
+
+
+def show_plan(prepared: Prepared, *, as_json: bool) -> int:
+    """Print what would run, with exact commands and files; nothing is written."""
+    plan = _plan(prepared)
+    if as_json:
+        print(json.dumps(plan, indent=2))
+    else:
+        _print_plan(plan)
+    return 0
+
+
+def show_sweep_plan(jobs: Sequence[Prepared], overrides: Sequence[str], *, as_json: bool) -> int:
+    """Print the plan of every job of a sweep; as JSON, one list."""
+    directory = sweep_directory(jobs, overrides)
+    for number, job in enumerate(jobs):
+        raw = job.raw.copy()
+        OmegaConf.set_readonly(raw.hydra, False)
+        OmegaConf.update(raw, "hydra.job.num", number, force_add=True)
+        job.run_dir = directory / str(OmegaConf.select(raw, "hydra.sweep.subdir"))
+    plans = [_plan(job) for job in jobs]
+    if as_json:
+        print(json.dumps(plans, indent=2))
+        return 0
+    for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
+        print(f"{'' if number == 0 else chr(10)}job {number}: {' '.join(job.overrides)}")
+        _print_plan(plan)
+    return 0
+
+
+def _plan(prepared: Prepared) -> dict[str, Any]:
+    stages = []
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-plan-") as scratch:
+        context = _context(prepared.config, Path(scratch), prepared.overrides)
+        for stage in enabled_stages(prepared.config):
+            problems = stage.check(context)
+            skipped = any(p.severity == "skip" for p in problems)
+            lines = [] if skipped else stage.plan(context)
+            stages.append(
+                {
+                    "stage": stage.name,
+                    "title": stage.title,
+                    "skipped": skipped,
+                    "steps": [line.replace(scratch, str(prepared.run_dir)) for line in lines],
+                    "problems": [
+                        {"severity": p.severity, "message": p.message, "fix": p.fix} for p in problems
+                    ],
+                }
+            )
+    return {
+        "run_dir": str(prepared.run_dir),
+        "device": prepared.config.resolved_device,
+        "stages": stages,
+    }
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
+    for stage in plan["stages"]:
+        print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped' if stage['skipped'] else ''}")
+        for problem in stage["problems"]:
+            print(f"  ! {problem['message']}\n    fix: {problem['fix']}")
+        for line in stage["steps"]:
+            print(f"  {line}")
+
+
+def _context(config: AppConfig, root: Path, overrides: tuple[str, ...]) -> StageContext:
+    from llm_perf_opt.core.progress import LogProgress
+
+    return StageContext(
+        config=config, artifacts=Artifacts.for_run(root), progress=LogProgress(), overrides=overrides
+    )

@@ -1,0 +1,231 @@
+"""``llm-perf-opt compare``: two finished sides, or two configurations measured in turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import atomic_write_json, atomic_write_text, explain_os_errors
+from llm_perf_opt.core.logs import Verbosity, console_logging
+from llm_perf_opt.model.comparison import Comparison
+
+if TYPE_CHECKING:
+    from llm_perf_opt.runs.compare.launch import Plan
+
+_ROUNDS, _TOGETHER_ROUNDS = 8, 120
+JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "comparison.html"
+
+_DESCRIPTION = """\
+usage: llm-perf-opt compare A B [options]
+
+Compare B with A, and gate a regression.
+
+  llm-perf-opt compare A B [options]
+      A and B: run directories, outputs of ingest, summary.json files, or folders with several runs of one
+      configuration (paired in the order of their names).
+  llm-perf-opt compare [COMMON key=value …] [options] --run [key=value … of A] -- [key=value … of B]
+      run both configurations in turn (A B B A …), in processes of their own, and compare them;
+      with --together in one process, pass by pass: the choice for machines that others use too.
+"""
+_EPILOG = """\
+exit codes:
+  0    compared; no gate showed a regression
+  1    a gate showed a regression (with --strict also: a gate could not be decided)
+  2    the command line or a configuration is wrong
+  3    a side cannot be read
+  4    a run that --run started failed
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare; return the exit code."""
+    options = parse_arguments(arguments)
+    console_logging(Verbosity.quiet if options.json or options.quiet else Verbosity.normal)
+    gates = [parse_gate(text) for text in options.gate]
+    _check_out(options.out)
+    if options.run:
+        from llm_perf_opt.runs.compare.launch import Plan
+
+        options.out = options.out or Path("tmp") / "compare" / datetime.now().strftime("%Y%m%d-%H%M%S")
+        rounds = options.rounds or (_TOGETHER_ROUNDS if options.together else _ROUNDS)
+        plan = Plan(options.common, options.overrides_a, options.overrides_b, rounds, options.timeout)
+        paths = _measure(plan, options.out, together=options.together)
+        names = ("A", "B")
+    else:
+        paths = (options.items[0], options.items[1])
+        names = _names(*paths)
+
+    from llm_perf_opt.analysis.compare.compare import compare, default_method
+    from llm_perf_opt.runs.compare.sides import load_side
+
+    a, b = (load_side(Path(path), name) for path, name in zip(paths, names, strict=True))
+    method = default_method(options.seed, options.confidence, options.resamples)
+    result = compare(a, b, gates, method)
+    files = write_comparison(result, options.out) if options.out is not None else []
+    _print(result, files, as_json=options.json, quiet=options.quiet)
+    return gate_exit_code(result.gates, strict=options.strict)
+
+
+def _measure(plan: Plan, out: Path, *, together: bool) -> tuple[str, str]:
+    if together:
+        from llm_perf_opt.runs.compare.together import run_together
+
+        return run_together(plan, out)
+    from llm_perf_opt.runs.compare.launch import run_both
+
+    return run_both(plan, out)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; options may stand anywhere, also after ``--run``."""
+    before, after = list(arguments), None
+    if "--run" in before:
+        place = before.index("--run")
+        before, after = before[:place], before[place + 1 :]
+    parser = _parser()
+    options = parser.parse_intermixed_args(before)
+    if after is None:
+        if len(options.items) != 2:
+            raise ConfigError(
+                f"compare needs two sides, not {len(options.items)}",
+                hint="llm-perf-opt compare RUN_A RUN_B, or compare --run key=value -- key=value",
+            )
+        options.run = False
+        return options
+    if "--" not in after:
+        raise ConfigError(
+            "compare --run needs '--' between the overrides of A and those of B",
+            hint="llm-perf-opt compare model=llama_tiny --run model.dtype=float32 -- model.dtype=bfloat16",
+        )
+    place = after.index("--")
+    common = options.items
+    del options.items  # argparse warns about values it did not set itself
+    options = parser.parse_intermixed_args(after[:place], namespace=options)
+    overrides_a = options.items
+    del options.items
+    options = parser.parse_intermixed_args(after[place + 1 :], namespace=options)
+    options.run, options.common = True, common
+    options.overrides_a, options.overrides_b = overrides_a, options.items
+    for item in (*common, *overrides_a, *options.overrides_b):
+        if "=" not in item and not item.startswith("~"):
+            raise ConfigError(f"'{item}' is not an override", hint="with --run, give key=value")
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="llm-perf-opt compare",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "items", nargs="*", metavar="A B", help="the two sides; with --run: overrides of both"
+    )
+    parser.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="METRIC:+N%",
+        help="fail when the metric is significantly worse than that: tpot:+3%%, tokens_per_s:-3%% (repeatable)",
+    )
+    parser.add_argument("--strict", action="store_true", help="fail also when a gate cannot be decided")
+    parser.add_argument(
+        "--out", type=Path, help=f"directory for {JSON_NAME}, {MARKDOWN_NAME} and {HTML_NAME}"
+    )
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print gates and the path of the report only"
+    )
+    parser.add_argument("--together", action="store_true", help="with --run: both models in one process")
+    parser.add_argument(
+        "--rounds",
+        type=_at_least(1),
+        help=f"with --run: runs of each side ({_ROUNDS}); with --together: passes ({_TOGETHER_ROUNDS})",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=3600.0, metavar="S", help="with --run: most seconds one run may take"
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=20240229, help="of the bootstrap")
+    parser.add_argument("--confidence", type=_share, default=0.95, help="of the intervals (0.95)")
+    parser.add_argument("--resamples", type=_at_least(200), default=2000, help="of the bootstrap (2000)")
+    return parser
+
+
+def _at_least(least: int) -> Any:
+    def whole_number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return value
+
+    return whole_number
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.5 <= value < 1:
+        raise argparse.ArgumentTypeError("must be from 0.5 up to, but not, 1")
+    return value
+
+
+def _check_out(out: Path | None) -> None:
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(
+            f"--out {out} is not a directory", hint="give a directory; it is created when absent"
+        )
+
+
+def _names(a: str, b: str) -> tuple[str, str]:
+    """Shortest names that tell the sides apart."""
+    first, second = Path(a).absolute(), Path(b).absolute()
+    short = (first.name, second.name)
+    return (
+        short
+        if short[0] != short[1]
+        else (str(a), str(b))
+        if a != b
+        else (f"{short[0]} (A)", f"{short[1]} (B)")
+    )
+
+
+def write_comparison(result: Comparison, out: Path) -> list[Path]:
+    """Write JSON, Markdown and HTML; return the page to open first."""
+    from llm_perf_opt.model.codec import to_plain
+    from llm_perf_opt.reporting.compare.html import comparison_html
+    from llm_perf_opt.reporting.compare.markdown import comparison_markdown
+
+    out = out.expanduser().absolute()
+    with explain_os_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return [
+        atomic_write_text(out / HTML_NAME, comparison_html(result)),
+        atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
+        atomic_write_json(out / JSON_NAME, to_plain(result)),
+    ]
+
+
+def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool) -> None:
+    from llm_perf_opt.model.codec import to_plain
+    from llm_perf_opt.reporting.compare.markdown import comparison_console
+
+    if as_json:
+        print(json.dumps(to_plain(result), ensure_ascii=False))
+    elif quiet:
+        for gate in result.gates:
+            print(f"gate {gate.metric}: {gate.status}: {gate.reason}")
+    else:
+        print(comparison_console(result))
+    if files and not as_json:
+        print(f"report: {files[0]}")
+    for gate in result.gates:
+        if gate.status in ("undecided", "not enough data"):
+            print(f"warning: gate {gate.metric} could not be decided: {gate.reason}", file=sys.stderr)

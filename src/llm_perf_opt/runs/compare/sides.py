@@ -1,0 +1,67 @@
+"""Read the sides of a comparison: summaries, and the raw timings beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.analysis.compare.compare import Side
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary
+from llm_perf_opt.runs.manifest import MANIFEST_NAME
+from llm_perf_opt.runs.sources import run_sources
+
+
+def load_side(path: Path, name: str) -> Side:
+    """Read a run, an ingested capture, a ``summary.json``, or a folder with several runs of one configuration."""
+    path = path.expanduser().absolute()
+    if not path.exists():
+        raise InputError(
+            f"{path} does not exist", hint="give the directory of a finished run", path=str(path)
+        )
+    runs = [path] if path.is_file() or _is_run(path) else sorted(p for p in path.iterdir() if _is_run(p))
+    if not runs:
+        raise InputError(
+            f"{path} holds no run",
+            hint=f"give a directory with {SUMMARY_NAME}, made by `llm-perf-opt run` or `ingest`",
+            path=str(path),
+        )
+    side = Side(name, [str(run) for run in runs], [_summary(run) for run in runs])
+    side.documents = [raw_timings(run, summary) for run, summary in zip(runs, side.summaries, strict=True)]
+    return side
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and any((path / name).is_file() for name in (SUMMARY_NAME, MANIFEST_NAME))
+
+
+def _summary(path: Path) -> Summary:
+    """Read the summary; a run that ended before it was written is summarised from its files."""
+    if path.is_dir() and not (path / SUMMARY_NAME).is_file():
+        from llm_perf_opt.runs.assemble import assemble_run
+
+        return assemble_run(path)
+    return load_summary(path)
+
+
+def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
+    """Return the engine's timings document of a run; ``None`` when there is none or it is the short form."""
+    folder = path if path.is_dir() else path.parent
+    named = summary.sources.get("timings")
+    candidates = [run_sources(folder).timings, folder / named if named else None]
+    found = next((file for file in candidates if file is not None and file.is_file()), None)
+    if found is None:
+        return None
+    try:
+        document = json.loads(found.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {found}: {error}", path=str(found)) from error
+    if not isinstance(document, dict) or not isinstance(document.get("samples"), list):
+        return None
+    for sample in document["samples"]:
+        if not isinstance(sample, dict) or "id" not in sample or not isinstance(sample.get("repeats"), list):
+            raise InputError(f"{found}: not the shape of a timings file", path=str(found))
+    return document

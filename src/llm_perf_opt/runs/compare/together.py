@@ -1,0 +1,125 @@
+"""Measure two configurations pass by pass in one process: the finest pairing there is.
+
+Where other programs share the machine, the time of the same pass moves by tens of percent within seconds. Turns of
+single passes (A B B A …) meet nearly the same machine, so far more of its noise cancels than between whole runs.
+The price: both models are in memory, and process-wide settings cannot differ.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.files import atomic_write_json, explain_os_errors
+from llm_perf_opt.process.runtime_env import prepare_process
+from llm_perf_opt.runs.compare.launch import (
+    Letter,
+    Plan,
+    check_overrides,
+    order,
+)
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+    from llm_perf_opt.workloads.base import Sample
+    from llm_perf_opt.workloads.engine.engine import Engine
+    from llm_perf_opt.workloads.engine.results import WorkloadResult
+
+LOGGER = logging.getLogger("llm_perf_opt.compare")
+INTERLEAVED = "interleaved"
+"""Key of a timings document: documents with the same value were measured in turns, repeat by repeat."""
+
+
+@dataclass(slots=True)
+class _Player:
+    """One side, warmed up."""
+
+    engine: Engine
+    result: WorkloadResult
+    groups: list[list[Sample]]
+
+    def turn(self) -> None:
+        """Run every batch once."""
+        for batch, group in zip(self.result.batches, self.groups, strict=True):
+            _, done = self.engine.run_sample(group)
+            batch.repeats.append(done.timings)
+
+
+def run_together(plan: Plan, out: Path) -> tuple[str, str]:
+    """Take turns, write each side's timings and summary below ``out``; return their folders."""
+    prepare_process()
+    import torch
+
+    out = out.expanduser().absolute()
+    sides: tuple[Letter, Letter] = ("a", "b")
+    configs = {side: _config(plan, side, out) for side in sides}
+    if configs["a"].run.threads != configs["b"].run.threads:
+        raise ConfigError(
+            "run.threads belongs to the process and cannot differ with --together",
+            hint="compare them without --together",
+            key="run.threads",
+        )
+    began = datetime.now(UTC)
+    try:
+        players = {side: _player(configs[side]) for side in sides}
+        turns = order(plan.rounds)
+        for count, (_, side) in enumerate(turns, 1):
+            if count % max(1, len(turns) // 10) == 0:
+                LOGGER.info("pass %d of %d", count, len(turns))
+            players[side].turn()
+    except torch.OutOfMemoryError as error:
+        raise ToolError(
+            f"the device's memory does not hold both models: {error}", hint="compare them without --together"
+        ) from error
+    shared = uuid.uuid4().hex
+    for side, player in players.items():
+        _write(player, plan, side, out / side, shared, began)
+    return str(out / "a"), str(out / "b")
+
+
+def _config(plan: Plan, side: Letter, out: Path) -> AppConfig:
+    if (out / side).exists():
+        raise ConfigError(f"{out / side} exists already", hint="give another --out")
+    return check_overrides(plan.overrides(side))
+
+
+def _player(config: AppConfig) -> _Player:
+    from llm_perf_opt.workloads.engine.driver import run_workload
+    from llm_perf_opt.workloads.engine.engine import Engine
+    from llm_perf_opt.workloads.registry import load_dataset
+    from llm_perf_opt.workloads.setup import workload_config
+
+    workload = workload_config(config, repeats=1)
+    samples = list(load_dataset(workload.dataset).samples())
+    engine = Engine(workload)
+    result = run_workload(workload, samples, engine=engine)
+    by_id = {sample.id: sample for sample in samples}
+    groups = [[by_id[name] for name in batch.ids] for batch in result.batches]
+    for batch in result.batches:
+        batch.repeats.clear()  # measured before the other side was there
+    return _Player(engine, result, groups)
+
+
+def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime) -> None:
+    from llm_perf_opt.model.summary import RunInfo
+    from llm_perf_opt.model.summary_file import save_summary
+    from llm_perf_opt.runs.assemble import Request, assemble
+    from llm_perf_opt.runs.sources import Sources
+
+    path = folder / "direct_inference" / "timings.json"
+    with explain_os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_json(path, {**player.result.to_dict(), INTERLEAVED: shared})
+    run = RunInfo(
+        id=side,
+        status="ok",
+        started=began.astimezone().isoformat(timespec="seconds"),
+        seconds=(datetime.now(UTC) - began).total_seconds(),
+        command=["llm-perf-opt", "compare", "--together", *plan.overrides(side)],
+    )
+    save_summary(assemble(Request(run=run, sources=Sources(timings=path), root=folder)), folder)

@@ -1,0 +1,196 @@
+"""What this machine can do, which stages will run, and how to fix the rest; without importing torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.config.devices import (
+    cuda_device_count,
+    torch_has_cuda,
+    torch_version,
+    usable_cuda_devices,
+)
+from llm_perf_opt.core import units
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+_TOOLS = ("nsys", "ncu")
+_LOW_DISK_BYTES = 5 * 2**30
+_DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+
+def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Collect everything the report shows."""
+    config = _config(overrides)
+    return {
+        "machine": _machine(),
+        "torch": _torch(),
+        "tools": {name: _tool(name) for name in _TOOLS},
+        "counter_permission": counter_permission(),
+        "disk": _disk(Path.cwd()),
+        "stages": _stages(config, overrides),
+    }
+
+
+def _machine() -> dict[str, Any]:
+    driver = _read(_DRIVER_VERSION)
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory_bytes(),
+        "load_average": load_average(),
+        "cuda_devices": cuda_device_count(),
+        "driver": driver.splitlines()[0] if driver else None,
+        "device": "cuda:0" if usable_cuda_devices() else "cpu",
+    }
+
+
+def _torch() -> dict[str, Any]:
+    version = torch_version()
+    fix = None
+    if version is None:
+        fix = "pip install torch"
+    elif cuda_device_count() and not torch_has_cuda():
+        fix = "this torch is a CPU build although the machine has a GPU: install a CUDA build of torch"
+    return {
+        "version": version,
+        "build": None if version is None else "cuda" if torch_has_cuda() else "cpu",
+        "fix": fix,
+    }
+
+
+def _tool(name: str) -> dict[str, Any]:
+    """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
+    from llm_perf_opt.process.tools import find_tool, install_hint
+    from llm_perf_opt.vendor.ncu.probe import ncu_version
+    from llm_perf_opt.vendor.nsys.probe import nsys_version
+
+    path = find_tool(name)
+    if path is None:
+        return {"path": None, "version": None, "fix": install_hint(name)}
+    try:
+        version = nsys_version(path) if name == "nsys" else ncu_version(path)
+    except ToolError as error:
+        return {"path": str(path), "version": None, "fix": f"{error.message}: {error.hint}"}
+    return {"path": str(path), "version": version, "fix": None}
+
+
+def counter_permission() -> dict[str, Any]:
+    """Say whether an ordinary user may read GPU performance counters (Nsight Compute needs them)."""
+    text = _read(_DRIVER_PARAMETERS)
+    if text is None:
+        return {"allowed": None, "reason": "no NVIDIA driver is loaded", "fix": None}
+    restricted = "RmProfilingAdminOnly: 1" in text
+    if not restricted or os.geteuid() == 0:
+        return {
+            "allowed": True,
+            "reason": "running as root" if restricted else "open to all users",
+            "fix": None,
+        }
+    return {
+        "allowed": False,
+        "reason": "the driver allows counters to administrators only",
+        "fix": "run as root, or set the module option NVreg_RestrictProfilingToAdminUsers=0 and reboot",
+    }
+
+
+def _disk(where: Path) -> dict[str, Any]:
+    free = shutil.disk_usage(where).free
+    low = free < _LOW_DISK_BYTES
+    return {
+        "path": str(where),
+        "free_bytes": free,
+        "writable": os.access(where, os.W_OK),
+        "fix": "captures can take gigabytes: free some space or set artifacts.runs_dir" if low else None,
+    }
+
+
+def _config(overrides: Sequence[str]) -> AppConfig:
+    from hydra.core.hydra_config import HydraConfig
+
+    from llm_perf_opt.config.compose import compose_raw, typed_config
+
+    raw = compose_raw(overrides)
+    HydraConfig.instance().set_config(raw)
+    return typed_config(raw, overrides)
+
+
+def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
+    """Check every stage as if it were enabled."""
+    from llm_perf_opt.core.artifacts import Artifacts
+    from llm_perf_opt.core.progress import LogProgress
+    from llm_perf_opt.stages.base import StageContext, all_stages
+
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-doctor-") as scratch:
+        context = StageContext(
+            config=config,
+            artifacts=Artifacts.for_run(scratch),
+            progress=LogProgress(),
+            overrides=tuple(overrides),
+        )
+        for name, stage in all_stages().items():
+            problems = stage.check(context)
+            severities = {p.severity for p in problems}
+            outlook = (
+                "skipped"
+                if "skip" in severities
+                else "error"
+                if "error" in severities
+                else "degraded"
+                if problems
+                else "runs"
+            )
+            result[name] = {
+                "enabled": config.pipeline[name].enable,
+                "outlook": outlook,
+                "problems": [{"message": p.message, "fix": p.fix} for p in problems],
+            }
+    return result
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def render(report: dict[str, Any]) -> str:
+    """Lay the diagnosis out as text."""
+    machine, torch = report["machine"], report["torch"]
+    lines = [
+        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, {machine['cores']} cores, {units.size(machine['memory_bytes'])})",
+        f"driver    {machine['driver'] or 'none'}",
+        f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
+        + _fix(torch["fix"]),
+    ]
+    for name, tool in report["tools"].items():
+        shown = f"{tool['version'] or 'unknown version'}  {tool['path']}" if tool["path"] else "not found"
+        lines.append(f"{name:<9} {shown}" + _fix(tool["fix"]))
+    permission = report["counter_permission"]
+    state = {True: "yes", False: "no", None: "not applicable"}[permission["allowed"]]
+    lines.append(f"counters  {state}: {permission['reason']}" + _fix(permission["fix"]))
+    disk = report["disk"]
+    lines.append(
+        f"disk      {units.size(disk['free_bytes'])} free in {disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
+        + _fix(disk["fix"])
+    )
+    lines.append("\nstages")
+    for name, stage in report["stages"].items():
+        lines.append(f"  {name:<17} {'on ' if stage['enabled'] else 'off'}  {stage['outlook']}")
+        lines.extend(f"      {p['message']}" + _fix(p["fix"], indent=6) for p in stage["problems"])
+    return "\n".join(lines)
+
+
+def _fix(text: str | None, indent: int = 10) -> str:
+    return f"\n{' ' * indent}fix: {text}" if text else ""

@@ -1,0 +1,67 @@
+"""After the stages: one summary, the reports made from it, and the last words on the console."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from llm_perf_opt.analysis.cautions import beaten_ceilings
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.codec import to_plain
+from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary, save_summary
+from llm_perf_opt.reporting.console import console_summary
+from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.runs.assemble import assemble_run
+from llm_perf_opt.runs.execute import Outcome
+from llm_perf_opt.runs.sources import run_sources
+from llm_perf_opt.runs.tables import write_capture_tables
+
+
+def save_and_render(summary: Summary, out_dir: Path) -> Path:
+    """Write ``summary.json`` and every report; return the one to open first."""
+    save_summary(summary, out_dir)
+    return render_all(summary, out_dir)
+
+
+def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
+    """Summarise and report a run, also one that failed or was interrupted."""
+    summary = assemble_run(outcome.run_dir)
+    report = save_and_render(summary, outcome.run_dir)
+    write_capture_tables(summary, run_sources(outcome.run_dir), outcome.run_dir)
+    _distrust_beaten_ceilings(summary)
+    print_result(summary, report, quiet=quiet, as_json=as_json)
+    return outcome.exit_code
+
+
+def _distrust_beaten_ceilings(summary: Summary) -> None:
+    """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
+    if summary.hardware.source == "probe" and beaten_ceilings(summary):
+        from llm_perf_opt.hardware.probe import forget_measurements
+
+        forget_measurements()
+
+
+def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
+    """Render the reports of a finished run again, from its files alone."""
+    run_dir = run_dir.expanduser().resolve()
+    if not run_dir.is_dir():
+        raise InputError(f"{run_dir} is not a directory", hint="give the directory of a finished run")
+    summary = (
+        assemble_run(run_dir)
+        if reanalyse or not (run_dir / SUMMARY_NAME).is_file()
+        else load_summary(run_dir)
+    )
+    report = save_and_render(summary, run_dir)
+    print_result(summary, report, quiet=False, as_json=as_json)
+    return 0
+
+
+def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:
+    """End with JSON for scripts, the path alone when quiet, or the console summary."""
+    if as_json:
+        print(json.dumps(to_plain(summary), ensure_ascii=False))
+    elif quiet:
+        print(report)
+    else:
+        print(console_summary(summary, report))

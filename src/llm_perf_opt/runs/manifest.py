@@ -1,0 +1,86 @@
+"""``manifest.json``: what a run did, kept up to date while it runs so that an interrupted one still tells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.stage import StageResult
+from llm_perf_opt.model.codec import from_plain, to_plain
+
+MANIFEST_NAME = "manifest.json"
+
+ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
+
+
+@dataclass(slots=True)
+class StageRecord:
+    """One stage in the manifest."""
+
+    status: Literal["pending", "running", "ok", "skipped", "failed", "degraded"]
+    reason: str | None = None
+    fix: str | None = None
+    seconds: float | None = None
+    exit_codes: dict[str, int | None] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The run as a whole."""
+
+    run_id: str
+    started: str
+    command: list[str]
+    status: ManifestStatus = "running"
+    seconds: float | None = None
+    stages: dict[str, StageRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What reports need of the configuration: model, device, dtype, hardware choice."""
+
+
+def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:
+    """Start a manifest for a run that begins now."""
+    return Manifest(
+        run_id=artifacts.root.name,
+        started=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        command=command,
+    )
+
+
+def record(artifacts: Artifacts, result: StageResult) -> StageRecord:
+    """Turn a stage's result into its manifest entry."""
+    return StageRecord(
+        status=result.status,
+        reason=result.reason,
+        fix=result.fix,
+        seconds=result.seconds,
+        exit_codes=dict(result.exit_codes),
+        artifacts=sorted(artifacts.relative(path) for path in result.artifacts),
+    )
+
+
+def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
+    """Write ``manifest.json``."""
+    return atomic_write_json(artifacts.path(MANIFEST_NAME), to_plain(manifest))
+
+
+def read_manifest(run_dir: Path) -> Manifest:
+    """Read ``manifest.json`` of a run directory."""
+    path = run_dir / MANIFEST_NAME
+    try:
+        return from_plain(Manifest, json.loads(path.read_text(encoding="utf-8")), where=str(path))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{run_dir} is not a run directory: it has no {MANIFEST_NAME}",
+            hint="give the directory printed at the end of a run",
+        ) from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error

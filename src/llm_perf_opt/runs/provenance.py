@@ -1,0 +1,83 @@
+"""``env.json``: what a result depends on. An allow-list, so that no secret and no stranger's data gets in."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.config.devices import cuda_device_count, torch_version
+from llm_perf_opt.core.version import __version__
+from llm_perf_opt.hardware.detect import detect_cpu
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "polars",
+    "hydra-core",
+    "pillow",
+    "triton",
+    "flash-attn",
+)
+
+ENVIRONMENT_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "MKL_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "NVIDIA_TF32_OVERRIDE",
+    "NSYS_NVTX_PROFILER_REGISTER_ONLY",
+    "LLM_PERF_OPT_CACHE",
+)
+"""The only variables that are recorded: each changes performance or where files go, none holds a secret."""
+
+
+def _package_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    """Return the processor's name, as the hardware detection reads it."""
+    return detect_cpu().name
+
+
+def memory_bytes() -> int | None:
+    """Return the machine's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def load_average() -> list[float] | None:
+    """Return the 1, 5 and 15 minute load: timings on a busy machine mean less."""
+    return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
+
+
+def environment() -> dict[str, Any]:
+    """Collect the environment, without importing torch."""
+    return {
+        "llm_perf_opt": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {"name": cpu_name(), "cores": os.cpu_count(), "memory_bytes": memory_bytes()},
+        "load_average": load_average(),
+        "cuda_devices": cuda_device_count(),
+        "torch": torch_version(),
+        "packages": {name: found for name in PACKAGES if (found := _package_version(name))},
+        "variables": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
+        "executable": Path(sys.executable).name,
+    }

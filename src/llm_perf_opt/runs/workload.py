@@ -1,0 +1,76 @@
+"""The workload alone: what Nsight watches. The same engine and configuration, no stage, no report.
+
+Started by captures as ``python -m llm_perf_opt.runs.workload key=value …``; runs in
+``tmp/workload/`` and leaves its timings, predictions and gallery there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.logs import console_logging
+from llm_perf_opt.process.runtime_env import prepare_process
+
+STAGE = "torch_profiler"
+"""Whose output settings apply, and below whose name results go (they are not user-facing)."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the workload once through; errors are one message and an exit code."""
+    overrides = list(sys.argv[1:] if argv is None else argv)
+    console_logging()
+    prepare_process()
+    try:
+        run(overrides)
+    except LlmPerfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def run(overrides: Sequence[str]) -> Path:
+    """Compose, run, write; return the directory."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from llm_perf_opt.config.compose import compose_raw, typed_config
+    from llm_perf_opt.core.progress import LogProgress
+    from llm_perf_opt.workloads.engine.driver import run_workload
+    from llm_perf_opt.workloads.engine.engine import Engine
+    from llm_perf_opt.workloads.engine.results import write_timings
+    from llm_perf_opt.workloads.outputs.config import OutputConfig
+    from llm_perf_opt.workloads.outputs.writer import OutputWriter
+    from llm_perf_opt.workloads.registry import load_dataset
+    from llm_perf_opt.workloads.setup import workload_config
+
+    raw = compose_raw(overrides)
+    HydraConfig.instance().set_config(raw)
+    config = typed_config(raw, overrides)
+    folder = Path(str(OmegaConf.select(raw, "hydra.run.dir"))).absolute() / STAGE
+    folder.mkdir(parents=True, exist_ok=True)
+    if OmegaConf.select(raw, "hydra.job.chdir"):
+        os.chdir(folder.parent)
+    workload = workload_config(config)
+    samples = list(load_dataset(workload.dataset).samples())
+    output = getattr(config.pipeline[STAGE], "output", None) or OutputConfig()
+    engine = Engine(workload)
+    info = engine.info()
+    with OutputWriter(output, STAGE, folder, workload) as writer:
+        writer.describe(
+            weights=info.weights,
+            dtype=info.dtype,
+            decode=functools.partial(engine.adapter.text, skip_special_tokens=True),
+        )
+        result = run_workload(workload, samples, on_result=writer, progress=LogProgress(), engine=engine)
+        writer.finish(result.notes)
+    write_timings(folder / "timings.json", result)
+    return folder.parent
+
+
+if __name__ == "__main__":
+    sys.exit(main())

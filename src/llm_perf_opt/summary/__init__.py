@@ -1,1 +1,0 @@
-"""The machine-readable result of a run."""

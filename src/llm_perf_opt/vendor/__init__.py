@@ -1,0 +1,1 @@
+"""Vendor tools: commands, running them, and understanding what they say."""

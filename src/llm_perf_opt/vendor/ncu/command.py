@@ -1,0 +1,240 @@
+"""Command lines of Nsight Compute. Pure: nothing is run, no file is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_perf_opt.analysis.ncu.metrics import NVPROF_NAMES
+from llm_perf_opt.core.errors import ConfigError
+
+DEFAULT_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "SchedulerStats")
+"""What the stand-alone script collects, and the least that a class and NVIDIA's verdict need."""
+
+REPLAY_MODES = ("kernel", "application", "range", "app-range")
+NAME_BASES = ("function", "demangled", "mangled")
+FILTER_MODES = ("global", "per-gpu", "per-launch-config")
+TARGET_PROCESSES = ("all", "application-only")
+
+_ALWAYS_KNOWN = (
+    "launch__",
+    "device__",
+    "derived__",
+    "profiler__",
+    "nvlink__",
+    "c2clink__",
+    "numa__",
+    "smsp__pcsamp",
+)
+"""Valid but not listed by ``--query-metrics``."""
+_PREFIXES = ("regex:", "group:", "breakdown:", "pmsampling:")
+
+
+def build_ncu_cmd(
+    out_base: Path | str,
+    work_argv: Sequence[str],
+    *,
+    nvtx_expr: str | Sequence[str] | None = None,
+    kernel_regex: str | None = None,
+    csv_log: Path | str | None = None,
+    use_nvtx: bool = True,
+    set_name: str | None = None,
+    metrics: str | Sequence[str] | None = None,
+    sections: Sequence[str] | None = None,
+    target_processes: str | None = "all",
+    replay_mode: str | None = None,
+    kernel_name_base: str | None = None,
+    filter_mode: str | None = None,
+    launch_skip: int | None = None,
+    launch_count: int | None = None,
+    force_overwrite: bool = True,
+    log_file: Path | str | None = None,
+    extra_args: Sequence[str] = (),
+    executable: str = "ncu",
+) -> list[str]:
+    """Return the argument list of one profiling run over ``work_argv``.
+
+    ``out_base``: the report without suffix. ``nvtx_expr``: ranges as a user writes them (see
+    :func:`nvtx_include`), several are alternatives; ``use_nvtx=False`` passes no NVTX flag at all.
+    ``csv_log``: also print the raw page, in base units, to this file. ``log_file``: the tool's messages, apart
+    from the program's output (not together with ``csv_log``).
+    """
+    argv = [executable, "--target-processes", target_processes or "all"]
+    if use_nvtx:
+        argv.append("--nvtx")
+        for expression in nvtx_includes(nvtx_expr):
+            argv += ["--nvtx-include", expression]
+    argv += ["--set", set_name] if set_name else []
+    for section in sections or ():
+        argv += ["--section", section]
+    names = metric_list(metrics)
+    argv += ["--metrics", ",".join(names)] if names else []
+    if kernel_regex:
+        argv += ["--kernel-name-base", kernel_name_base] if kernel_name_base else []
+        argv += ["--kernel-name", f"regex:{kernel_regex}"]
+    argv += ["--replay-mode", replay_mode] if replay_mode else []
+    argv += ["--filter-mode", filter_mode] if filter_mode else []
+    argv += ["--launch-skip", str(launch_skip)] if launch_skip else []
+    argv += ["--launch-count", str(launch_count)] if launch_count is not None else []
+    if csv_log is not None:
+        argv += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(csv_log)]
+    elif log_file is not None:
+        argv += ["--log-file", str(log_file)]
+    argv += ["--force-overwrite"] if force_overwrite else []
+    argv += ["--export", str(out_base), *extra_args]
+    return [*argv, *work_argv]
+
+
+def build_import_cmd(
+    report: Path | str,
+    *,
+    page: str = "raw",
+    section: str | None = None,
+    print_details: str | None = None,
+    executable: str = "ncu",
+) -> list[str]:
+    """Return the argument list that prints a report as CSV in base units."""
+    argv = [executable, "--import", str(report), "--csv", "--page", page, "--print-units", "base"]
+    argv += ["--section", section] if section else []
+    return [*argv, "--print-details", print_details] if print_details else argv
+
+
+def metric_list(metrics: str | Sequence[str] | None) -> list[str]:
+    """Return metric names from a list or a comma-separated string; each once, in order."""
+    parts = metrics.split(",") if isinstance(metrics, str) else list(metrics or ())
+    return list(dict.fromkeys(text for part in parts if (text := str(part).strip())))
+
+
+# --- NVTX ------------------------------------------------------------------------------------------------
+
+
+def nvtx_includes(expressions: str | Sequence[str] | None) -> list[str]:
+    """Return ncu's own filter expressions for what a user wrote; several are alternatives."""
+    if expressions is None:
+        return []
+    listed = re.split(r"(?<!\\),", expressions) if isinstance(expressions, str) else list(expressions)
+    found = [nvtx_include(str(each).strip()) for each in listed if str(each).strip()]
+    return list(dict.fromkeys(found))
+
+
+def nvtx_include(expression: str) -> str:
+    """Translate one range filter to what ncu means.
+
+    ncu takes ``decode*`` and ``decode`` without a word and then profiles nothing: a push/pop range needs a
+    slash, a pattern needs ``regex:``, and the domain comes first (nsys writes it last).
+    ``decode`` → ``decode/``, ``decode*`` → ``regex:decode.*/``, ``decode@LLM`` → ``LLM@decode/``. What already
+    is ncu's own syntax (has a slash or a bracket) stays, and so does anything after ``raw:``.
+    """
+    if expression.startswith("raw:"):
+        return expression.removeprefix("raw:")
+    if expression.startswith("regex:"):
+        return expression if "/" in expression else f"{expression}/"
+    if re.search(r"(?<!\\)[/\[\]]", expression):
+        return expression
+    name, at, domain = expression.rpartition("@")
+    name, domain = (name, domain) if at else (domain, "")
+    if "*" in name or "?" in name:
+        pattern = re.sub(r"[.^$+(){}|\\]", lambda match: f"\\{match.group()}", name)
+        pattern = pattern.replace("*", ".*").replace("?", ".")
+        return f"regex:{domain}@{pattern}/" if domain and domain != "*" else f"regex:{pattern}/"
+    return f"{domain}@{name}/" if domain and domain != "*" else f"{name}/"
+
+
+# --- what this version knows -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Accepted:
+    """Names that can be passed on, and what happened to the others."""
+
+    names: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def accept_metrics(metrics: Iterable[str], known: Collection[str] | None) -> Accepted:
+    """Replace nvprof's names by what they meant, and drop what this ncu does not know.
+
+    ``known``: base names of ``--query-metrics``; ``None`` when they could not be asked for.
+    """
+    result = Accepted()
+    dropped = []
+    for name in metrics:
+        replacement = NVPROF_NAMES.get(name.removesuffix(".sum"))
+        if replacement:
+            result.names += replacement
+            result.warnings.append(
+                f"{name} is a metric of nvprof, not of ncu: {' + '.join(replacement)} instead"
+            )
+        elif known is None or _is_known(name, known):
+            result.names.append(name)
+        else:
+            dropped.append(name)
+    result.names = list(dict.fromkeys(result.names))
+    if dropped:
+        result.warnings.append(f"metrics this ncu does not know are left out: {', '.join(dropped)}")
+    return result
+
+
+def _is_known(name: str, known: Collection[str]) -> bool:
+    if name.startswith(("regex:", "group:")):
+        return True
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.partition(".")[0] in known or name.startswith(_ALWAYS_KNOWN)
+
+
+def accept_sections(sections: Iterable[str], known: Collection[str]) -> Accepted:
+    """Drop sections this ncu does not have; ncu itself would refuse to start."""
+    result = Accepted()
+    dropped = []
+    for section in sections:
+        if not known or section in known or section.startswith("regex:"):
+            result.names.append(section)
+        else:
+            dropped.append(section)
+    result.names = list(dict.fromkeys(result.names))
+    if dropped:
+        result.warnings.append(f"sections this ncu does not have are left out: {', '.join(dropped)}")
+    return result
+
+
+def accept_set(name: str | None, known: Collection[str]) -> str | None:
+    """Return the set to pass; ``None``: ncu's default, which is called ``default`` or ``basic`` by version.
+
+    A set it does not know makes ncu collect nothing, without an error, so it is refused here.
+    """
+    if not name or name in {"default", "basic"}:
+        return None
+    if known and name not in known:
+        raise ConfigError(
+            f"this ncu has no set '{name}'",
+            hint=f"sets: {', '.join(sorted(known))}",
+            key="pipeline.ncu.ncu_cli.set",
+        )
+    return name
+
+
+# --- cost ------------------------------------------------------------------------------------------------
+
+SECTION_PASSES = {
+    "SpeedOfLight": 6, "SpeedOfLight_RooflineChart": 3, "MemoryWorkloadAnalysis": 4, "Occupancy": 1,
+    "SchedulerStats": 2, "LaunchStats": 0, "ComputeWorkloadAnalysis": 4, "WarpStateStats": 3,
+    "InstructionStats": 3, "SourceCounters": 8, "MemoryWorkloadAnalysis_Chart": 3,
+    "MemoryWorkloadAnalysis_Tables": 5, "SpeedOfLight_HierarchicalTensorRooflineChart": 8,
+    "SpeedOfLight_HierarchicalSingleRooflineChart": 4, "SpeedOfLight_HierarchicalHalfRooflineChart": 4,
+    "SpeedOfLight_HierarchicalDoubleRooflineChart": 4, "WorkloadDistribution": 3,
+}  # fmt: skip
+"""About how often a kernel is replayed for a section; it differs by chip and version."""
+SET_PASSES = {"basic": 9, "default": 9, "detailed": 25, "full": 40, "roofline": 25, "source": 8}
+_METRICS_PER_PASS = 4
+
+
+def estimated_passes(set_name: str | None, sections: Sequence[str], metrics: Sequence[str]) -> int:
+    """Return about how often each profiled launch is replayed."""
+    passes = SET_PASSES.get(set_name, 20) if set_name else 0
+    passes += sum(SECTION_PASSES.get(section, 4) for section in sections)
+    if not set_name and not sections and not metrics:
+        passes = SET_PASSES["basic"]
+    return max(1, passes + -(-len(metrics) // _METRICS_PER_PASS))

@@ -1,0 +1,88 @@
+"""``pipeline.ncu.*`` as types; values come from ``conf/profiling/ncu/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_perf_opt.core.stage import StageConfig
+
+
+@dataclass
+class NcuNvtxConfig:
+    """``pipeline.ncu.ncu_cli.nvtx.*``"""
+
+    include: Any = None
+    """Ranges to profile in: a name, a glob (``decode*``), ncu's own syntax, or a list of them."""
+
+
+@dataclass
+class NcuExportConfig:
+    """``pipeline.ncu.ncu_cli.export.*``"""
+
+    csv: bool = True
+    """Also write the report's pages as CSV."""
+
+
+@dataclass
+class NcuCliConfig:
+    """``pipeline.ncu.ncu_cli.*``: what becomes of the command line."""
+
+    target_processes: str = "all"
+    """``--target-processes``: all or application-only."""
+    nvtx: NcuNvtxConfig = field(default_factory=NcuNvtxConfig)
+    set: str | None = None
+    """``--set``: a set of sections; null: none besides ``sections`` (without those, ncu's default)."""
+    metrics: Any = None
+    """``--metrics``: a list, or a comma-separated string; null: those of the sections."""
+    sections: list[str] = field(default_factory=list)
+    """``--section``, each."""
+    export: NcuExportConfig = field(default_factory=NcuExportConfig)
+    replay_mode: str | None = None
+    """``--replay-mode``: kernel, application, range, app-range; null: not passed (kernel)."""
+    kernel_name_base: str = "demangled"
+    """``--kernel-name-base`` of the kernel filter: demangled (exact instances) or function (all of them)."""
+    filter_mode: str | None = None
+    """``--filter-mode``; null: per-launch-config where ncu has it (2023 and later)."""
+    launch_skip: int | None = None
+    """``--launch-skip``: matching launches to leave out first."""
+    launch_count: int | None = None
+    """``--launch-count``; null: two of each launch configuration, or a limit on all where ncu cannot do that."""
+    force_overwrite: bool = True
+    """``--force-overwrite``: replace an earlier report of the same run directory."""
+    extra_args: list[str] = field(default_factory=list)
+    """Further options, as they are."""
+
+
+@dataclass
+class NcuSelectionConfig:
+    """``pipeline.ncu.selection.*``: which kernels of the nsys stage are profiled."""
+
+    top_n: int | None = None
+    """Most kernels; null: ``run.top_n_kernels``."""
+    per_phase: bool = False
+    """The top of every captured NVTX label, instead of the top of all."""
+    until_share: float | None = None
+    """Stop once this share of kernel time is covered (0.9)."""
+    kernel_regex: str | None = None
+    """Profile what matches this instead, whatever nsys saw."""
+
+
+@dataclass
+class NcuConfig(StageConfig):
+    """``pipeline.ncu.*``: the Nsight Compute capture."""
+
+    description: str = ""
+    """What the preset is for."""
+    gating_nvtx: bool = True
+    """false: profile everywhere and pass no NVTX flag at all."""
+    ncu_cli: NcuCliConfig = field(default_factory=NcuCliConfig)
+    selection: NcuSelectionConfig = field(default_factory=NcuSelectionConfig)
+    chips: list[str] = field(default_factory=list)
+    """Chips whose metrics a preset is made for (``ga102``); empty: any that ncu knows."""
+    executable: str | None = None
+    """Which ncu; null: LLM_PERF_OPT_NCU, PATH, then the usual places."""
+    timeout_s: float | None = None
+    """Time limit of one run; null: pipeline.workload.timeout_s."""
+    max_bytes: int | None = 20 << 30
+    """Size limit on disk; null: none."""

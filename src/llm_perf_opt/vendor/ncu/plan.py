@@ -1,0 +1,235 @@
+"""From configuration, tool and nsys tables to one decided profiling run: what is collected, of what, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.process.tools import nvidia_driver
+from llm_perf_opt.vendor.ncu.command import (
+    FILTER_MODES,
+    NAME_BASES,
+    REPLAY_MODES,
+    TARGET_PROCESSES,
+    accept_metrics,
+    accept_sections,
+    accept_set,
+    estimated_passes,
+    metric_list,
+    nvtx_includes,
+)
+from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, device_metrics, known_metrics
+from llm_perf_opt.vendor.ncu.targets import (
+    KernelTime,
+    Target,
+    kernel_filter,
+    read_kernel_summary,
+    select_targets,
+)
+
+if TYPE_CHECKING:
+    from llm_perf_opt.vendor.ncu.config import NcuConfig
+
+_PER_CONFIGURATION = 2
+"""Launches of each launch configuration: one may be a cold start."""
+_WITHOUT_COUNTING = 20
+"""Launches per target where ncu can only limit all together."""
+_UNFILTERED = 200
+_SET_SECTIONS = {
+    "": ("SpeedOfLight", "Occupancy", "LaunchStats"),
+    "roofline": ("SpeedOfLight", "SpeedOfLight_RooflineChart"),
+    "detailed": ("SpeedOfLight", "SpeedOfLight_RooflineChart", "MemoryWorkloadAnalysis", "Occupancy"),
+    "full": (
+        "SpeedOfLight",
+        "SpeedOfLight_RooflineChart",
+        "MemoryWorkloadAnalysis",
+        "Occupancy",
+        "SchedulerStats",
+    ),
+}
+
+
+@dataclass(slots=True)
+class NcuPlan:
+    """One decided run."""
+
+    nvtx_include: tuple[str, ...]
+    kernel_regex: str | None
+    targets: list[Target]
+    set_name: str | None
+    sections: tuple[str, ...]
+    metrics: tuple[str, ...]
+    filter_mode: str | None
+    launch_count: int | None
+    cost: str
+    """Kernels × passes, for people."""
+    warnings: list[str] = field(default_factory=list)
+    export_sections: tuple[str, ...] = ()
+
+
+def config_errors(config: NcuConfig) -> list[ConfigError]:
+    """Return what cannot be meant, each naming its key."""
+    cli, errors = config.ncu_cli, []
+    for key, value, allowed in (
+        ("target_processes", cli.target_processes, TARGET_PROCESSES),
+        ("replay_mode", cli.replay_mode, REPLAY_MODES),
+        ("kernel_name_base", cli.kernel_name_base, NAME_BASES),
+        ("filter_mode", cli.filter_mode, FILTER_MODES),
+    ):
+        if value is not None and value not in allowed:
+            errors.append(_error(f"ncu_cli.{key}", value, f"one of: {', '.join(allowed)}"))
+    for key, number, least in (
+        ("ncu_cli.launch_skip", cli.launch_skip, 0),
+        ("ncu_cli.launch_count", cli.launch_count, 1),
+        ("selection.top_n", config.selection.top_n, 1),
+        ("timeout_s", config.timeout_s, 1e-9),
+        ("max_bytes", config.max_bytes, 1),
+    ):
+        if number is not None and number < least:
+            errors.append(_error(key, number, "a positive number, or null"))
+    share = config.selection.until_share
+    if share is not None and not 0 < share <= 1:
+        errors.append(_error("selection.until_share", share, "a share between 0 and 1 (0.9)"))
+    errors += _type_errors(config)
+    return errors
+
+
+def _type_errors(config: NcuConfig) -> list[ConfigError]:
+    errors = []
+    for key, value in (
+        ("ncu_cli.metrics", config.ncu_cli.metrics),
+        ("ncu_cli.nvtx.include", config.ncu_cli.nvtx.include),
+    ):
+        listed = isinstance(value, Sequence) and all(isinstance(part, str) for part in value)
+        if value is not None and not isinstance(value, str) and not listed:
+            errors.append(_error(key, value, "a list of names, a comma-separated string, or null"))
+    ranges = config.ncu_cli.replay_mode in {"range", "app-range"}
+    if config.gating_nvtx and ranges and not _includes(config):
+        errors.append(_error("ncu_cli.nvtx.include", None, "a range: replay by range needs one"))
+    return errors
+
+
+def _error(key: str, value: object, hint: str) -> ConfigError:
+    shown = "null" if value is None else value
+    return ConfigError(
+        f"pipeline.ncu.{key}={shown} cannot be used", hint=f"use {hint}", key=f"pipeline.ncu.{key}"
+    )
+
+
+def _includes(config: NcuConfig) -> tuple[str, ...]:
+    value = config.ncu_cli.nvtx.include
+    return tuple(nvtx_includes(value if value is None or isinstance(value, str) else list(value)))
+
+
+def make_plan(
+    config: NcuConfig,
+    capabilities: NcuCapabilities,
+    tables: Mapping[str, Sequence[KernelTime]],
+    top_n: int,
+) -> NcuPlan:
+    """Decide the run. ``tables``: what nsys saw, by phase; empty: no kernel filter."""
+    cli = config.ncu_cli
+    wanted = metric_list(cli.metrics)
+    sections = accept_sections(cli.sections, capabilities.sections)
+    metrics = accept_metrics(wanted, _known(config, capabilities)) if wanted else None
+    warnings = [*sections.warnings, *(metrics.warnings if metrics else [])]
+    if cli.sections and not sections.names and not (metrics and metrics.names) and not cli.set:
+        raise ConfigError(
+            "none of pipeline.ncu.ncu_cli.sections exists in this ncu",
+            hint="list them with: ncu --list-sections",
+            key="pipeline.ncu.ncu_cli.sections",
+        )
+    targets = _targets(config, tables, top_n)
+    names = [kernel.name for table in tables.values() for kernel in table]
+    regex = config.selection.kernel_regex or kernel_filter(
+        [target.name for target in targets], names, name_base=cli.kernel_name_base
+    )
+    set_name = accept_set(cli.set, capabilities.sets)
+    names_collected = tuple(metrics.names) if metrics else ()
+    filter_mode, count = _launch_limits(config, capabilities, len(targets), regex)
+    return NcuPlan(
+        nvtx_include=_includes(config) if config.gating_nvtx else (),
+        kernel_regex=regex,
+        targets=targets,
+        set_name=set_name,
+        sections=tuple(sections.names),
+        metrics=names_collected,
+        filter_mode=filter_mode,
+        launch_count=count,
+        cost=_cost(targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count),
+        warnings=warnings,
+        export_sections=_export_sections(set_name, sections.names, capabilities),
+    )
+
+
+def _known(config: NcuConfig, capabilities: NcuCapabilities) -> frozenset[str] | None:
+    """Return the metrics of this machine's GPU, else of the preset's chips, else of any; ``None``: unknown."""
+    own = device_metrics(capabilities.executable) if nvidia_driver() else frozenset()
+    if own:
+        return own
+    chips = tuple(chip for chip in config.chips if chip in capabilities.chips)
+    if config.chips and not chips:
+        return None  # a chip newer than this ncu: nothing can be said about its metrics
+    return known_metrics(capabilities.executable, chips or capabilities.default_chips) or None
+
+
+def _targets(config: NcuConfig, tables: Mapping[str, Sequence[KernelTime]], top_n: int) -> list[Target]:
+    if config.selection.kernel_regex:
+        return []
+    return select_targets(
+        tables, top_n=top_n, until_share=config.selection.until_share, per_phase=config.selection.per_phase
+    )
+
+
+def _export_sections(
+    set_name: str | None, sections: Sequence[str], capabilities: NcuCapabilities
+) -> tuple[str, ...]:
+    """Return the sections that get a file of their own: those asked for, and what sets add for the roofline."""
+    added = _SET_SECTIONS.get(set_name or "", ()) if set_name or not sections else ()
+    return tuple(dict.fromkeys([*sections, *(name for name in added if name in capabilities.sections)]))
+
+
+def _launch_limits(
+    config: NcuConfig, capabilities: NcuCapabilities, targets: int, regex: str | None
+) -> tuple[str | None, int | None]:
+    """Keep one run affordable: a workload launches its kernels thousands of times."""
+    cli = config.ncu_cli
+    if cli.filter_mode or cli.launch_count is not None:
+        return cli.filter_mode, cli.launch_count
+    if capabilities.per_launch_config:
+        return "per-launch-config", _PER_CONFIGURATION
+    return None, targets * _WITHOUT_COUNTING if regex and targets else _UNFILTERED
+
+
+def _cost(targets: list[Target], passes: int, filter_mode: str | None, count: int | None) -> str:
+    what = f"{len(targets)} kernels" if targets else "all kernels (no filter)"
+    covered = sum(target.share_ratio for target in targets)
+    share = (
+        f" ({min(1.0, covered):.0%} of kernel time)" if targets and not any(t.phases for t in targets) else ""
+    )
+    limit = ""
+    if count is not None:
+        limit = f", {count} launches" + (
+            " of each configuration" if filter_mode == "per-launch-config" else " at most"
+        )
+    return f"{what}{share}{limit}, each replayed about {passes} times, in one run of the program"
+
+
+def nsys_tables(folder: Path) -> dict[str, list[KernelTime]]:
+    """Read the kernel tables that the nsys stage left, by captured label; empty when there are none."""
+    tables: dict[str, list[KernelTime]] = {}
+    whole = folder / "summary.csv"
+    for path in sorted(folder.glob("summary.*.csv")):
+        tables |= _table(path, path.name.removeprefix("summary.").removesuffix(".csv"))
+    return tables or (_table(whole, "") if whole.is_file() else {})
+
+
+def _table(path: Path, label: str) -> dict[str, list[KernelTime]]:
+    try:
+        kernels = read_kernel_summary(path)
+    except InputError:
+        return {}  # another report of nsys stats, not kernels
+    return {label: kernels} if kernels else {}

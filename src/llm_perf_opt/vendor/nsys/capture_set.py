@@ -1,0 +1,175 @@
+"""Several captures as one result: capture, export, summarise each; sum up what is there and what is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from llm_perf_opt.core.files import atomic_path, atomic_write_text
+from llm_perf_opt.core.progress import Progress, Task
+from llm_perf_opt.core.stage import StageResult
+from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_stats_cmd
+from llm_perf_opt.vendor.nsys.diagnose import Fault, no_kernels
+from llm_perf_opt.vendor.nsys.files import SUMMARY, sqlite_of
+from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities
+from llm_perf_opt.vendor.nsys.run import (
+    Captured,
+    CaptureRequest,
+    capture,
+    export_sqlite,
+    has_kernels,
+    write_summaries,
+)
+from llm_perf_opt.vendor.workload import replay_lines
+
+_NOTE_EVERY_S = 15.0
+
+
+class CaptureSet:
+    """The captures of one stage run: gathers artifacts, exit codes and faults."""
+
+    def __init__(
+        self,
+        *,
+        capabilities: NsysCapabilities,
+        folder: Path,
+        scratch: Path,
+        progress: Progress,
+        device: str,
+        keep_streams: bool = True,
+    ) -> None:
+        self._capabilities, self._folder, self._scratch = capabilities, folder, scratch
+        self._progress, self._device, self._keep_streams = progress, device, keep_streams
+        self._logs = folder / "logs"
+        self._result = StageResult("ok")
+        self._faults: list[tuple[str, Fault]] = []
+        self._reports = 0
+        self._captures = 0
+        self._commands = [f"# Nsight Systems {capabilities.version_text}. Run again with: sh cmd.txt"]
+
+    def add(self, request: CaptureRequest) -> None:
+        """Capture, export, summarise."""
+        self._record(replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.env))
+        title = f"nsys {request.label or 'whole run'}"
+        with self._progress.task(title) as task:
+            captured = capture(
+                request,
+                scratch=self._scratch,
+                log_dir=self._logs,
+                keep_streams=self._keep_streams,
+                on_line=_follow_lines(task),
+                on_tick=_follow_time(task),
+            )
+        name = request.base.name
+        self._note(name, captured)
+        kernels = [self._export(name, report) for report in captured.reports]
+        if captured.reports and not any(kernels) and None not in kernels:
+            fault = no_kernels(self._device, traced="cuda" in request.trace.split(","))
+            self._faults += [(name, fault)] if fault else []
+
+    def result(self) -> StageResult:
+        """Sum up: failed without any report or when a program crashed, degraded when something is missing."""
+        self._result.artifacts.insert(0, self._folder / "cmd.txt")
+        if self._faults:
+            failed = any(fault.status == "failed" for _, fault in self._faults)
+            some = self._reports and not all(fault.kind == "program-crashed" for _, fault in self._faults)
+            self._result.status = "failed" if failed and not some else "degraded"
+            self._result.reason = "; ".join(self._reasons())
+            self._result.fix = "; ".join(dict.fromkeys(fault.fix for _, fault in self._faults))
+        return self._result
+
+    def _reasons(self) -> list[str]:
+        """Each message once, with the captures it is about where there are several captures."""
+        by_message: dict[str, list[str]] = {}
+        for name, fault in self._faults:
+            by_message.setdefault(fault.message, []).append(name)
+        several = self._captures > 1
+        return [
+            f"{', '.join(dict.fromkeys(names))}: {message}" if several else message
+            for message, names in by_message.items()
+        ]
+
+    def _note(self, name: str, captured: Captured) -> None:
+        result = self._result
+        result.exit_codes[name] = captured.process.returncode
+        result.artifacts += [*captured.reports, *captured.kept_streams]
+        result.artifacts += [
+            path for path in (captured.process.stdout_path, captured.process.stderr_path) if path
+        ]
+        self._reports += len(captured.reports)
+        self._captures += 1
+        if captured.fault:
+            self._faults.append((name, captured.fault))
+
+    def _export(self, name: str, report: Path) -> bool | None:
+        """Export one report and summarise it; return whether it has kernels, ``None`` when unknown."""
+        executable = self._capabilities.executable
+        self._record(replay_lines(build_export_cmd(report, sqlite_of(report), executable=executable)))
+        database, process = export_sqlite(executable, report, log_dir=self._logs)
+        stem = report.name.removesuffix(".nsys-rep")
+        self._result.exit_codes[f"{stem}.export"] = process.returncode
+        if database is None:
+            fault = Fault(
+                "export",
+                "degraded",
+                f"{report.name} could not be exported: {process.tail(3) or process.ended}",
+                f"try by hand: nsys export --type=sqlite {report}",
+            )
+            self._faults.append((name, fault))
+            return None
+        self._result.artifacts.append(database)
+        self._summarise(name, database)
+        return has_kernels(database)
+
+    def _summarise(self, name: str, database: Path) -> None:
+        base = database.stem.replace("run", "summary", 1)
+        names = [found for kind in SUMMARIES if (found := self._capabilities.report_name(kind))]
+        stats = build_stats_cmd(database, names, base, executable=self._capabilities.executable)
+        self._record(replay_lines(stats, cwd=self._folder))
+        written, process = write_summaries(self._capabilities, database, base=base, log_dir=self._logs)
+        self._result.exit_codes[f"{database.stem}.stats"] = process.returncode
+        self._result.artifacts += written.values()
+        if not written:
+            said = process.tail(3) or process.ended
+            fix = "the SQLite export is complete: reports are made from it"
+            self._faults.append(
+                (name, Fault("stats", "degraded", f"nsys stats summarised nothing: {said}", fix))
+            )
+        if "kernels" in written:
+            self._publish(written["kernels"], base)
+
+    def _publish(self, kernels: Path, base: str) -> None:
+        """Give the kernel summary its predictable name; with several captures, the first one gets it."""
+        for target in dict.fromkeys((self._folder / f"{base}.csv", self._folder / SUMMARY)):
+            if not target.exists():
+                with atomic_path(target) as temporary:
+                    shutil.copyfile(kernels, temporary)
+                self._result.artifacts.append(target)
+
+    def _record(self, command: str) -> None:
+        self._commands.append(command)
+        atomic_write_text(self._folder / "cmd.txt", "\n\n".join(self._commands) + "\n")
+
+
+def _follow_lines(task: Task) -> Callable[[str], None]:
+    """Show what nsys says about the capture; the program's own words are in the log."""
+
+    def show(line: str) -> None:
+        if line.startswith(("Capture range", "Generating")):
+            task.advance(1, note=line.split(" '")[0].strip())
+
+    return show
+
+
+def _follow_time(task: Task) -> Callable[[float], None]:
+    """Say now and then that the capture is still under way."""
+    last = 0.0
+
+    def show(elapsed: float) -> None:
+        nonlocal last
+        if elapsed - last >= _NOTE_EVERY_S:
+            last = elapsed
+            task.advance(0, note=f"{elapsed:.0f} s")
+
+    return show

@@ -1,0 +1,314 @@
+"""Run one capture with Nsight Systems, export it and summarise it; survive what it may do."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import signal
+import sqlite3
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.files import atomic_path, explain_os_errors
+from llm_perf_opt.process.launch import (
+    ProcessResult,
+    SizeLimit,
+    run_probe,
+    run_process,
+)
+from llm_perf_opt.process.tools import free_bytes
+from llm_perf_opt.vendor.nsys.command import (
+    build_export_cmd,
+    build_nsys_cmd,
+    build_shutdown_cmd,
+    build_stats_cmd,
+)
+from llm_perf_opt.vendor.nsys.diagnose import (
+    RANGE_CLOSED,
+    RANGE_OPENED,
+    Evidence,
+    Fault,
+    diagnose,
+)
+from llm_perf_opt.vendor.nsys.files import collect_reports, sqlite_of, unfinished_streams
+from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities, nsys_version
+from llm_perf_opt.vendor.nsys.session_list import remove_half_made
+from llm_perf_opt.vendor.workload import Workload
+
+LOGGER = logging.getLogger("llm_perf_opt.nsys")
+_GRACE_S = 20.0
+"""After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
+_EXPORT_TIMEOUT_S = 1800.0
+_STATS_TIMEOUT_S = 900.0
+_GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+"""Kernels one by one, or whole graphs (``--cuda-graph-trace=graph``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """One capture: what to run and how."""
+
+    executable: str
+    base: Path
+    """Absolute output base: ``<run>/nsys/run``."""
+    workload: Workload
+    label: str | None = None
+    capture_range: str = "none"
+    capture_range_end: str | None = None
+    trace: str = "cuda,nvtx,osrt"
+    sample: str = "none"
+    cpuctxsw: str = "none"
+    domain_include: tuple[str, ...] = ()
+    domain_exclude: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()
+    timeout_s: float | None = 1800.0
+    max_bytes: int | None = None
+    session: str = field(default_factory=lambda: f"llm-perf-opt-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def trigger(self) -> str | None:
+        """What starts the capture, in words; ``None``: the start of the program."""
+        ways = {
+            "nvtx": f"opening the range '{self.label}'",
+            "cudaProfilerApi": "calling cudaProfilerStart",
+            "hotkey": "the hotkey being pressed",
+        }
+        return ways.get(self.capture_range)
+
+    @property
+    def ends_program(self) -> bool:
+        """Whether nsys ends the program itself when the range is over."""
+        gated = self.capture_range != "none"
+        return gated and (not self.capture_range_end or "shutdown" in self.capture_range_end)
+
+    def command(self) -> list[str]:
+        """Return the argument list of the capture."""
+        # nsys works in a scratch directory of ours; the program keeps the machine's own.
+        own_tmp = tempfile.gettempdir()
+        return build_nsys_cmd(
+            self.base,
+            self.workload.argv,
+            nvtx_capture=self.label,
+            trace=self.trace,
+            sample=self.sample,
+            cpuctxsw=self.cpuctxsw,
+            capture=self.capture_range,
+            capture_end=self.capture_range_end,
+            domain_include=self.domain_include,
+            domain_exclude=self.domain_exclude,
+            env={} if "," in own_tmp else {"TMPDIR": own_tmp},
+            session=self.session,
+            extra_args=self.extra_args,
+            executable=self.executable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What became of a capture."""
+
+    process: ProcessResult
+    reports: list[Path]
+    fault: Fault | None
+    attempts: int = 1
+    kept_streams: tuple[Path, ...] = ()
+
+
+def capture(
+    request: CaptureRequest,
+    *,
+    scratch: Path,
+    log_dir: Path,
+    keep_streams: bool = True,
+    on_line: Callable[[str], None] | None = None,
+    on_tick: Callable[[float], None] | None = None,
+) -> Captured:
+    """Run a capture; once more when nsys lost its own helper, which happens on busy machines."""
+    result = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
+    if result.fault is None or not result.fault.transient:
+        return result
+    if result.fault.kind == "agent":
+        version = nsys_version(request.executable).partition("-")[0]
+        removed = remove_half_made(version)
+        if removed is not None:
+            LOGGER.warning(
+                "removed %s: an nsys that was killed left it half made, and others wait for it", removed
+            )
+    again = _capture_once(request, scratch, log_dir, keep_streams, on_line, on_tick)
+    return Captured(again.process, again.reports, again.fault, attempts=2, kept_streams=again.kept_streams)
+
+
+def _capture_once(
+    request: CaptureRequest,
+    scratch: Path,
+    log_dir: Path,
+    keep_streams: bool,
+    on_line: Callable[[str], None] | None,
+    on_tick: Callable[[float], None] | None,
+) -> Captured:
+    workspace = scratch / request.session
+    with explain_os_errors(workspace):
+        workspace.mkdir(parents=True, exist_ok=True)
+        request.workload.cwd.mkdir(parents=True, exist_ok=True)
+    environment = {**request.workload.env, "TMPDIR": str(workspace)}
+    # Followed live: a talkative program would push these lines out of the tail that is kept.
+    marks: set[str] = set()
+
+    def follow(line: str) -> None:
+        marks.update(mark for mark in (RANGE_OPENED, RANGE_CLOSED) if mark in line)
+        if on_line:
+            on_line(line)
+
+    since_ns = time.time_ns() - 2_000_000_000  # file systems keep coarser times than the clock
+    try:
+        process = run_process(
+            request.command(),
+            log_dir=log_dir,
+            name=request.base.name,
+            timeout_s=request.timeout_s,
+            cwd=request.workload.cwd,
+            env=environment,
+            on_line=follow,
+            on_tick=on_tick,
+            size_limit=_size_limit(request, workspace),
+            stop_signal=signal.SIGINT,
+            grace_s=_GRACE_S,
+            before_kill=lambda: _shutdown(request, environment),
+        )
+        _shutdown_left_agent(request, process, environment)
+        reports = collect_reports(request.base, process.stdout, workspace, since_ns)
+        streams = [] if reports else unfinished_streams((workspace, request.base.parent))
+        free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
+        fault = diagnose(_evidence(request, process, reports, streams, marks, free))
+        keep = keep_streams and not (fault and fault.kind == "disk-full")
+        kept = _keep_streams(streams, request.base) if keep else ()
+        return Captured(process, reports, fault, kept_streams=kept)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def export_sqlite(
+    executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
+) -> tuple[Path | None, ProcessResult]:
+    """Export a report beside itself; ``None`` when nsys did not write a readable database."""
+    target = sqlite_of(report)
+    process = run_process(
+        build_export_cmd(report, target, executable=executable),
+        log_dir=log_dir,
+        name=f"{report.name.removesuffix('.nsys-rep')}.export",
+        timeout_s=_EXPORT_TIMEOUT_S,
+        on_tick=on_tick,
+    )
+    if process.ok and _is_database(target):
+        return target, process
+    target.unlink(missing_ok=True)
+    return None, process
+
+
+def write_summaries(
+    capabilities: NsysCapabilities, database: Path, *, base: str, log_dir: Path
+) -> tuple[dict[str, Path], ProcessResult]:
+    """Write what ``nsys stats`` has to say as ``<base>_<report>.csv``; return summary → file of those with data.
+
+    nsys exits with 0 whatever happens and leaves empty files for reports without data: those are removed.
+    """
+    folder = database.parent
+    names = {kind: name for kind in SUMMARIES if (name := capabilities.report_name(kind))}
+    if not names:
+        raise ToolError(
+            f"Nsight Systems {capabilities.version_text} lists no report we know",
+            hint="the SQLite export is complete; open an issue with the output of nsys stats --help-reports",
+        )
+    process = run_process(
+        build_stats_cmd(database, list(names.values()), base, executable=capabilities.executable),
+        log_dir=log_dir,
+        name=f"{database.stem}.stats",
+        timeout_s=_STATS_TIMEOUT_S,
+        cwd=folder,
+    )
+    written: dict[str, Path] = {}
+    for kind, name in names.items():
+        path = folder / f"{base}_{name}.csv"
+        if path.is_file() and path.stat().st_size and f"[{path.name}]... PROCESSED" in process.stdout:
+            written[kind] = path
+        else:
+            path.unlink(missing_ok=True)
+    return written, process
+
+
+def has_kernels(database: Path) -> bool:
+    """Tell whether an export holds GPU kernels."""
+    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+        found = (
+            connection.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in _GPU_WORK if table in there
+        )
+        return any(row.fetchone() is not None for row in found)
+
+
+def _evidence(
+    request: CaptureRequest,
+    process: ProcessResult,
+    reports: Sequence[Path],
+    streams: Sequence[Path],
+    marks: Collection[str],
+    free: int,
+) -> Evidence:
+    return Evidence(
+        process=process,
+        reports=reports,
+        trigger=request.trigger,
+        ends_program=request.ends_program,
+        opened=RANGE_OPENED in marks,
+        closed=RANGE_CLOSED in marks,
+        streams=streams,
+        built_in=request.workload.built_in,
+        timeout_s=request.timeout_s,
+        max_bytes=request.max_bytes,
+        free_bytes=free,
+    )
+
+
+def _size_limit(request: CaptureRequest, workspace: Path) -> SizeLimit | None:
+    return SizeLimit((workspace, request.base.parent), request.max_bytes) if request.max_bytes else None
+
+
+def _shutdown(request: CaptureRequest, environment: Mapping[str, str]) -> None:
+    """Let nsys end its own agent and target: sessions are found through the same scratch directory."""
+    run_probe(
+        build_shutdown_cmd(request.session, executable=request.executable), timeout_s=10.0, env=environment
+    )
+
+
+def _shutdown_left_agent(
+    request: CaptureRequest, process: ProcessResult, environment: Mapping[str, str]
+) -> None:
+    """After a lost connection an idle agent may stay registered; killed processes need no goodbye."""
+    if process.ended == "exit" and process.returncode == 1:
+        _shutdown(request, environment)
+
+
+def _keep_streams(streams: Sequence[Path], base: Path) -> tuple[Path, ...]:
+    """Move what the importer did not take into the stage directory: another machine may import it."""
+    kept = []
+    for number, path in enumerate(streams, start=1):
+        target = base.with_name(f"{base.name}{'' if number == 1 else f'.{number}'}.qdstrm")
+        if path != target:
+            with atomic_path(target) as temporary:
+                shutil.move(path, temporary)
+        kept.append(target)
+    return tuple(kept)
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(16) == b"SQLite format 3\0"
+    except OSError:
+        return False

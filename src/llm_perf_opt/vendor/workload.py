@@ -1,0 +1,137 @@
+"""The program that Nsight watches: the built-in workload in a child process, or the user's own command.
+
+The built-in workload runs the same engine on the same values as the stages in this process. Values come from
+the checked configuration, not from the user's command line, so presets, configuration directories and
+relative paths mean the same in the child, wherever it runs. Only what a capture needs is different: other
+stages are off (a second profiler would fight over CUPTI), it runs in ``tmp/workload/``, and the decode length
+may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llm_perf_opt.config.hydra_values import leaves, override
+from llm_perf_opt.config.schema import AppConfig
+
+WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
+
+_PRESETS_OFF = ("~model/deepseek_ocr/arch@model", "~model/deepseek_ocr/infer@infer")
+"""Default presets would add their own keys to ``model.arch``: all values are given one by one instead."""
+
+_FREE_FORM = ("model.arch.",)
+"""Keys the schema does not list, so they are added rather than replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A program to run under a tool."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    built_in: bool = True
+    """False: the user's own command, about whose ranges nothing is known."""
+
+
+def workload(config: AppConfig, root: Path) -> Workload:
+    """Return the program that a capture of the run in ``root`` watches."""
+    command = config.workload_command.command
+    if command:
+        return Workload(argv=tuple(command), cwd=original_directory(), built_in=False)
+    # Not tmp_dir(), which creates: a plan writes nothing.
+    directory = root / "tmp" / "workload"
+    argv = build_work_argv(
+        WORKLOAD_MODULE,
+        workload_overrides(config),
+        hydra_run_dir=str(directory),
+        chdir=True,
+        run_mode=config.run.mode.value,
+    )
+    return Workload(argv=tuple(argv), cwd=directory, env=workload_environment())
+
+
+def build_work_argv(
+    module: str,
+    overrides: Sequence[str],
+    *,
+    hydra_run_dir: str,
+    chdir: bool = True,
+    run_mode: str | None = None,
+    python: str | None = None,
+) -> list[str]:
+    """Return ``python -m module overrides… hydra.run.dir=…``; the interpreter is this one by default."""
+    argv = [python or sys.executable, "-m", module, *overrides]
+    argv += [override("run.mode", run_mode)] if run_mode else []
+    argv += [override("artifacts.runs_dir", hydra_run_dir), override("hydra.run.dir", hydra_run_dir)]
+    return [*argv, f"hydra.job.chdir={'true' if chdir else 'false'}"]
+
+
+def workload_overrides(config: AppConfig) -> list[str]:
+    """Return the overrides that make the child's model, inference, data set and run the same as here.
+
+    The decode length is ``run.representative_max_new_tokens`` where set, else ``infer.max_new_tokens``.
+    """
+    tokens = config.run.representative_max_new_tokens or config.infer.max_new_tokens
+    replaced = {
+        "infer.max_new_tokens": tokens,
+        "run.representative_max_new_tokens": tokens,
+        "run.device": config.resolved_device,
+    }
+    lines = [*_PRESETS_OFF]
+    for section in ("model", "infer", "dataset", "run"):
+        for key, value in leaves(getattr(config, section), section):
+            if key in ("run.mode", "model.arch"):
+                continue  # the mode is an argument of build_work_argv; an empty arch adds nothing
+            prefix = "++" if key.startswith(_FREE_FORM) else ""
+            lines.append(prefix + override(key, replaced.get(key, value)))
+    lines += [override(f"pipeline.{name}.enable", False) for name in config.pipeline]
+    return [*lines, *_outputs(config)]
+
+
+def workload_environment() -> dict[str, str]:
+    """Return what the child needs to import what this process can: it starts in another directory.
+
+    Entries of a relative ``PYTHONPATH``, or the directory ``python -m`` was started in, would be lost.
+    """
+    installed = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    folders = (Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())
+    own = [str(path) for path in folders if not any(path.is_relative_to(root) for root in installed)]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(own))} if own else {}
+
+
+def original_directory() -> Path:
+    """Return where the user started: Hydra may have changed into the run directory since."""
+    from hydra.core.hydra_config import HydraConfig
+
+    if HydraConfig.initialized():
+        return Path(HydraConfig.get().runtime.cwd)
+    return Path.cwd()
+
+
+def replay_lines(
+    argv: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> str:
+    """Return shell lines that run a command again, one argument a line where the line would be long."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    words += [shlex.quote(str(word)) for word in argv]
+    one_line = " ".join(words)
+    text = one_line if len(one_line) <= 100 else " \\\n  ".join(words)
+    return f"cd {shlex.quote(str(cwd))} &&\n{text}" if cwd else text
+
+
+def _outputs(config: AppConfig) -> Iterator[str]:
+    """Keep predictions and galleries of a capture below the child's directory, whatever ``save_dir`` is."""
+    output: Any = getattr(config.pipeline.get("torch_profiler"), "output", None)
+    for name, folder in (("prediction", "pred"), ("visualization", "viz")):
+        part = getattr(output, name, None)
+        if part is not None:
+            key = f"pipeline.torch_profiler.output.{name}"
+            yield override(f"{key}.enable", bool(part.enable))
+            yield override(f"{key}.save_dir", folder)

@@ -1,0 +1,1 @@
+"""Counting a model on the meta device."""

@@ -1,0 +1,146 @@
+"""Count one phase of a model: FLOPs, bytes, cache traffic and coverage, by module, in one pass.
+
+Works on the meta device (no weights, no arithmetic) and on real tensors alike. It is torch's FlopCounterMode
+idea — a dispatch mode that sees every operator — with the missing formulas of
+:mod:`llm_perf_opt.workloads.counting.formulas`, and it also notes which parameters are read, what the key-value
+cache carries and which operators have no formula, so that nothing needs a second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from llm_perf_opt.analysis.static.counts import (
+    ModelTree,
+    ModuleInfo,
+    ParamInfo,
+    PhaseCount,
+)
+from llm_perf_opt.workloads.counting.formulas import attention_flops
+from llm_perf_opt.workloads.counting.meta_shapes import quick_result
+from llm_perf_opt.workloads.counting.recorder import Recorder
+
+
+def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = None) -> ModelTree:
+    """Describe a model's modules and parameters; tied parameters appear once."""
+    modules = tuple(ModuleInfo(name, type(module).__name__) for name, module in model.named_modules())
+    by_name = dict(model.named_modules())
+    params = []
+    for name, param in model.named_parameters():
+        owner = name.rpartition(".")[0]
+        params.append(
+            ParamInfo(
+                name, owner, param.numel(), param.element_size(), _stacked_experts(by_name[owner], param)
+            )
+        )
+    rotary_module, frequencies = _rotary(model)
+    return ModelTree(modules, tuple(params), _head_path(model, components or {}), frequencies, rotary_module)
+
+
+def _stacked_experts(owner: torch.nn.Module, param: torch.Tensor) -> int:
+    """Return how many experts a tensor stacks, or 0: transformers keeps them as ``[experts, …]``."""
+    count = getattr(owner, "num_experts", None)
+    if isinstance(count, int) and "expert" in type(owner).__name__.lower():
+        return count if param.ndim >= 2 and param.shape[0] == count else 0
+    return 0
+
+
+def _head_path(model: torch.nn.Module, components: Mapping[str, str]) -> str | None:
+    if "lm_head" in components:
+        return components["lm_head"]
+    getter = getattr(model, "get_output_embeddings", None)
+    head = getter() if callable(getter) else None
+    named = model.named_modules() if head is not None else ()
+    return next((name for name, module in named if module is head), None)
+
+
+def _rotary(model: torch.nn.Module) -> tuple[str | None, int]:
+    """Find the language model's rotary embedding: the last one, since vision towers come first."""
+    found: tuple[str | None, int] = (None, 0)
+    for name, module in model.named_modules():
+        frequencies = getattr(module, "inv_freq", None)
+        if isinstance(frequencies, torch.Tensor) and "rotary" in type(module).__name__.lower():
+            found = (name, frequencies.numel())
+    return found
+
+
+def count_phase(
+    model: torch.nn.Module,
+    call: Callable[[], object],
+    tree: ModelTree,
+    *,
+    positions: int,
+    batch_size: int,
+) -> PhaseCount:
+    """Run ``call`` under the counter and return what it did."""
+    recorder = Recorder(model, tree, PhaseCount(positions=positions, batch_size=batch_size))
+    with (
+        torch.no_grad(),
+        recorder.watching_modules(),
+        recorder.watching_caches(),
+        _AttentionWatch(recorder),
+        _OperatorWatch(recorder),
+    ):
+        call()
+    return recorder.count
+
+
+class _OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
+    """Sees every operator that runs."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._whole: set[Any] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        info = self._recorder.describe(func)
+        if info.cost != "formula" and func not in self._whole:
+            # Composite operators (they reach this point in inference mode) are counted by their parts.
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+            self._whole.add(func)
+        out = quick_result(func, args) if not kwargs else None
+        if out is None:
+            out = func(*args, **kwargs)
+        self._recorder.note_operator(info, args, out)
+        return out
+
+
+class _AttentionWatch(TorchFunctionMode):  # type: ignore[misc]
+    """Counts scaled-dot-product attention as one operator, before torch takes it apart on the meta device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        query, key, value = _attention_arguments(args, kwargs)
+        if query.device.type != "meta":
+            return func(*args, **kwargs)
+        out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        flops = attention_flops(query.shape, key.shape, value.shape)
+        causal = bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False))
+        self._recorder.note_attention(query, key, value, out, flops, causal=causal)
+        return out
+
+
+def _attention_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    names = ("query", "key", "value")
+    query, key, value = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names))
+    return query, key, value

@@ -1,0 +1,365 @@
+"""Static analysis of an adapter's model at given shapes: count what can be counted, use formulas elsewhere.
+
+>>> counter = StaticCounter(adapter, torch.bfloat16)                       # doctest: +SKIP
+>>> document = counter.document(adapter.default_shapes(), decode_steps=100)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from llm_perf_opt.analysis.static.build import (
+    build_static,
+    kv_layers,
+    kv_resident_bytes,
+    own_flops,
+    sum_over_steps,
+)
+from llm_perf_opt.analysis.static.closed_forms import ClosedForm, closed_form_of
+from llm_perf_opt.analysis.static.closed_forms.fallback import closed_form_static, with_closed_phase
+from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
+from llm_perf_opt.analysis.static.conventions import Conventions
+from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
+from llm_perf_opt.analysis.static.resident import add_totals, resident_rows
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.static import (
+    CrossCheck,
+    KvLayers,
+    Method,
+    ShapesUsed,
+    StaticDocument,
+    Totals,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from llm_perf_opt.model.summary import Static
+    from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
+
+LOGGER = logging.getLogger("llm_perf_opt")
+
+# What a model's own code raises when it meets the meta device: values asked of tensors that have none, operators
+# without a shape function, sizes a kernel refuses. Anything else is a bug and stays one.
+COUNT_ERRORS = (
+    RuntimeError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+)
+
+
+class StaticCounter:
+    """Counts one model at any number of shapes; the model is built once, without weights."""
+
+    def __init__(
+        self,
+        adapter: ModelAdapter,
+        dtype: torch.dtype,
+        *,
+        conventions: Conventions | None = None,
+        use_closed_forms: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self.dtype = dtype
+        self.conventions = conventions or Conventions()
+        self.use_closed_forms = use_closed_forms
+        self.name = name or adapter.name
+        self.notes: list[str] = []
+        self._model: torch.nn.Module | None = None
+        self._tree: ModelTree | None = None
+        self._counts: dict[tuple[str, str], PhaseCount] = {}
+        self._build()
+        self.closed_form, self._no_closed_form = self._find_closed_form()
+
+    def _build(self) -> None:
+        from llm_perf_opt.workloads.counting.counter import model_tree
+
+        try:
+            self._model = self.adapter.build("meta", self.dtype)
+        except COUNT_ERRORS as error:
+            self._give_up("the model cannot be built without weights", error)
+            return
+        self._tree = model_tree(self._model, self.adapter.components())
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        reason = f"{what}: {describe_error(error)}"
+        if not self.use_closed_forms:
+            raise InputError(
+                reason,
+                hint="use_analytic_fallback=true uses formulas where the architecture is known",
+                key="pipeline.static_analysis.use_analytic_fallback",
+            ) from error
+        self.notes.append(reason)
+
+    def _find_closed_form(self) -> tuple[ClosedForm | None, str | None]:
+        if not self.use_closed_forms:
+            return None, "switched off (use_analytic_fallback=false)"
+        config = self._config()
+        if config is None:
+            return None, "the adapter offers no configuration to read dimensions from"
+        try:
+            return closed_form_of(config), None
+        except InputError as error:
+            return None, error.message
+
+    def _config(self) -> Mapping[str, Any] | None:
+        getter = getattr(self.adapter, "model_config", None) or getattr(self.adapter, "text_config", None)
+        config: Any = getter() if callable(getter) else getattr(self._model, "config", None)
+        return cast("Mapping[str, Any]", config.to_dict()) if hasattr(config, "to_dict") else None
+
+    @property
+    def context_limit(self) -> int | None:
+        """Most positions the model was made for, when known."""
+        limit = getattr(self.adapter, "context_tokens", None)
+        if not isinstance(limit, int) and self.closed_form is not None:
+            limit = self.closed_form.decoder.context_limit
+        return limit if isinstance(limit, int) else None
+
+    def count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
+        """Count one phase, or return ``None`` and note why it cannot be counted."""
+        if self._model is None or self._tree is None:
+            return None
+        key = (phase, repr(shapes))
+        if key not in self._counts:
+            counted = self._try_count(phase, shapes)
+            if counted is None:
+                return None
+            self._counts[key] = counted
+        return self._counts[key]
+
+    def _try_count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
+        try:
+            return self._count(phase, shapes)
+        except COUNT_ERRORS as error:
+            switched = self._switch_experts(error)
+            if switched:
+                return self._try_count(phase, shapes)
+            self._give_up(f"{phase} cannot be counted without weights", error)
+            return None
+
+    def _count(self, phase: str, shapes: PhaseShapes) -> PhaseCount:
+        from llm_perf_opt.workloads.counting.counter import count_phase
+
+        model, tree = self._model, self._tree
+        if model is None or tree is None:
+            raise RuntimeError("there is no model to count")
+        calls = cast("Mapping[str, Callable[[], object]]", self.adapter.static_calls(model, shapes))
+        positions = {"vision": shapes.image_tokens, "prefill": shapes.prompt_tokens}.get(phase, 1)
+        return count_phase(model, calls[phase], tree, positions=positions, batch_size=shapes.batch_size)
+
+    def _switch_experts(self, error: Exception) -> bool:
+        """Count experts as batched products where the grouped kernel refuses the sizes; same FLOPs."""
+        switch = getattr(self._model, "set_experts_implementation", None)
+        has_experts = self._tree is not None and any(param.experts for param in self._tree.params)
+        note = "experts were counted as batched products (same FLOPs)"
+        if not callable(switch) or not has_experts or any(n.startswith(note) for n in self.notes):
+            return False
+        self.notes.append(
+            f"{note}: the configured implementation cannot run without weights: {describe_error(error)}"
+        )
+        switch("batched_mm")
+        return True
+
+    def document(
+        self, shapes: PhaseShapes, *, decode_steps: int = 1, source: str = "configured"
+    ) -> StaticDocument:
+        """Return the static document at ``shapes``; ``decode_steps`` tokens follow the prompt."""
+        counts: dict[str, PhaseCount] = {
+            str(phase): count
+            for phase in self.adapter.phases
+            if (count := self.count(phase, shapes)) is not None
+        }
+        methods: dict[str, Method] = dict.fromkeys(counts, "counted")
+        missing = [str(phase) for phase in self.adapter.phases if phase not in counts]
+        if not counts and self.closed_form is None:
+            raise InputError(
+                f"{self.name} can neither be counted nor computed: {'; '.join([*self.notes, str(self._no_closed_form)])}",
+                hint="give the adapter static_calls that run on the meta device",
+            )
+        static, layers = self._static(counts)
+        if static.scaling is not None:
+            # Windowed layers hold less than the context, so the count alone does not tell it.
+            static.scaling.context_tokens = shapes.context_tokens
+        if self.closed_form is not None:
+            for phase in missing:
+                self._fill_in(self.closed_form, static, layers, phase, shapes)
+                methods[phase] = "closed form"
+        used = ShapesUsed(
+            shapes.batch_size,
+            shapes.prompt_tokens,
+            shapes.image_tokens,
+            shapes.context_tokens,
+            decode_steps,
+            dict(shapes.vision),
+            source=source,
+        )
+        document = StaticDocument(
+            static=static,
+            model={"name": self.name, "architecture": self._architecture(), "dtype": dtype_name(self.dtype)},
+            shapes=[used],
+            totals=self._totals(static, layers, shapes, decode_steps, methods),
+            methods=methods,
+            cross_checks=self._cross_checks(static, shapes, counts),
+            kv_layers=layers,
+        )
+        self._add_memory(document, counts, shapes)
+        self._add_notes(document)
+        return document
+
+    def _architecture(self) -> str | None:
+        return (
+            type(self._model).__name__
+            if self._model is not None
+            else getattr(self.closed_form, "family", None)
+        )
+
+    def _static(self, counts: dict[str, PhaseCount]) -> tuple[Static, list[KvLayers]]:
+        if self._tree is None:
+            form = self.closed_form
+            if form is None or form.view_flops is not None:
+                raise InputError(
+                    f"no static model of {self.name}: {'; '.join(self.notes)}",
+                    hint="correct model.arch; only text models have a complete closed form",
+                )
+            return closed_form_static(form, self.conventions), form.decoder.kv_layers(self.dtype.itemsize)
+        static = build_static(self._tree, counts, self.adapter.components(), self.conventions)
+        source = counts.get("prefill") or counts.get("decode")
+        layers = kv_layers(source) if source is not None else []
+        if not layers and self.closed_form is not None:
+            layers = self.closed_form.decoder.kv_layers(self.dtype.itemsize)
+            static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)
+        return static, layers
+
+    def _fill_in(
+        self, form: ClosedForm, static: Static, layers: list[KvLayers], phase: str, shapes: PhaseShapes
+    ) -> None:
+        at = self._formula_shapes(shapes)
+        with_closed_phase(static, form, phase, at, self.conventions, layers, self.dtype.itemsize)
+
+    def _formula_shapes(self, shapes: PhaseShapes) -> Shapes:
+        views = views_of(shapes.vision, shapes.batch_size)
+        return Shapes(shapes.batch_size, shapes.prompt_tokens, shapes.context_tokens, views)
+
+    def _step_flops(self, shapes: PhaseShapes, methods: Mapping[str, Method]) -> Callable[[int], int]:
+        """Return FLOPs of a decode step as a function of the cached positions."""
+
+        def counted(context: int) -> int:
+            count = self.count("decode", dataclasses.replace(shapes, context_tokens=context))
+            if count is None or self._tree is None:
+                raise InputError(
+                    f"decode at {context} cached positions cannot be counted: {'; '.join(self.notes)}"
+                )
+            return sum(own_flops(count, self._tree, self.conventions, "decode").values())
+
+        def formula(context: int) -> int:
+            if self.closed_form is None:
+                raise InputError("decode has neither a count nor a closed form")
+            at = self._formula_shapes(dataclasses.replace(shapes, context_tokens=context))
+            return sum(self.closed_form.flops("decode", at, self.conventions).values())
+
+        return counted if methods.get("decode") == "counted" else formula
+
+    def _totals(
+        self,
+        static: Static,
+        layers: list[KvLayers],
+        shapes: PhaseShapes,
+        steps: int,
+        methods: Mapping[str, Method],
+    ) -> Totals:
+        def of(phase: str) -> float | None:
+            """FLOPs of a phase; nothing for a phase the model does not have, unknown for one that failed."""
+            if phase in static.phases:
+                return static.phases[phase].flops
+            return None if phase in self.adapter.phases else 0
+
+        first_token = add_totals(of("vision"), of("prefill"))
+        decode: float | None = None
+        if "decode" in static.phases:
+            decode = sum_over_steps(self._step_flops(shapes, methods), shapes.prompt_tokens, steps)
+        return Totals(
+            vision_flops=static.phases["vision"].flops if "vision" in static.phases else None,
+            prefill_flops=of("prefill"),
+            prefill_including_vision_flops=first_token,
+            decode_steps=steps,
+            decode_flops=decode,
+            request_flops=add_totals(first_token, decode),
+            kv_prefill_bytes=kv_resident_bytes(layers, shapes.prompt_tokens, shapes.batch_size)
+            if layers
+            else None,
+        )
+
+    def _cross_checks(
+        self, static: Static, shapes: PhaseShapes, counts: Mapping[str, PhaseCount]
+    ) -> list[CrossCheck]:
+        if self.closed_form is None:
+            return []
+        checks = []
+        labels = self.adapter.components()
+        for phase in counts:
+            expected = self.closed_form.flops(phase, self._formula_shapes(shapes), self.conventions)
+            for label, value in expected.items():
+                if label in labels:
+                    seen = static.components.get(label, {}).get(phase, 0)
+                    checks.append(CrossCheck(phase, label, seen, value, seen == value))
+            whole = static.phases[phase].flops or 0
+            total = sum(expected.values())
+            checks.append(CrossCheck(phase, "total", whole, total, whole == total))
+        return checks
+
+    def _add_memory(
+        self, document: StaticDocument, counts: Mapping[str, PhaseCount], shapes: PhaseShapes
+    ) -> None:
+        static = document.static
+        weights = (
+            self._tree.weight_bytes() if self._tree is not None else static.params.total * self.dtype.itemsize
+        )
+        largest = max((count.largest_operator_bytes for count in counts.values()), default=0)
+        cache = kv_resident_bytes(document.kv_layers, shapes.context_tokens, shapes.batch_size)
+        static.resident_bytes = {
+            "weights": weights,
+            "kv_cache": cache,
+            "activations": largest,
+            "total": weights + cache + largest,
+        }
+        document.resident = resident_rows(
+            weights, document.kv_layers, largest / shapes.batch_size, context_limit=self.context_limit
+        )
+
+    def _add_notes(self, document: StaticDocument) -> None:
+        notes = list(self.notes)
+        if self.closed_form is None and self.use_closed_forms:
+            notes.append(f"no cross-check by closed form: {self._no_closed_form}")
+        missing = [phase for phase in self.adapter.phases if phase not in document.static.phases]
+        if missing:
+            notes.append(f"not known at all: {', '.join(missing)}")
+        for check in document.disagreements():
+            difference = check.counted_flops - check.closed_form_flops
+            notes.append(
+                f"{check.phase} {check.component}: counted {check.counted_flops:.0f} FLOPs, closed form"
+                f" {check.closed_form_flops:.0f} (difference {difference:+.0f}); the count is reported"
+            )
+        if document.static.coverage.unknown_ops:
+            notes.append(
+                "operators of unknown cost were met: " + ", ".join(document.static.coverage.unknown_ops)
+            )
+        document.notes = list(dict.fromkeys(notes))
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and first line, short enough for a note."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {line[:300]}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``bfloat16`` of ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.")

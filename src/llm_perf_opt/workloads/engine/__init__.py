@@ -1,0 +1,1 @@
+"""The one inference loop, its clocks and its results."""

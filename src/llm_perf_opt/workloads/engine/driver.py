@@ -1,0 +1,193 @@
+"""Run a workload: batches, warm-up, repeats; samples that cannot be read are named and left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
+from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.engine.results import (
+    BatchResult,
+    PassResult,
+    SampleResult,
+    WorkloadResult,
+)
+
+if TYPE_CHECKING:
+    from llm_perf_opt.core.progress import Progress
+
+LOGGER = logging.getLogger("llm_perf_opt")
+OnResult = Callable[[SampleResult], None]
+
+
+def run_workload(
+    workload: WorkloadConfig,
+    samples: Sequence[Sample],
+    *,
+    on_result: OnResult | None = None,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+    repeats: int | None = None,
+) -> WorkloadResult:
+    """Run every sample ``workload.repeats`` times; ``on_result`` gets each answer as soon as it is there.
+
+    Answers are those of the first repeat; the others are only timed.
+    """
+    progress = progress or LogProgress()
+    if not samples:
+        raise InputError(
+            "the data set gave no samples",
+            hint="check dataset.root, dataset.subset_filelist and dataset.sampling",
+        )
+    if engine is None:
+        with progress.task(f"building {workload.model.name}") as task:
+            engine = Engine(workload)
+            task.advance()
+    run = _Run(engine, workload, on_result)
+    groups = list(chunks(samples, workload.infer.batch_size))
+    with progress.task("warming up") as task:
+        run.warm_up(groups)
+        task.advance()
+    count = workload.repeats if repeats is None else repeats
+    with progress.task("measuring", total=count * len(groups)) as task:
+        for repeat in range(count):
+            for number, group in enumerate(groups):
+                run.measure(number, group, first=repeat == 0)
+                task.advance(note=group[0].id if group else None)
+            run.require_samples()
+    return run.result
+
+
+class _Run:
+    """One run under way."""
+
+    def __init__(self, engine: Engine, workload: WorkloadConfig, on_result: OnResult | None) -> None:
+        self._engine = engine
+        self._wanted = workload.max_new_tokens
+        self._on_result = on_result
+        self._batches: dict[int, BatchResult] = {}
+        self.result = WorkloadResult(engine.info(), [], [], workload.infer.batch_size)
+        if self.result.info.weights == "random":
+            self.result.notes.append("random weights: timings are real, the text is meaningless")
+
+    def warm_up(self, groups: list[list[Sample]]) -> None:
+        """Warm up on the first batch that can be read."""
+        for group in groups:
+            try:
+                self.result.warmup_s = self._engine.warm_up(group)
+            except InputError:
+                self._leave_out_unreadable(group)
+                if not group:
+                    continue
+                self.result.warmup_s = self._engine.warm_up(group)
+            return
+        self.require_samples()
+
+    def require_samples(self) -> None:
+        """Stop when every sample was left out."""
+        if self.result.samples:
+            return
+        raise InputError(
+            f"none of the {len(self.result.problems)} samples can be used: {self.result.problems[0]}",
+            hint="every sample must have a readable image or prompt; all problems are in the log",
+            problems=list(self.result.problems),
+        )
+
+    def _leave_out_unreadable(self, group: list[Sample]) -> None:
+        """Find the samples a batch failed on; only a failing batch pays for reading its samples one by one."""
+        group[:] = [sample for sample in group if self._can_read(sample)]
+
+    def _can_read(self, sample: Sample) -> bool:
+        try:
+            self._engine.prepare([sample])
+        except InputError as error:
+            message = f"{sample.id}: {error.message}"
+            LOGGER.warning("left out: %s", message)
+            self.result.problems.append(message)
+            return False
+        return True
+
+    def measure(self, number: int, group: list[Sample], *, first: bool) -> None:
+        """Run one batch once and keep what it gave."""
+        if not group:
+            return None
+        try:
+            batch, done = self._engine.run_sample(group)
+        except InputError:
+            if not first:
+                raise
+            before = len(group)
+            self._leave_out_unreadable(group)
+            if len(group) == before:
+                raise
+            return self.measure(number, group, first=True)
+        if first:
+            self._batches[number] = self._describe(group, batch, done)
+            self.result.batches.append(self._batches[number])
+            self._answer(group, batch, done)
+        self._batches[number].repeats.append(done.timings)
+        return None
+
+    def _describe(self, group: list[Sample], batch: Batch, done: PassResult) -> BatchResult:
+        context = batch.prompt_tokens + done.new_tokens // 2
+        shapes = self._engine.adapter.shapes(batch, context)
+        limit = self._engine.new_token_limit(batch)
+        if limit < self._wanted:
+            self._note(
+                f"{group[0].id}: answers end after {limit} of {self._wanted} tokens, where the model's context is full"
+            )
+        return BatchResult(
+            list(batch.sample_ids),
+            batch.prompt_tokens,
+            batch.image_tokens,
+            done.new_tokens,
+            dict(batch.facts),
+            shapes,
+        )
+
+    def _note(self, text: str) -> None:
+        if text not in self.result.notes:
+            self.result.notes.append(text)
+
+    def _answer(self, group: list[Sample], batch: Batch, done: PassResult) -> None:
+        for place, (sample, ids) in enumerate(zip(group, done.token_ids, strict=True)):
+            answer = SampleResult(
+                sample=sample,
+                token_ids=ids,
+                text=self._engine.adapter.text(ids),
+                prompt_tokens=_own(batch, "prompt_tokens", place, batch.prompt_tokens),
+                image_tokens=_own(batch, "image_tokens", place, batch.image_tokens),
+                batch_size=len(group),
+                timings=done.timings,
+                facts=_facts_of(batch, place),
+            )
+            self.result.samples.append(answer)
+            if self._on_result is not None:
+                self._on_result(answer)
+
+
+def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
+    """Yield batches of at most ``size``."""
+    for start in range(0, len(samples), size):
+        yield list(samples[start : start + size])
+
+
+def _own(batch: Batch, key: str, place: int, otherwise: int) -> int:
+    """Return a fact of one sequence when the adapter keeps one per sequence."""
+    listed = batch.facts.get(key)
+    return (
+        int(listed[place]) if isinstance(listed, list) and len(listed) == len(batch.sample_ids) else otherwise
+    )
+
+
+def _facts_of(batch: Batch, place: int) -> dict[str, object]:
+    """Take one sequence's share of the batch's facts."""
+    size = len(batch.sample_ids)
+    return {
+        key: value[place] if isinstance(value, list) and len(value) == size else value
+        for key, value in batch.facts.items()
+    }

@@ -1,0 +1,295 @@
+"""The one inference loop: vision, prefill and decode, each measured on its own, under named ranges.
+
+It yields what ``generate()`` yields greedily on the same inputs, token for token, and costs less host time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.workloads.base import (
+    Batch,
+    ModelAdapter,
+    Sample,
+    WorkloadConfig,
+)
+from llm_perf_opt.workloads.devices import resolve_dtype
+from llm_perf_opt.workloads.engine.clock import Clock, clock_for, intervals
+from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
+from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
+from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
+from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
+from llm_perf_opt.workloads.registry import load_adapter
+
+if TYPE_CHECKING:
+    import torch
+
+Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
+_COMPILED_WARMUP_ROUNDS = 2
+
+
+class Engine:
+    """A loaded model and the loop around it."""
+
+    def __init__(self, workload: WorkloadConfig, adapter: ModelAdapter | None = None) -> None:
+        """Build the model of ``workload`` on its device; the adapter is looked up unless given."""
+        import torch
+
+        self.workload = workload
+        self.adapter = adapter or load_adapter(workload.model, workload.infer)
+        self.device = workload.device
+        if workload.threads is not None:
+            torch.set_num_threads(workload.threads)
+        self.dtype: torch.dtype = resolve_dtype(workload.model.dtype, self.device)
+        started = time.perf_counter()
+        self.model = _explain_memory(lambda: self.adapter.build(self.device, self.dtype), self.device)
+        self.load_s = time.perf_counter() - started
+        if workload.model.compile:
+            self._compile()
+        self.clock: Clock = clock_for(self.device)
+        ignore = workload.infer.ignore_eos
+        self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
+        self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
+        self._ranges: Ranges = stage
+
+    def _compile(self) -> None:
+        compile_decode = getattr(self.adapter, "compile_decode", None)
+        if compile_decode is None:
+            raise ToolError(f"adapter {self.adapter.name} cannot be compiled", hint="use model.compile=false")
+        compile_decode(self.model)
+
+    def info(self) -> EngineInfo:
+        """Say what runs where."""
+        import torch
+
+        return EngineInfo(
+            model=self.workload.model.name,
+            weights=self.adapter.weights(),
+            architecture=str(getattr(self.adapter, "architecture", type(self.model).__name__)),
+            device=self.device,
+            dtype=str(self.dtype).removeprefix("torch."),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            load_s=self.load_s,
+            threads=torch.get_num_threads() if self.device == "cpu" else None,
+        )
+
+    def prepare(self, samples: Sequence[Sample]) -> Batch:
+        """Read and preprocess requests onto the device."""
+        return self.adapter.prepare(samples, self.device, self.dtype)
+
+    def new_token_limit(self, batch: Batch, wanted: int | None = None) -> int:
+        """Return how many tokens are generated: as configured, or what the model's context leaves."""
+        limit = wanted if wanted is not None else self.workload.max_new_tokens
+        context = getattr(self.adapter, "context_tokens", None)
+        return limit if context is None else max(1, min(limit, context - batch.prompt_tokens))
+
+    def warm_up(self, samples: Sequence[Sample], rounds: int | None = None) -> float:
+        """Run whole passes that nobody measures; ranges stay silent, so that captures do not start here."""
+        wanted = self.workload.infer.warmup_rounds if rounds is None else rounds
+        if self.workload.model.compile:
+            wanted = max(wanted, _COMPILED_WARMUP_ROUNDS)
+        started = time.perf_counter()
+        self._ranges = _no_range
+        try:
+            with stage("warmup"):
+                for _ in range(wanted):
+                    self.run_prepared(self.prepare(samples))
+        finally:
+            self._ranges = stage
+        return time.perf_counter() - started
+
+    def run_sample(self, samples: Sequence[Sample]) -> tuple[Batch, PassResult]:
+        """Preprocess and run one batch of requests once."""
+        self.clock.synchronize()
+        started = time.perf_counter()
+        with self._ranges("preprocess"):
+            batch = self.prepare(samples)
+            self.clock.synchronize()
+        seconds = time.perf_counter() - started
+        result = self.run_prepared(batch)
+        result.timings.preprocess_s = seconds
+        return batch, result
+
+    def run_prepared(
+        self, batch: Batch, *, max_new_tokens: int | None = None, components: bool = True
+    ) -> PassResult:
+        """Run one pass over a prepared batch: what a profiler wraps."""
+        import torch
+
+        limit = self.new_token_limit(batch, max_new_tokens)
+        timers = ComponentTimers(
+            self.model, self._component_paths() if components else {}, self.clock, self._ranges
+        )
+        with torch.no_grad(), self._module_ranges():
+            cache = self._make_cache(batch, limit)
+            features, vision_s = self._vision(batch, timers)
+            sequence = _Sequences(self, batch, limit)
+            prefill_s = self._prefill(batch, features, cache, sequence, timers)
+            decode_s, token_s = self._decode(batch, cache, sequence, limit)
+        timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
+        return PassResult(timings, sequence.token_ids(), sequence.count)
+
+    def _component_paths(self) -> Mapping[str, str]:
+        return self.adapter.components()
+
+    def _module_ranges(self) -> contextlib.AbstractContextManager[Any]:
+        wanted = self.workload.nvtx_modules and self._ranges is stage
+        return module_ranges(self.model) if wanted else contextlib.nullcontext()
+
+    def _make_cache(self, batch: Batch, limit: int) -> Any:
+        make = getattr(self.adapter, "make_cache", None)
+        return None if make is None else make(self.model, batch, limit)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str, marks: list[Any]) -> Iterator[None]:
+        """Run a phase between two moments when the device is idle; its kernels cannot leak into the next."""
+        self.clock.synchronize()
+        with self._ranges(name):
+            marks.append(self.clock.mark())
+            yield
+            marks.append(self.clock.mark())
+            self.clock.synchronize()
+
+    def _vision(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, float | None]:
+        if "vision" not in self.adapter.phases:
+            return None, None
+        marks: list[Any] = []
+        with timers.watch("vision"), self._phase("vision", marks):
+            features = self.adapter.vision(self.model, batch)
+        return features, self.clock.seconds(*marks)
+
+    def _prefill(
+        self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers
+    ) -> float:
+        marks: list[Any] = []
+        with timers.watch("prefill"), self._phase("prefill", marks):
+            sequence.choose(self.adapter.prefill(self.model, batch, features, cache))
+        return self.clock.seconds(*marks)
+
+    def _decode(
+        self, batch: Batch, cache: Any, sequence: _Sequences, limit: int
+    ) -> tuple[float | None, list[float]]:
+        if limit == 1 or sequence.stopped:
+            return None, []
+        clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
+        mode = getattr(adapter, "decode_mode", None)
+        clock.synchronize()
+        with ranges("decode"), mode(model) if mode else contextlib.nullcontext():
+            marks = [clock.mark()]
+            for step in range(limit - 1):
+                with ranges("decode_step"):
+                    sequence.choose(adapter.decode_step(model, batch, sequence.last, step, cache))
+                marks.append(clock.mark())
+                if sequence.stopped:
+                    break
+            clock.synchronize()
+        # A stop noticed late leaves steps behind that belong to no answer.
+        token_s = intervals(clock, marks[: sequence.settle()])
+        return (sum(token_s), token_s) if token_s else (None, [])
+
+
+class _Sequences:
+    """Tokens of a batch as they grow, on the device; chooses the next one and knows when all have ended."""
+
+    def __init__(self, engine: Engine, batch: Batch, limit: int) -> None:
+        import torch
+
+        prompt = batch.inputs.get("input_ids")
+        self._ngram = engine.workload.infer.no_repeat_ngram_size if prompt is not None else 0
+        self._stop = torch.tensor(engine._stop_ids, device=engine.device) if engine._stop_ids else None
+        self._pad = next(iter(engine._stop_ids), 0)
+        self._limit = limit
+        self._start = 0 if prompt is None else prompt.shape[1]
+        self._all = torch.zeros(
+            len(batch.sample_ids), self._start + limit, dtype=torch.long, device=engine.device
+        )
+        if prompt is not None:
+            self._all[:, : self._start] = prompt
+        self._finished: torch.Tensor | None = None
+        self._check = StopCheck(lag=1 if engine.device.startswith("cuda") else 0)
+        self.count = 0
+        self.stopped = False
+        self.last: torch.Tensor = self._all[:, :0]
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Take the most likely token of each sequence that may follow, greedily."""
+        import torch
+
+        end = self._start + self.count
+        if self._ngram:
+            logits = ban_repeated_ngrams(logits.float(), self._all[:, :end], self._ngram)
+        tokens = logits.argmax(-1)
+        if self._stop is not None:
+            if self._finished is not None:
+                tokens = torch.where(self._finished, self._pad, tokens)
+            ended = torch.isin(tokens, self._stop)
+            self._finished = ended if self._finished is None else self._finished | ended
+            self.stopped = self._check.push(self._finished)
+        self._all[:, end] = tokens
+        self.last = self._all[:, end : end + 1]
+        self.count += 1
+
+    def settle(self) -> int:
+        """Drop tokens made after the last sequence had ended; return how many are left."""
+        if self._stop is not None:
+            self.count = max(len(ids) for ids in self.token_ids())
+        return self.count
+
+    def token_ids(self) -> list[list[int]]:
+        """Return each sequence's tokens, up to and including its end."""
+        rows: list[list[int]] = self._all[:, self._start : self._start + self.count].tolist()
+        if self._stop is None:
+            return rows
+        stop = set(self._stop.tolist())
+        return [
+            row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))]
+            for row in rows
+        ]
+
+
+class StopCheck:
+    """Learn whether all sequences ended, ``lag`` steps late, so that the GPU is never waited for at once."""
+
+    def __init__(self, lag: int) -> None:
+        self._lag = lag
+        self._pending: deque[tuple[Any, Any]] = deque()
+
+    def push(self, finished: torch.Tensor) -> bool:
+        """Take this step's flags; return the answer of ``lag`` steps ago."""
+        import torch
+
+        flag = finished.all()
+        event = None
+        if flag.is_cuda:
+            flag = flag.to("cpu", non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._pending.append((flag, event))
+        if len(self._pending) <= self._lag:
+            return False
+        oldest, done = self._pending.popleft()
+        if done is not None:
+            done.synchronize()
+        return bool(oldest)
+
+
+def _no_range(name: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+def _explain_memory(build: Callable[[], torch.nn.Module], device: str) -> torch.nn.Module:
+    """Turn running out of memory into advice."""
+    import torch
+
+    try:
+        return build()
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ToolError(
+            f"the model does not fit into the memory of {device}",
+            hint="use a smaller model.arch, model.dtype=bfloat16, or another run.device",
+        ) from error

@@ -1,0 +1,184 @@
+"""What the engine measured, as plain values, and the ``timings.json`` document made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.model.summary import Workload
+from llm_perf_opt.workloads.base import PhaseShapes, Sample
+
+SCHEMA = 1
+
+
+@dataclass(slots=True)
+class PassTimings:
+    """One pass of one batch, in seconds. ``None``: the phase did not run."""
+
+    preprocess_s: float | None
+    vision_s: float | None
+    prefill_s: float | None
+    """Up to and including the choice of the first token."""
+    decode_s: float | None
+    """All tokens after the first."""
+    token_s: list[float] = field(default_factory=list)
+    """Each token after the first."""
+    components: dict[str, float] = field(default_factory=dict)
+    """``sam_s``, ``clip_s``, ``projector_s``: inside vision; ``language_model_prefill_s``, … : inside prefill."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(slots=True)
+class PassResult:
+    """One pass of one batch."""
+
+    timings: PassTimings
+    token_ids: list[list[int]]
+    """Generated tokens per sequence, up to and including end-of-sequence."""
+    new_tokens: int
+    """Tokens generated for the longest sequence; ``new_tokens - 1`` decode steps ran."""
+
+
+@dataclass(slots=True)
+class SampleResult:
+    """What one request gave (first repeat)."""
+
+    sample: Sample
+    token_ids: list[int]
+    text: str
+    """Special tokens included."""
+    prompt_tokens: int
+    """Of this request, without padding."""
+    image_tokens: int
+    batch_size: int
+    timings: PassTimings
+    """Of the batch it ran in."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "id": self.sample.id,
+            "path": None if self.sample.path is None else str(self.sample.path),
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "prompt_tokens": self.prompt_tokens,
+            "image_tokens": self.image_tokens,
+            "new_tokens": len(self.token_ids),
+            "batch_size": self.batch_size,
+            "timings": self.timings.to_dict(),
+            "facts": self.facts,
+        }
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """All repeats of one batch."""
+
+    ids: list[str]
+    prompt_tokens: int
+    image_tokens: int
+    new_tokens: int
+    facts: dict[str, Any]
+    shapes: PhaseShapes
+    repeats: list[PassTimings] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one entry of ``timings.json``; a batch is one measurement, whatever its size."""
+        shapes = {
+            **dataclasses.asdict(dataclasses.replace(self.shapes, vision={})),
+            "vision": dict(self.shapes.vision),
+        }
+        return {
+            "id": "+".join(self.ids),
+            "ids": list(self.ids),
+            "prompt_tokens": self.prompt_tokens,
+            "image_tokens": self.image_tokens,
+            "new_tokens": self.new_tokens,
+            "batch_size": len(self.ids),
+            "facts": dict(self.facts),
+            "shapes": shapes,
+            "repeats": [timings.to_dict() for timings in self.repeats],
+        }
+
+
+@dataclass(slots=True)
+class EngineInfo:
+    """What ran where."""
+
+    model: str
+    weights: Literal["real", "random"]
+    architecture: str
+    device: str
+    dtype: str
+    parameters: int
+    load_s: float
+    """Building the model and loading its weights."""
+    threads: int | None = None
+    """CPU threads of torch (``None`` on a GPU)."""
+
+
+@dataclass(slots=True)
+class WorkloadResult:
+    """Everything one run of the workload gave."""
+
+    info: EngineInfo
+    samples: list[SampleResult]
+    batches: list[BatchResult]
+    batch_size: int
+    """As configured; the last batch may be smaller."""
+    problems: list[str] = field(default_factory=list)
+    """Samples that were left out, and why."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader must know: random weights, answers cut short."""
+    warmup_s: float = 0.0
+
+    def workload(self) -> Workload:
+        """Return the summary's description of what was run."""
+        return Workload(
+            model=self.info.model,
+            weights=self.info.weights,
+            architecture=self.info.architecture,
+            device=self.info.device,
+            dtype=self.info.dtype,
+            batch_size=self.batch_size,
+            samples=len(self.samples),
+            prompt_tokens=_mean([sample.prompt_tokens for sample in self.samples]),
+            image_tokens=_mean([sample.image_tokens for sample in self.samples]),
+            new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ``timings.json`` document."""
+        return workload_timings_document(self)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
+    """Return ``timings.json``: schema, what ran, and every repeat of every batch. Missing phases are null."""
+    return {
+        "schema": SCHEMA,
+        "source": "engine",
+        "workload": dataclasses.asdict(result.workload()),
+        "engine": {**dataclasses.asdict(result.info), "warmup_s": result.warmup_s},
+        "problems": list(result.problems),
+        "notes": list(result.notes),
+        "samples": [batch.to_dict() for batch in result.batches],
+    }
+
+
+def write_timings(path: Path, result: WorkloadResult) -> Path:
+    """Write ``timings.json``."""
+    document: Mapping[str, Any] = workload_timings_document(result)
+    return atomic_write_json(path, document)

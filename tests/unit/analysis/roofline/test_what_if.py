@@ -1,0 +1,249 @@
+"""What-if rows: equal to counting again, equal to the prediction at the run's own point, and honest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_perf_opt.analysis.roofline.demand import (
+    Point,
+    demand,
+    memory_curve,
+    own_point,
+)
+from llm_perf_opt.analysis.roofline.predictions import predict_phases
+from llm_perf_opt.analysis.roofline.what_if import price, what_if
+from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.model.summary import (
+    AttentionPart,
+    Coverage,
+    ExpertPart,
+    KvPart,
+    Params,
+    Peak,
+    Scaling,
+    Static,
+    StaticPhase,
+)
+
+SLIDING = {
+    "model_type": "mistral",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 48,
+    "max_position_embeddings": 1024,
+}
+
+
+@pytest.fixture(scope="module")
+def count() -> Callable[..., Static]:
+    """Count a small model on the meta device at given shapes."""
+    import torch
+
+    from llm_perf_opt.analysis.static.conventions import Conventions
+    from llm_perf_opt.config.schema import ModelConfig
+    from llm_perf_opt.workloads.counting.static_run import StaticCounter
+    from llm_perf_opt.workloads.registry import load_adapter
+    from tests.unit.small_workloads import infer_config, model_config
+
+    def counted(kind: str, batch: int, prompt: int, context: int, **conventions: Any) -> Static:
+        model = (
+            ModelConfig(adapter="hf_causal_lm", arch=dict(SLIDING))
+            if kind == "sliding"
+            else model_config(kind)
+        )
+        infer = infer_config(kind if kind != "sliding" else "llama", batch_size=batch)
+        adapter = load_adapter(model, infer)
+        counter = StaticCounter(
+            adapter, torch.bfloat16, conventions=Conventions(**conventions), use_closed_forms=False
+        )
+        shapes = replace(adapter.default_shapes(), prompt_tokens=prompt, context_tokens=context)
+        return counter.document(shapes, decode_steps=4).static
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("kind", "conventions"),
+    [
+        ("v1", {}),
+        ("llama", {}),
+        ("llama", {"causal": "halved"}),
+        ("llama", {"head_positions": "all"}),
+        ("qwen_moe", {}),
+        ("sliding", {}),
+        ("sliding", {"causal": "halved"}),
+    ],
+)
+def test_scaled_equals_counted_again(
+    count: Callable[..., Static], kind: str, conventions: dict[str, str]
+) -> None:
+    small, large = count(kind, 1, 60, 70, **conventions), count(kind, 3, 200, 230, **conventions)
+    needed = demand(small, Point("bfloat16", 3, 230, 200))
+    assert needed.first_token is not None and needed.step is not None
+    names = [name for name in ("vision", "prefill") if name in large.phases]
+    for name, (flops, moved) in zip(names, needed.first_token, strict=True):
+        phase = large.phases[name]
+        assert flops == pytest.approx(phase.flops, rel=1e-9), name
+        assert moved == pytest.approx((phase.weight_bytes or 0) + (phase.kv_bytes or 0), rel=1e-9), name
+    step = large.phases["decode"]
+    assert needed.step[0] == pytest.approx(step.flops, rel=1e-9)
+    assert needed.step[1] == pytest.approx((step.weight_bytes or 0) + (step.kv_bytes or 0), rel=1e-9)
+
+
+def decoder(batch: int = 1) -> Static:
+    """A made-up MoE decoder with round numbers, at 1,000 positions."""
+    return Static(
+        params=Params(5_000_000_000, 1_000_000_000, {}),
+        kv_bytes_per_token=100_000.0,
+        phases={
+            "prefill": StaticPhase(2.1e12, 1e10, None, 1e8, None, 1000),
+            "decode": StaticPhase(2.1e9 * batch, 2e9, None, 1.001e8 * batch, None, 1),
+        },
+        modules=[],
+        coverage=Coverage(1.0, []),
+        conventions={},
+        scaling=Scaling(
+            batch_size=batch,
+            prompt_tokens=1000,
+            context_tokens=1000,
+            element_bytes=2.0,
+            attention=[AttentionPart("prefill", 1e11), AttentionPart("decode", 1e8)],
+            head_flops={"prefill": 1e8, "decode": 1e8},
+            experts=[ExpertPart(8e9, 8, 1)],
+            kv=[KvPart(10, 10_000.0)],
+        ),
+    )
+
+
+def test_own_point_equals_the_prediction_on_every_device() -> None:
+    static = decoder()
+    catalogue = load_catalogue()
+    rows = {row.device: row for row in what_if(static, catalogue, dtype="bf16", focus=())}
+    assert len(rows) == len(catalogue.devices)
+    for device in catalogue.devices:
+        told = predict_phases(static, device.to_hardware(), "bfloat16")
+        row = rows[device.name]
+        if "bfloat16" in device.peaks:
+            assert row.ttft_floor_s == pytest.approx(told["ttft"].floor_s)
+            assert row.tpot_floor_s == pytest.approx(told["tpot"].floor_s)
+            assert row.tokens_per_s == pytest.approx(1 / told["tpot"].floor_s)
+        else:
+            assert told == {} and row.tpot_floor_s is None and "no bfloat16 peak" in (row.note or "")
+
+
+def test_fits_counts_weights_and_cache() -> None:
+    point = Point("bfloat16", 4, 999, 999)
+    needed = demand(decoder(), point)
+    assert needed.resident_bytes == 1e10 + 4 * 1000 * 100_000
+    limits = {"name": "X", "peaks": {"bfloat16": Peak(1e14, "s")}, "bandwidth_bytes_per_s": 1e12}
+    exact, short, unknown = (
+        price(decoder(), [SimpleNamespace(**limits, memory_bytes=size)], [point])[0]
+        for size in (needed.resident_bytes, needed.resident_bytes - 1, None)
+    )
+    assert (exact.fits, short.fits, unknown.fits) == (True, False, None)
+
+
+def test_an_uncounted_pass_makes_no_first_token_floor() -> None:
+    static = decoder()
+    static.phases["vision"] = StaticPhase(1e12, None, None, 0.0, None)
+    (row,) = price(static, [load_catalogue().named("NVIDIA L4")], [Point("bfloat16", 1, 1000, 1000)])
+    assert row.ttft_floor_s is None and row.tpot_floor_s is not None
+    assert "was not counted" in (row.note or "")
+
+
+def step_bytes(dtype: str, batch: int = 1) -> float:
+    step = demand(decoder(), Point(dtype, batch, 1000, 1000)).step
+    assert step is not None
+    return step[1]
+
+
+def test_half_the_bytes_halve_a_memory_bound_step() -> None:
+    assert step_bytes("float8") == pytest.approx(step_bytes("bfloat16") / 2)
+    # Weights shrink to a quarter; keys and values stay in 16 bits.
+    assert step_bytes("float4") == pytest.approx(2e9 / 4 + 1.001e8)
+
+
+def test_experts_are_read_as_far_as_the_batch_chooses_them() -> None:
+    distinct = 8 * (1 - (1 - 1 / 8) ** 8)
+    grown = step_bytes("bfloat16", 8) - 8 * 1.001e8 - (step_bytes("bfloat16") - 1.001e8)
+    assert grown == pytest.approx(8e9 * (distinct - 1) / 8)
+
+
+@given(st.integers(1, 512), st.integers(1, 512), st.integers(1, 100_000))
+def test_throughput_never_falls_with_the_batch_at_one_context(a: int, b: int, context: int) -> None:
+    low, high = sorted((a, b))
+    device = load_catalogue().named("NVIDIA A100 SXM4 80GB")
+    few, many = price(decoder(), [device], [Point("bfloat16", n, context, context) for n in (low, high)])
+    assert (many.tokens_per_s or 0) >= (few.tokens_per_s or 0) * (1 - 1e-9)
+    assert (many.tpot_floor_s or 0) >= (few.tpot_floor_s or 0) * (1 - 1e-9)
+
+
+def test_variations_only_where_a_peak_is_known() -> None:
+    rows = what_if(
+        decoder(), load_catalogue(), dtype="bfloat16", focus=["NVIDIA A100 SXM4 80GB", "NVIDIA B200"]
+    )
+    varied = rows[len(load_catalogue().devices) :]
+    assert {row.dtype for row in varied if row.device == "NVIDIA A100 SXM4 80GB"} == {"bfloat16"}
+    assert {row.dtype for row in varied if row.device == "NVIDIA B200"} == {"bfloat16", "float8", "float4"}
+    assert {row.batch_size for row in varied} == {1, 8, 32} and {row.context_tokens for row in varied} == {
+        1000,
+        4000,
+    }
+
+
+def test_static_model_without_scaling_prices_its_own_point_only() -> None:
+    static = decoder()
+    static.scaling = None
+    static.resident_bytes = {"weights": 1e10}
+    base = own_point(static, "bfloat16")
+    assert base == Point("bfloat16", 1, 1000, 1000)
+    rows = what_if(static, load_catalogue(), dtype="bfloat16")
+    assert len(rows) == len(load_catalogue().devices)
+    h100 = next(row for row in rows if row.device == "NVIDIA H100 SXM5 80GB")
+    told = predict_phases(static, load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware(), "bfloat16")
+    assert h100.tpot_floor_s == pytest.approx(told["tpot"].floor_s)
+
+
+def test_no_decode_or_no_type_gives_no_rows() -> None:
+    static = decoder()
+    assert what_if(static, load_catalogue(), dtype=None) == []
+    del static.phases["decode"]
+    assert what_if(static, load_catalogue(), dtype="bfloat16") == []
+
+
+def test_memory_curve_is_weights_plus_cache() -> None:
+    assert memory_curve(decoder(), 2, [0, 1000]) == [(0.0, 1e10), (1000.0, 1e10 + 2e8)]
+    windowed = decoder()
+    assert windowed.scaling is not None
+    windowed.scaling.kv = [KvPart(10, 10_000.0, window=100)]
+    assert memory_curve(windowed, 1, [5000]) == [(5000.0, 1e10 + 1e7)]
+
+
+def test_several_shapes_keep_their_mean_point(count: Callable[..., Static]) -> None:
+    from llm_perf_opt.analysis.static.mean import _mean_static
+
+    short, long = count("llama", 1, 40, 50), count("llama", 1, 80, 90)
+    mean = _mean_static([(short, 1), (long, 3)])
+    assert own_point(mean, "bfloat16") == Point("bfloat16", 1, 80, 70)
+    own = own_point(mean, "bfloat16")
+    assert own is not None
+    needed = demand(mean, own)
+    assert needed.step is not None and needed.step[0] == pytest.approx(mean.phases["decode"].flops)
+    rows = what_if(mean, load_catalogue(), dtype="bfloat16")
+    assert len(rows) > len(load_catalogue().devices), "variations need the scaling facts"
+
+
+def test_context_of_a_windowed_model_is_the_context(count: Callable[..., Static]) -> None:
+    own = own_point(count("sliding", 1, 60, 70), "bfloat16")
+    assert own is not None and own.context_tokens == 70

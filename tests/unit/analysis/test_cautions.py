@@ -1,0 +1,44 @@
+"""Cautions appear when work, time and limits do not belong together, and only then."""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.cautions import cautions
+from llm_perf_opt.model.summary import (
+    Hardware,
+    Prediction,
+    Scaling,
+    Utilisation,
+    Workload,
+)
+from tests.unit.summaries import static, summary, timings
+
+
+def test_nothing_to_say_of_nothing() -> None:
+    assert cautions(summary()) == []
+
+
+def test_a_model_that_does_not_fit() -> None:
+    model = static()
+    model.resident_bytes = {"weights": 40 * 2.0**30, "kv_cache": 2.0**30, "total": 41 * 2.0**30}
+    card = Hardware("Card", "gpu", {}, None, "catalogue", memory_bytes=32 * 2.0**30)
+    data = summary(static=model, hardware=card, predictions={"tpot": Prediction(0.1, "memory", None)})
+    assert cautions(data) == [
+        "The model needs 41.0 GiB of memory, and Card has 32.0 GiB: its floors are those of a device with enough memory."
+    ]
+    card.memory_bytes = 48 * 2.0**30
+    assert cautions(data) == []
+
+
+def test_work_and_times_of_different_prompts() -> None:
+    model = static()
+    model.scaling = Scaling(1.0, 1212.0, 1467.0, 2.0)
+    data = summary(static=model, timings=timings(prefill=0.1), workload=Workload(prompt_tokens=913.0))
+    (said,) = cautions(data)
+    assert "a prompt of 1,212 tokens, the times are of prompts of 913" in said
+    data.workload.prompt_tokens = 1210.0
+    assert cautions(data) == []
+
+
+def test_a_beaten_ceiling() -> None:
+    (said,) = cautions(summary(utilisation={"prefill": Utilisation(mfu_ratio=1.2)}))
+    assert said.startswith("Utilisation above 100 % in prefill")

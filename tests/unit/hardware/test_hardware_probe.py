@@ -1,0 +1,258 @@
+"""Detection and the probe: real files, real child processes, and what happens when one dies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.hardware import detect, probe, resolve
+from llm_perf_opt.hardware.detect import (
+    DetectedCpu,
+    DetectedGpu,
+    detect_cpu,
+    parse_nvidia_smi,
+)
+from llm_perf_opt.hardware.probe_worker import best_time, stream_bytes
+
+CPU = DetectedCpu("Some CPU", 4, 8 * 2.0**30)
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep measurements whatever else runs here while the tests do."""
+    monkeypatch.setattr(probe, "machine_is_busy", lambda cores: False)
+
+
+def fake_python(path: Path, body: str) -> str:
+    """Write a program that stands in for the measuring process."""
+    path.write_text(f"#!{sys.executable}\nimport os, signal, sys, json\n{body}", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_nvidia_smi_output() -> None:
+    text = "NVIDIA GeForce RTX 5090, 32607\nNVIDIA H100 80GB HBM3, 81559\nOrin (nvgpu), [N/A]\n\n"
+    assert parse_nvidia_smi(text) == [
+        DetectedGpu("NVIDIA GeForce RTX 5090", 32607 * 2.0**20, "nvidia-smi"),
+        DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi"),
+        DetectedGpu("Orin (nvgpu)", None, "nvidia-smi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "processor\t: 0\nmodel name\t: AMD EPYC 7763  64-Core Processor\n",
+            "AMD EPYC 7763 64-Core Processor",
+        ),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "Arm Neoverse V2"),
+        ("CPU part\t: 0xfff\n", "Arm part 0xfff"),
+    ],
+)
+def test_cpu_names(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
+    (tmp_path / "meminfo").write_text("MemTotal:       16384 kB\n", encoding="utf-8")
+    cpu = detect_cpu(tmp_path / "cpuinfo", tmp_path / "meminfo")
+    assert (cpu.name, cpu.memory_bytes) == (expected, 16384 * 1024)
+
+
+def test_cpu_without_proc(tmp_path: Path) -> None:
+    cpu = detect_cpu(tmp_path / "no", tmp_path / "no")
+    assert cpu.name and cpu.cores >= 1 and cpu.memory_bytes is None
+
+
+def test_driver_files_name_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for bus, model in (("0000:01:00.0", "NVIDIA A10"), ("0000:02:00.0", "NVIDIA L4")):
+        (tmp_path / "gpus" / bus).mkdir(parents=True)
+        text = f"Model: \t\t {model}\nIRQ:   \t\t 44\n"
+        (tmp_path / "gpus" / bus / "information").write_text(text, encoding="utf-8")
+    assert [gpu.name for gpu in detect.detect_gpus(tmp_path / "gpus")] == ["NVIDIA A10", "NVIDIA L4"]
+
+
+def test_driver_tool_is_asked_through_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_python(tmp_path / "nvidia-smi", "print('NVIDIA L40S, 46068')")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [gpu.name for gpu in detect.detect_gpus(tmp_path)] == ["NVIDIA L40S"]
+    fake_python(tmp_path / "nvidia-smi", "sys.exit('NVIDIA-SMI has failed')")
+    assert detect.detect_gpus(tmp_path / "none") == []
+
+
+@pytest.mark.slow
+def test_real_probe_of_this_machine(tmp_path: Path) -> None:
+    first = probe.probe("cpu", threads=1, dtypes=("bandwidth", "float32"), cache_dir=tmp_path)
+    assert not first.cached and first.notes == []
+    assert 1e8 < first.flops_per_s["float32"] < 1e15
+    assert 1e8 < (first.bandwidth_bytes_per_s or 0) < 1e14
+    assert "matrix product" in first.peaks()["float32"].source and first.threads == 1
+    second = probe.probe("cpu", threads=1, dtypes=("bandwidth", "float32"), cache_dir=tmp_path)
+    assert second.cached and second.flops_per_s == first.flops_per_s
+
+
+def test_illegal_instruction_is_survived_with_a_smaller_instruction_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
+print(json.dumps({"kind": "start", "threads": 2, "torch": "x"}), flush=True)
+for item in sys.argv[5:]:
+    if item == "bandwidth":
+        print(json.dumps({"kind": "bandwidth", "bytes_per_s": 1e10, "how": "copy"}), flush=True)
+        continue
+    if item == "bfloat16" and isa != "AVX512_CORE":
+        os.kill(os.getpid(), signal.SIGILL)
+    rate = 1e11 if item == "float32" else 2e11
+    print(json.dumps({"kind": "gemm", "dtype": item, "flops_per_s": rate, "side": 1024}), flush=True)
+"""
+    monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
+    result = probe.probe("cpu", cache_dir=tmp_path / "cache")
+    assert result.flops_per_s == {"float32": 1e11, "bfloat16": 2e11} and result.bandwidth_bytes_per_s == 1e10
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE" in result.conditions["bfloat16"]
+    assert "ONEDNN" not in result.conditions["float32"]
+
+
+def test_a_type_that_always_dies_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+print(json.dumps({"kind": "start", "threads": 2, "torch": "x"}), flush=True)
+if "float32" in sys.argv:
+    print(json.dumps({"kind": "gemm", "dtype": "float32", "flops_per_s": 1e11, "side": 512}), flush=True)
+os.kill(os.getpid(), signal.SIGILL)
+"""
+    monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
+    result = probe.probe("cpu", dtypes=("float32", "bfloat16"), cache_dir=tmp_path / "cache")
+    assert result.flops_per_s == {"float32": 1e11}
+    assert result.notes == ["bfloat16: could not be measured on this machine"]
+    hardware = probe.cpu_hardware(result, CPU)
+    assert hardware.source == "probe" and "bfloat16" in (hardware.reason or "")
+
+
+def test_a_failing_worker_gives_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        probe.sys, "executable", fake_python(tmp_path / "python", "sys.exit('no torch here')")
+    )
+    result = probe.probe("cpu", cache_dir=tmp_path / "cache")
+    assert result.flops_per_s == {} and any("no torch here" in note for note in result.notes)
+    assert list((tmp_path / "cache").glob("*")) == [], "a failure is not remembered"
+    hardware = probe.cpu_hardware(result, CPU)
+    assert (hardware.source, hardware.kind, hardware.memory_bytes) == ("none", "cpu", CPU.memory_bytes)
+
+
+def test_cache_key_changes_with_what_matters() -> None:
+    base = probe.cache_key("cpu", "A", CPU, None, ("float32",))
+    assert base == probe.cache_key("cpu", "A", CPU, None, ("float32",))
+    others = [
+        probe.cache_key("cuda:0", "A", CPU, None, ("float32",)),
+        probe.cache_key("cpu", "B", CPU, None, ("float32",)),
+        probe.cache_key("cpu", "A", DetectedCpu("Some CPU", 8, None), None, ("float32",)),
+        probe.cache_key("cpu", "A", CPU, 2, ("float32",)),
+        probe.cache_key("cpu", "A", CPU, None, ("float32", "bfloat16")),
+    ]
+    assert len({base, *others}) == 6
+
+
+def test_a_measurement_on_a_busy_machine_is_used_but_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "machine_is_busy", lambda cores: True)
+    result = probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
+    assert result.flops_per_s["float32"] > 0
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_beaten_ceiling_is_forgotten(tmp_path: Path) -> None:
+    probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    probe.forget_measurements(tmp_path)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_damaged_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"kind": "gemm", "dtype": "float32", "flops_per_s": 1e11, "side": 512}
+    start = {"kind": "start", "threads": 2, "torch": "x"}
+    body = f"print({json.dumps(json.dumps(start))}); print({json.dumps(json.dumps(row))})"
+    monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
+    cache = tmp_path / "cache"
+    probe.probe("cpu", dtypes=("float32",), cache_dir=cache)
+    (file,) = cache.glob("*.json")
+    assert probe.probe("cpu", dtypes=("float32",), cache_dir=cache).cached
+    file.write_text("{ half", encoding="utf-8")
+    assert not probe.probe("cpu", dtypes=("float32",), cache_dir=cache).cached
+    assert probe.probe("cpu", dtypes=("float32",), cache_dir=cache).cached
+
+
+def test_unwritable_cache_costs_only_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"kind": "gemm", "dtype": "float32", "flops_per_s": 1e11, "side": 512}
+    body = f"print({json.dumps(json.dumps(row))})"
+    monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    result = probe.probe("cpu", dtypes=("float32",), cache_dir=tmp_path / "file" / "cache")
+    assert result.flops_per_s == {"float32": 1e11} and "could not be kept" in result.notes[-1]
+
+
+def test_best_time_is_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 0.0, 5.0, 5.0, 6.0, 6.0, 9.0, 9.0, 9.0])
+    monkeypatch.setattr("llm_perf_opt.hardware.probe_worker.time.perf_counter", lambda: next(ticks))
+    assert best_time(lambda: None, lambda: None, budget_s=0.0) == 1.0
+
+
+def test_stream_is_larger_than_the_caches(tmp_path: Path) -> None:
+    (tmp_path / "index3").mkdir()
+    (tmp_path / "index3" / "size").write_text("131072K\n", encoding="ascii")
+    assert stream_bytes("cpu", tmp_path) == 4 * (128 << 20)
+    assert stream_bytes("cpu", tmp_path / "none") == 256 << 20
+
+
+def test_probe_switched_off_leaves_a_cpu_without_limits() -> None:
+    hardware = resolve.resolve_hardware("cpu", allow_probe=False)
+    assert (
+        hardware.kind == "cpu"
+        and hardware.peak_flops_per_s == {}
+        and "hardware.probe" in (hardware.reason or "")
+    )
+
+
+def test_chosen_device_wins_over_the_machine() -> None:
+    hardware = resolve.resolve_hardware("cpu", chosen="RTX 5090", allow_probe=False)
+    assert hardware.name == "NVIDIA GeForce RTX 5090" and hardware.source == "catalogue"
+    assert hardware.peak_flops_per_s["bfloat16"].dense == 209.5e12
+
+
+def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        resolve, "detect_gpu", lambda index: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
+    )
+    row = {"kind": "gemm", "dtype": "bfloat16", "flops_per_s": 9e13, "side": 8192}
+    stream = {"kind": "bandwidth", "bytes_per_s": 2.6e11, "how": "copy"}
+    body = f"print({json.dumps(json.dumps(row))}); print({json.dumps(json.dumps(stream))})"
+    monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
+    hardware = resolve.resolve_hardware("cuda:0", cache_dir=tmp_path / "cache")
+    assert hardware.peak_flops_per_s["bfloat16"].dense == 121e12 and hardware.bandwidth_bytes_per_s == 3e11
+    assert hardware.measured_peak_flops_per_s["bfloat16"].dense == 9e13
+    assert hardware.measured_bandwidth_bytes_per_s == 2.6e11
+    assert hardware.memory_bytes == 23034 * 2.0**20
+
+
+def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "detect_gpu", lambda index: None)
+    assert "no GPU was found" in (resolve.resolve_hardware("cuda:0").reason or "")
+    monkeypatch.setattr(resolve, "detect_gpu", lambda index: DetectedGpu("Mystery 9000", None, "nvidia-smi"))
+    hardware = resolve.resolve_hardware("cuda:0", allow_probe=False)
+    assert (
+        hardware.kind == "gpu"
+        and hardware.peak_flops_per_s == {}
+        and "Mystery 9000" in (hardware.reason or "")
+    )
+
+
+def test_captures_are_looked_up_by_name_alone() -> None:
+    assert resolve.hardware_by_name("NVIDIA H100 80GB HBM3").bandwidth_bytes_per_s == 3.35e12
+    assert "do not name the device" in (resolve.hardware_by_name(None).reason or "")
+    assert resolve.hardware_by_name("x", chosen="NVIDIA L4").name == "NVIDIA L4"

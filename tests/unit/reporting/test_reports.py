@@ -1,0 +1,338 @@
+"""The Markdown reports, the console and report.html, from summaries made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.model.codec import to_plain
+from llm_perf_opt.model.summary import (
+    Finding,
+    StageInfo,
+    Summary,
+    Timings,
+)
+from llm_perf_opt.reporting import plain_words
+from llm_perf_opt.reporting.console import console_summary
+from llm_perf_opt.reporting.content.tables import (
+    Column,
+    Row,
+    Table,
+    code,
+    num,
+    text,
+)
+from llm_perf_opt.reporting.html.page import inline, report_html, safe_json
+from llm_perf_opt.reporting.markdown.kernels import MOST_ROWS, kernels_markdown
+from llm_perf_opt.reporting.markdown.operators import operators_markdown
+from llm_perf_opt.reporting.markdown.report import report_markdown
+from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
+from llm_perf_opt.reporting.markdown.writer import prose
+from llm_perf_opt.reporting.render import render_all
+from tests.unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary, kernel
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+PAGES = {
+    "report.md": report_markdown,
+    "stakeholder_summary.md": stakeholder_markdown,
+    "kernels.md": kernels_markdown,
+    "operators.md": operators_markdown,
+    "console.txt": lambda summary: console_summary(summary, Path("/runs/x/report.html")) + "\n",
+}
+MARKDOWN = {name: render for name, render in PAGES.items() if name.endswith(".md")}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_golden_pages(name: str) -> None:
+    """LLM_PERF_OPT_UPDATE_GOLDEN=1 writes the pages anew; look at the difference before you commit it."""
+    path, shown = GOLDEN / name, PAGES[name](full_summary())
+    if os.environ.get("LLM_PERF_OPT_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+class Elements(HTMLParser):
+    """Collect tags, attributes and text of markup."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def rendered(markdown: str) -> Elements:
+    return Elements(MarkdownIt("gfm-like", {"linkify": False}).render(markdown))
+
+
+@pytest.mark.parametrize("name", MARKDOWN)
+def test_hostile_text_stays_text_in_markdown(name: str) -> None:
+    elements = rendered(MARKDOWN[name](hostile_summary()))
+    allowed = {"h1", "h2", "p", "table", "thead", "tbody", "tr", "th", "td", "code", "strong", "em"}
+    allowed |= {"ul", "ol", "li", "blockquote", "a"}
+    assert set(elements.tags) <= allowed
+    targets = {value for key, value in elements.attributes if key == "href"}
+    assert targets <= {"kernels.md", "torch_profiler/operators.md"}
+    assert "window.hacked=1" in elements.text
+    assert elements.tags.count("h1") == 1
+
+
+@pytest.mark.parametrize("name", ["report.md", "kernels.md", "operators.md"])
+def test_hostile_names_do_not_split_table_rows(name: str) -> None:
+    for line in MARKDOWN[name](hostile_summary()).splitlines():
+        assert "\x00" not in line and "\u202e" not in line
+    for block in re.findall(r"(?:^\|.*\n)+", MARKDOWN[name](hostile_summary()), flags=re.MULTILINE):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+
+
+def test_html_holds_hostile_text_as_text_only() -> None:
+    page = report_html(hostile_summary())
+    elements = Elements(page)
+    assert elements.tags.count("script") == 2  # the data and our own script
+    assert "img" not in elements.tags
+    assert not [key for key, _ in elements.attributes if key.startswith("on")]
+    assert "\x00" not in page and "\u202e" not in page
+    assert not [
+        v for k, v in elements.attributes if k in ("href", "src") and v and not v.startswith(("#", "data:,"))
+    ]
+
+
+def test_html_requests_nothing_and_refuses_other_scripts() -> None:
+    page = report_html(full_summary())
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    rules = policy.group(1).replace("&#39;", "'")
+    assert rules.startswith("default-src 'none'")
+    assert re.search(r"script-src 'sha256-[A-Za-z0-9+/=]{44}'", rules)
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "url(" not in page and "@import" not in page and ".innerHTML" not in page
+
+
+def test_safe_json_cannot_end_its_element() -> None:
+    value = {"a": "</script><!--<script>&\u2028\ud800"}
+    shown = safe_json(value)
+    assert not set("<>&\u2028") & set(shown)
+    assert json.loads(shown)["a"].startswith("</script><!--<script>&")
+
+
+def test_html_holds_every_section_in_order() -> None:
+    page = report_html(full_summary())
+    order = re.findall(r'<section id="([^"]+)"', page)
+    assert order == [
+        "summary", "time", "budget", "hardware", "model", "modules", "timeline", "kernels", "operators", "what-if",
+        "environment", "stages", "methods",
+    ]  # fmt: skip
+    summary_part = page[page.index('<section id="summary"') : page.index('<section id="time"')]
+    for needed in (
+        "Test-OCR",
+        "99.1 %",
+        "97.0 %",
+        "300 ms",
+        "launching and host work",
+        "at most 455 ms, 45.5 %",
+    ):
+        assert needed in summary_part
+    assert "ncu is not installed (fix: install Nsight Compute)" in page
+
+
+def test_html_says_what_would_produce_missing_sections() -> None:
+    page = report_html(bare_summary())
+    assert re.findall(r'<section id="([^"]+)"', page) == ["summary", "environment", "absent"]
+    for needed in ("--timings FILE", "pipeline.nsys.enable=true", "--static FILE", "--trace FILE"):
+        assert needed in page
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("make", [bare_summary, full_summary, hostile_summary])
+def test_every_page_renders_any_summary_and_missing_is_never_a_word(name: str, make: object) -> None:
+    shown = PAGES[name](make())  # type: ignore[operator]
+    assert shown.endswith("\n")
+    assert not re.search(r"\b(None|nan|inf)\b", shown)
+
+
+def test_html_of_five_hundred_kernels_is_small_and_says_what_it_leaves_out() -> None:
+    summary = full_summary()
+    long = "void very_long_kernel_name<" + "at::native::Functor<float>, " * 30 + ">"
+    summary.kernels = [kernel(place, name=f"{long}_{place}", counted=False) for place in range(700)]
+    page = report_html(summary)
+    assert len(page.encode()) < 3_000_000
+    assert page.count('data-key="kernel-') == 500
+    assert "200 more in <code>summary.json</code>" in page
+
+
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_kernels_page_for_any_number(count: int) -> None:
+    summary = full_summary(count)
+    page = kernels_markdown(summary)
+    assert f"{count} kernel{'s' if count > 1 else ''}," in page
+    assert len(re.findall(r"^\d+\. `", page, flags=re.MULTILINE)) == min(count, MOST_ROWS)
+    assert (f"{count - MOST_ROWS} more in summary.json" in page) == (count > MOST_ROWS)
+
+
+def test_report_tables_stay_readable() -> None:
+    summary = full_summary(300)
+    for block in re.findall(r"(?:^\|.*\n)+", report_markdown(summary), flags=re.MULTILINE):
+        assert len(block.splitlines()) <= 30
+
+
+# --- the page for people who decide ---------------------------------------------------------------------------
+
+
+def test_stakeholder_page_is_one_page_in_plain_words() -> None:
+    page = stakeholder_markdown(full_summary())
+    assert len(page.splitlines()) <= 60
+    assert page.count("Worth at most") == 3
+    for name in ("Test-OCR", "NVIDIA Test GPU"):
+        page = page.replace(name, "")
+    assert not re.findall(r"\b[A-Z]{2,}\b", page)
+    assert not re.search(r"\b(decode|prefill|kernel|token|host|launch|cache|MFU)s?\b", page)
+    assert "455 ms, 45.5 % of the time per request" in page
+    assert "varied from one repetition" in page
+
+
+def test_every_finding_has_plain_words(repository: Path) -> None:
+    rules = (repository / "src" / "llm_perf_opt" / "analysis" / "findings").glob("*.py")
+    ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
+    assert ids
+    assert ids == set(plain_words.FINDINGS) | set(plain_words.MEASUREMENT)
+    words = [w for plain in plain_words.FINDINGS.values() for w in (plain.problem, plain.action)]
+    assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*words, *plain_words.MEASUREMENT.values()]))
+
+
+def test_stakeholder_page_is_honest_without_findings_or_times() -> None:
+    page = stakeholder_markdown(bare_summary())
+    assert "Nothing stands out in the data at hand" in page
+    assert "nothing here says how long a request takes" in page
+    assert "Nothing was timed." in page and "Savings" not in page
+    planned = full_summary()
+    planned.timings, planned.wall_clock = Timings(), None
+    assert "| Time for each further piece of text (about a word) | 2.10 ms |" in stakeholder_markdown(planned)
+    assert "least time per output token" in report_html(planned)
+    failed = full_summary()
+    failed.run.status = "failed"
+    failed.findings = [Finding("x", "A new rule speaks", None, [], None, "", "Do it", "low")]
+    page = stakeholder_markdown(failed)
+    assert "did not complete (failed)" in page
+    assert "A new rule speaks." in page and "cannot be bounded" in page and "no further cause" in page
+
+
+# --- console ----------------------------------------------------------------------------------------------------
+
+
+def crowded() -> Summary:
+    summary = hostile_summary()
+    summary.notes = ["note " + "word " * 60] * 9
+    summary.stages = {f"stage{n}": StageInfo("failed", "because " + "of this " * 40) for n in range(9)}
+    return summary
+
+
+@pytest.mark.parametrize("make", [bare_summary, full_summary, hostile_summary, crowded])
+def test_console_fits_a_screen(make: object) -> None:
+    lines = console_summary(make(), Path("/r/report.html")).split("\n")  # type: ignore[operator]
+    assert len(lines) <= 26 and all(len(line) < 80 for line in lines)
+    assert not any("\x00" in line or "\x1b" in line for line in lines)
+    assert lines[-1] == "report: /r/report.html"
+    assert len(console_summary(full_summary(), Path("r")).splitlines()) <= 20
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------
+
+
+def test_inline_code_is_escaped_piece_by_piece() -> None:
+    assert inline("use `a<b>` & <i>") == "use <code>a&lt;b&gt;</code> &amp; &lt;i&gt;"
+    assert inline("one ` <b>") == "one ` &lt;b&gt;"
+    assert prose("use `a|b` <i>, or `c`.") == "use `a|b` &lt;i&gt;, or `c`."
+    assert rendered(prose(HOSTILE)).tags == ["p", "code"] or "script" not in rendered(prose(HOSTILE)).tags
+
+
+def test_tables_drop_empty_columns_and_keep_the_first() -> None:
+    table = Table(
+        [Column("a"), Column("b", True), Column("c", True)],
+        [Row([text(None), num(None, units.seconds), num(1.0, units.seconds)]), Row([code("x"), num(None, units.count), num(None, units.seconds)])],
+    )  # fmt: skip
+    assert [column.label for column in table.without_empty_columns().columns] == ["a", "c"]
+
+
+def test_render_all_writes_every_page_and_names_the_one_to_open(tmp_path: Path) -> None:
+    assert render_all(full_summary(), tmp_path) == tmp_path / "report.html"
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {
+        "report.html", "report.md", "stakeholder_summary.md", "kernels.md", "torch_profiler/operators.md",
+    }  # fmt: skip
+    first = (tmp_path / "report.html").read_bytes()
+    render_all(full_summary(), tmp_path)
+    assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_rendering_a_finished_run_needs_no_torch(tmp_path: Path) -> None:
+    atomic_write_json(tmp_path / "summary.json", to_plain(full_summary()))
+    program = (
+        "import sys; from pathlib import Path; from llm_perf_opt.cli import main; code = main(['report', sys.argv[1]]);"
+        "heavy = [m for m in ('torch', 'transformers', 'polars') if m in sys.modules]; print('heavy', heavy, code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.rstrip().endswith("heavy [] 0"), done.stdout + done.stderr
+    assert (tmp_path / "report.html").is_file()
+
+
+OPTIONAL = [
+    field.name
+    for field in dataclasses.fields(Summary)
+    if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sets(st.sampled_from(OPTIONAL)))
+@example({"wall_clock"})
+@example({"predictions"})
+@example({"utilisation"})
+@example({"sources"})
+@example({"static"})
+def test_any_subset_of_sources_renders(absent: set[str]) -> None:
+    empty, summary = bare_summary(), full_summary()
+    for name in absent:
+        setattr(summary, name, getattr(empty, name))
+    for render in (*PAGES.values(), report_html):
+        assert not re.search(r"\bNone\b", render(summary))
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "unknown"])
+@pytest.mark.parametrize("source", ["catalogue", "probe", "user", "none"])
+def test_any_hardware_renders(kind: str, source: str) -> None:
+    summary = full_summary()
+    summary.hardware.kind, summary.hardware.source = kind, source  # type: ignore[assignment]
+    summary.hardware.peak_flops_per_s = {}
+    summary.hardware.bandwidth_bytes_per_s = None
+    for render in (*PAGES.values(), report_html):
+        assert render(summary)

@@ -1,0 +1,254 @@
+"""The stage on a stand-in for nsys: what the real tool does rarely, or not on demand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
+from llm_perf_opt.vendor.nsys import run as nsys_run
+from tests.nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command
+
+PROGRAM = with_command(sys.executable, "-c", "pass")
+
+
+def config(tool: Path | str, **changes: object) -> NsysConfig:
+    return NsysConfig(enable=True, executable=str(tool), **changes)  # type: ignore[arg-type]
+
+
+def calls(tool: Path) -> int:
+    return len((tool.parent / "calls").read_text().split())
+
+
+def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        if calls == 1:
+            print("Connection to Agent lost. This is most likely a bug.", file=sys.stderr)
+            sys.exit(1)
+        report()
+        """,
+    )
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    assert calls(tool) == 2
+    assert (tmp_path / "run" / "nsys" / "run.nsys-rep").is_file()
+    # The stand-in cannot export: the stage says so and keeps the report.
+    assert result.status == "degraded"
+    assert "could not be exported" in (result.reason or "")
+
+
+def test_a_lost_agent_twice_is_a_failure_with_a_fix(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "sys.exit('Agent launcher failed.')")
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    assert calls(tool) == 2
+    assert (result.status, result.exit_codes) == ("failed", {"run": 1})
+    assert "helper process" in (result.reason or "")
+    assert result.fix
+    assert "--session=llm-perf-opt-" in (tool.parent / "shutdown").read_text()
+
+
+def test_a_program_error_is_not_tried_again(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "print('workload: bad weights'); report(); sys.exit(7)")
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    assert calls(tool) == 1
+    assert "exit code 7" in (result.reason or "")
+    assert "bad weights" in (result.reason or "")
+
+
+def test_a_hang_that_ignores_signals_is_ended_with_all_its_helpers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nsys_run, "_GRACE_S", 0.3)
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"], start_new_session=True)
+        (state / "helper").write_text(str(helper.pid))
+        print("the last words of the program", flush=True)
+        time.sleep(99)
+        """,
+    )
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool, timeout_s=2.0), **PROGRAM))
+    assert result.status == "failed"
+    assert "time limit of 2 s" in (result.reason or "")
+    assert "the last words" in (result.reason or "")
+    assert "timeout_s" in (result.fix or "")
+    assert result.exit_codes == {"run": None}
+    assert not alive(int((tool.parent / "helper").read_text()))
+    assert (tool.parent / "shutdown").exists()
+
+
+def test_the_size_limit_ends_a_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsys_run, "_GRACE_S", 5.0)
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        def save(*_):
+            report()
+            sys.exit(130)
+        signal.signal(signal.SIGINT, save)
+        pathlib.Path(os.environ["TMPDIR"], "nsys-report-1.qdstrm").write_bytes(b"x" * 3_000_000)
+        time.sleep(99)
+        """,
+    )
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool, max_bytes=1_000_000), **PROGRAM))
+    assert "size limit" in (result.reason or "")
+    assert (tmp_path / "run" / "nsys" / "run.nsys-rep").is_file()
+    assert not list((tmp_path / "run" / "tmp" / "nsys").iterdir())
+
+
+def test_output_of_an_earlier_run_is_never_read_as_fresh(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "print('Generated:')")
+    folder = tmp_path / "run" / "nsys"
+    folder.mkdir(parents=True)
+    for name in ("run.nsys-rep", "run.sqlite", "summary.csv", "run.1.nsys-rep"):
+        (folder / name).write_text("old")
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    assert result.status == "failed"
+    assert sorted(path.name for path in folder.iterdir()) == ["cmd.txt", "logs"]
+
+    (folder / "run.nsys-rep").write_text("old")
+    context = stage_context(tmp_path / "run", config(tool, force_overwrite=False), **PROGRAM)
+    assert [problem.key for problem in NsysStage().check(context)] == ["pipeline.nsys.force_overwrite"]
+    with pytest.raises(ConfigError, match="earlier capture"):
+        NsysStage().run(context)
+    assert (folder / "run.nsys-rep").read_text() == "old"
+
+
+def test_only_the_raw_stream_is_kept_for_another_machine(tmp_path: Path) -> None:
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        stream = pathlib.Path(os.environ["TMPDIR"], "nsys-report-1.qdstrm")
+        stream.write_bytes(b"raw")
+        print(f"Generated:\\n    {stream}")
+        """,
+    )
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    kept = tmp_path / "run" / "nsys" / "run.qdstrm"
+    assert result.status == "failed"
+    assert kept.read_bytes() == b"raw"
+    assert kept in result.artifacts
+    assert "importer" in (result.reason or "")
+
+
+def test_one_label_of_several_failing_degrades(tmp_path: Path) -> None:
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        if "--nvtx-capture=decode" in arguments:
+            print("Capture range started in the application.\\nCapture range ended in the application.")
+            report()
+            sys.exit(143)
+        print("Generated:")
+        """,
+    )
+    labels = config(tool, capture_range="nvtx", nvtx_capture=["prefill", "decode"])
+    context = stage_context(tmp_path / "run", labels, **PROGRAM)
+    result = NsysStage().run(context)
+    assert result.status == "degraded"
+    assert "run.prefill: the program ended without opening the range 'prefill'" in (result.reason or "")
+    assert result.exit_codes["run.prefill"] == 0
+    assert result.exit_codes["run.decode"] == 143
+    assert isinstance(context.progress, RecordedProgress)
+    assert "Capture range started in the application." in context.progress.notes
+
+
+def test_the_tool_missing_is_a_skip_with_the_way_to_get_it(tmp_path: Path) -> None:
+    context = stage_context(tmp_path / "run", config("/missing/nsys"), **PROGRAM)
+    (problem,) = NsysStage().check(context)
+    assert problem.severity == "skip"
+    assert "install-nsight-debian.sh" in problem.fix
+    with pytest.raises(ToolError, match="not installed"):
+        NsysStage().run(context)
+
+
+@pytest.mark.contract("B10")
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"capture_range": "nvtx"}, "pipeline.nsys.nvtx_capture"),
+        ({"capture_range": "nvtx", "nvtx_capture": ""}, "pipeline.nsys.nvtx_capture"),
+        ({"capture_range": "nvtx", "nvtx_capture": []}, "pipeline.nsys.nvtx_capture"),
+        ({"capture_range": "nvtx", "nvtx_capture": "decode*"}, "pipeline.nsys.nvtx_capture"),
+        ({"capture_range": "nvtx", "nvtx_capture": ["a", "b,c"]}, "pipeline.nsys.nvtx_capture"),
+        ({"capture_range": "NVTX"}, "pipeline.nsys.capture_range"),
+        ({"capture_range_end": "bogus"}, "pipeline.nsys.capture_range_end"),
+        ({"extra_args": ["--trace=none"]}, "pipeline.nsys.extra_args"),
+        ({"extra_args": ["--unknown-flag=1"]}, "pipeline.nsys.extra_args"),
+        ({"nvtx_domain_include": ["a"], "nvtx_domain_exclude": ["b"]}, "pipeline.nsys.nvtx_domain_include"),
+        ({"timeout_s": 0.0}, "pipeline.nsys.timeout_s"),
+        ({"trace": 5}, "pipeline.nsys.trace"),
+        ({"trace": ["cuda", None]}, "pipeline.nsys.trace"),
+        ({"capture_range": "nvtx", "nvtx_capture": {"a": 1}}, "pipeline.nsys.nvtx_capture"),
+    ],
+)
+def test_B10_mistakes_are_errors_before_anything_starts(
+    tmp_path: Path, changes: dict[str, object], key: str
+) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    problems = NsysStage().check(stage_context(tmp_path / "run", config(tool, **changes), **PROGRAM))
+    assert [(problem.severity, problem.key) for problem in problems] == [("error", key)]
+    assert problems[0].fix
+    assert not (tool.parent / "calls").exists()
+
+
+def test_check_is_content_with_a_sound_configuration_and_writes_nothing(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    context = stage_context(tmp_path / "run", config(tool, extra_args=["--cuda-graph-trace=node"]), **PROGRAM)
+    assert NsysStage().check(context) == []
+    assert NsysStage().plan(context)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_missing_program_is_found_before_the_run(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    context = stage_context(tmp_path / "run", config(tool), **with_command("no-such-program"))
+    (problem,) = NsysStage().check(context)
+    assert (problem.severity, problem.key) == ("error", "pipeline.workload.command")
+
+
+def test_plan_shows_exact_commands_and_files(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    labels = config(tool, capture_range="nvtx", nvtx_capture=["prefill", "decode"], capture_range_end="stop")
+    plan = "\n".join(NsysStage().plan(stage_context(tmp_path / "run", labels, **PROGRAM)))
+    for words in (
+        "--nvtx-capture=prefill",
+        "--nvtx-capture=decode",
+        "--capture-range-end=stop",
+        f"write {tmp_path}/run/nsys/run.prefill.nsys-rep",
+        f"write {tmp_path}/run/nsys/run.decode.sqlite",
+        f"write {tmp_path}/run/nsys/summary.csv",
+    ):
+        assert words in plan
+
+
+@pytest.mark.contract("B10")
+def test_B10_gating_off_passes_no_nvtx_flag(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    off = config(
+        tool, gating_nvtx=False, capture_range="nvtx", nvtx_capture="decode", capture_range_end="stop"
+    )
+    plan = "\n".join(NsysStage().plan(stage_context(tmp_path / "run", off, **PROGRAM)))
+    assert "--capture-range" not in plan
+    assert "--nvtx" not in plan
+
+
+def test_without_an_nvtx_library_a_gated_capture_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.stages.nsys.backend_name", lambda: None)
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    gated = config(tool, capture_range="nvtx", nvtx_capture="decode")
+    (problem,) = NsysStage().check(stage_context(tmp_path / "a", gated))
+    assert (problem.severity, problem.fix) == ("error", "pip install nvidia-nvtx")
+    (problem,) = NsysStage().check(stage_context(tmp_path / "b", config(tool)))
+    assert problem.severity == "degraded"
+    assert NsysStage().check(stage_context(tmp_path / "c", gated, resolved_device="cuda:0")) == []
+    assert NsysStage().check(stage_context(tmp_path / "d", gated, **PROGRAM)) == []

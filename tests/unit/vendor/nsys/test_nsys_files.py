@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.vendor.nsys.files import (
+    collect_reports,
+    find_nsys_summary,
+    generated_paths,
+    remove_earlier_outputs,
+    sqlite_of,
+    unfinished_streams,
+)
+
+
+def write(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_generated_block() -> None:
+    text = (
+        "app: Generated: no\nGenerated:\n    /a b/run.1.nsys-rep\n    /a b/run.2.nsys-rep\nmore\nGenerated:\n"
+    )
+    assert generated_paths(text) == [Path("/a b/run.1.nsys-rep"), Path("/a b/run.2.nsys-rep")]
+    assert generated_paths("nothing") == []
+
+
+def test_reports_in_order_and_only_of_this_base(tmp_path: Path) -> None:
+    for name in ("run.10.nsys-rep", "run.2.nsys-rep", "run.decode.nsys-rep", "other.nsys-rep", "run.sqlite"):
+        write(tmp_path / name)
+    write(tmp_path / "run.3.nsys-rep", "")
+    found = collect_reports(tmp_path / "run", "", tmp_path / "scratch", 0)
+    assert [path.name for path in found] == ["run.2.nsys-rep", "run.10.nsys-rep"]
+    assert [p.name for p in collect_reports(tmp_path / "run.decode", "", tmp_path, 0)] == [
+        "run.decode.nsys-rep"
+    ]
+
+
+def test_a_stale_report_is_never_fresh(tmp_path: Path) -> None:
+    old = write(tmp_path / "run.nsys-rep")
+    os.utime(old, (1_000_000, 1_000_000))
+    assert collect_reports(tmp_path / "run", "", tmp_path / "scratch", time.time_ns() - 10**9) == []
+
+
+def test_a_report_left_in_scratch_is_moved_into_place(tmp_path: Path) -> None:
+    left = write(tmp_path / "scratch" / "nsys-report-1234.nsys-rep", "report")
+    foreign = write(tmp_path / "elsewhere" / "nsys-report-9.nsys-rep")
+    (tmp_path / "out").mkdir()
+    said = f"Generated:\n    {foreign}\n    {left}\n"
+    found = collect_reports(tmp_path / "out" / "run", said, tmp_path / "scratch", 0)
+    assert found == [tmp_path / "out" / "run.nsys-rep"]
+    assert found[0].read_text() == "report"
+    assert foreign.exists()
+
+
+def test_earlier_outputs_go_and_others_stay(tmp_path: Path) -> None:
+    gone = [
+        "run.nsys-rep",
+        "run.2.nsys-rep",
+        "run.decode.sqlite",
+        "run.qdstrm",
+        "summary.csv",
+        "summary_x.csv",
+    ]
+    kept = ["notes.txt", "mine.nsys-rep", "runner.nsys-rep"]
+    for name in gone + kept:
+        write(tmp_path / name)
+    remove_earlier_outputs(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_streams_and_names(tmp_path: Path) -> None:
+    stream = write(tmp_path / "a" / "nsys-report-1.qdstrm")
+    assert unfinished_streams((tmp_path / "a", tmp_path / "missing")) == [stream]
+    assert sqlite_of(Path("/x/run.decode.1.nsys-rep")) == Path("/x/run.decode.1.sqlite")
+
+
+@pytest.mark.contract("A9")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "nsys/summary.csv",
+        "nsys/summary_cuda_gpu_kern_sum.csv",
+        "nsys/summary_gpukernsum.csv",
+        "nsys/run_gpukernsum.csv",
+        "tmp/stage2/20251029-000000/nsys/summary_cuda_gpu_kern_sum.csv",
+        "tmp/stage2/nsys/summary_gpukernsum.csv",
+        "stage2/nsys/summary.csv",
+    ],
+)
+def test_A9_old_summary_locations_are_found(tmp_path: Path, place: str) -> None:
+    assert find_nsys_summary(tmp_path) is None
+    path = write(tmp_path / place, "Time (%)\n")
+    assert find_nsys_summary(tmp_path) == path
+
+
+@pytest.mark.contract("E3")
+def test_E3_a_missing_or_empty_summary_is_no_error_and_the_new_place_wins(tmp_path: Path) -> None:
+    assert find_nsys_summary(tmp_path / "missing") is None
+    write(tmp_path / "nsys" / "summary_gpukernsum.csv", "")
+    assert find_nsys_summary(tmp_path) is None
+    write(tmp_path / "tmp" / "stage2" / "a" / "nsys" / "summary.csv")
+    new = write(tmp_path / "nsys" / "summary.csv")
+    assert find_nsys_summary(tmp_path) == new

@@ -1,0 +1,86 @@
+"""A user's own model: installed from the example package, found by entry point and by dotted path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import json, sys
+import torch
+from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
+from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+from llm_perf_opt.workloads.engine.driver import run_workload
+from llm_perf_opt.workloads.registry import load_adapter
+
+model = ModelConfig(adapter=sys.argv[1], name="mine", arch={"hidden_size": 32})
+infer = InferConfig(max_new_tokens=6, batch_size=2, no_repeat_ngram_size=3)
+adapter = load_adapter(model, infer)
+meta = adapter.build("meta", torch.float32)
+phases = [phase for phase, call in adapter.static_calls(meta, adapter.default_shapes()).items() if call() is not None]
+samples = [Sample("a", "hello there"), Sample("b", "and you"), Sample("none", ""), Sample("s", synthetic_tokens=9)]
+result = run_workload(WorkloadConfig(model, infer, DatasetConfig(adapter="prompts"), "cpu", 2, 6), samples)
+print(json.dumps({"phases": phases, "document": result.to_dict(), "tokens": [one.token_ids for one in result.samples]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the example package into a directory of its own."""
+    target = tmp_path_factory.mktemp("site")
+    # A copy: building writes beside the sources.
+    source = Path(shutil.copytree(repository / "examples" / "user_model", target / "source"))
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(target / "lib"),
+        str(source),
+    ]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return target / "lib"
+
+
+@pytest.mark.parametrize("adapter", ["byte_gru", "byte_gru.adapter:ByteGruAdapter"])
+def test_installed_example_model_runs(adapter: str, installed: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, adapter],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["phases"] == ["prefill", "decode"]
+    document = result["document"]
+    assert document["workload"]["architecture"] == "one gated recurrent layer"
+    assert [entry["ids"] for entry in document["samples"]] == [["a", "b"], ["s"]]
+    assert document["problems"] == ["none: sample none has no prompt"]
+    repeat = document["samples"][0]["repeats"][1]
+    assert repeat["vision_s"] is None
+    assert set(repeat["components"]) == {"core_prefill_s", "head_prefill_s"}
+    assert all(len(tokens) == 6 for tokens in result["tokens"])
+
+
+def test_example_is_not_found_when_not_installed() -> None:
+    from llm_perf_opt.config.schema import InferConfig, ModelConfig
+    from llm_perf_opt.core.errors import ConfigError
+    from llm_perf_opt.workloads.registry import load_adapter
+
+    with pytest.raises(ConfigError, match=r"model\.adapter=byte_gru is not registered"):
+        load_adapter(ModelConfig(adapter="byte_gru"), InferConfig())
