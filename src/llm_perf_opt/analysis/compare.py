@@ -22,6 +22,7 @@ from llm_perf_opt.analysis.compare_model import (
 )
 from llm_perf_opt.analysis.compare_series import ALPHA, Evidence, Series, weigh
 from llm_perf_opt.summary.model import LedgerRow, Summary
+from llm_perf_opt.summary.versions import older_notes
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -263,6 +264,7 @@ def _notes(
     notes.extend(_sample_notes(a, b))
     notes.extend(sorted({e.note for e in evidence.values() if e is not None and e.note}))
     for side, name in ((a, "A"), (b, "B")):
+        notes.extend(f"{name}: {note}" for note in older_notes(side.summaries))
         if all(document is None for document in side.documents) and side.first.timings.decode_s is not None:
             notes.append(
                 f"{name} has no raw timings of repeats: its medians are compared without an interval."

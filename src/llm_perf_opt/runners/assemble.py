@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,12 +14,12 @@ from llm_perf_opt.analysis.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.utilisation import phase_utilisation
 from llm_perf_opt.analysis.verdicts import WHOLE, judge, measured_passes
-from llm_perf_opt.errors import InputError, LlmPerfError
+from llm_perf_opt.errors import InputError
 from llm_perf_opt.ingest.timings import WallClock, load_timings
 from llm_perf_opt.profiling.manifest import Manifest, read_manifest
 from llm_perf_opt.runners.captures import Captures, analyse_counters, read_captures
 from llm_perf_opt.runners.sources import HARDWARE_NAME, Sources, run_sources
-from llm_perf_opt.summary.codec import from_plain
+from llm_perf_opt.summary.codec import decode_file
 from llm_perf_opt.summary.model import (
     CoverageSummary,
     Hardware,
@@ -71,7 +70,7 @@ def assemble_run(run_dir: Path) -> Summary:
             ),
             sources=run_sources(run_dir),
             root=run_dir,
-            environment=_read_json(run_dir / "env.json") or {},
+            environment=_environment(run_dir / "env.json"),
             stages=_stages(manifest),
             notes=list(manifest.notes),
             hardware=_run_hardware(run_dir),
@@ -304,8 +303,8 @@ def _look_up(request: Request, clock: WallClock | None, captures: Captures, note
 
 
 def _run_hardware(run_dir: Path) -> Hardware | None:
-    document = _read_json(run_dir / HARDWARE_NAME)
-    return from_plain(Hardware, document, HARDWARE_NAME) if document is not None else None
+    path = run_dir / HARDWARE_NAME
+    return decode_file(path, Hardware) if path.exists() else None
 
 
 def _stages(manifest: Manifest) -> dict[str, StageInfo]:
@@ -320,11 +319,5 @@ def _stages(manifest: Manifest) -> dict[str, StageInfo]:
     return stages
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, json.JSONDecodeError) as error:
-        raise LlmPerfError(f"cannot read {path}: {error}") from error
-    return document if isinstance(document, dict) else None
+def _environment(path: Path) -> dict[str, Any]:
+    return decode_file(path, dict[str, Any]) if path.exists() else {}

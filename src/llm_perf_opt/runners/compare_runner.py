@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.analysis.compare_gate import gate_exit_code, parse_gate
 from llm_perf_opt.analysis.compare_model import Comparison
 from llm_perf_opt.errors import ConfigError
-from llm_perf_opt.files import atomic_write_json, atomic_write_text, explain_os_errors
+from llm_perf_opt.files import atomic_write_text, explain_os_errors
 from llm_perf_opt.logs import Verbosity, console_logging
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def write_comparison(result: Comparison, out: Path) -> list[Path]:
     """Write JSON, Markdown and HTML; return the page to open first."""
     from llm_perf_opt.reporting.compare_html import comparison_html
     from llm_perf_opt.reporting.compare_md import comparison_markdown
-    from llm_perf_opt.summary.codec import to_plain
+    from llm_perf_opt.summary.codec import save_json
 
     out = out.expanduser().absolute()
     with explain_os_errors(out):
@@ -209,7 +209,7 @@ def write_comparison(result: Comparison, out: Path) -> list[Path]:
     return [
         atomic_write_text(out / HTML_NAME, comparison_html(result)),
         atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
-        atomic_write_json(out / JSON_NAME, to_plain(result)),
+        save_json(out / JSON_NAME, result),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from llm_perf_opt.analysis.compare import Side
 from llm_perf_opt.errors import InputError
 from llm_perf_opt.profiling.manifest import MANIFEST_NAME
 from llm_perf_opt.runners.sources import run_sources
+from llm_perf_opt.summary.codec import read_json
 from llm_perf_opt.summary.files import SUMMARY_NAME, load_summary
 from llm_perf_opt.summary.model import Summary
 
@@ -55,10 +55,7 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     found = next((file for file in candidates if file is not None and file.is_file()), None)
     if found is None:
         return None
-    try:
-        document = json.loads(found.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {found}: {error}", path=str(found)) from error
+    document = read_json(found)
     if not isinstance(document, dict) or not isinstance(document.get("samples"), list):
         return None
     for sample in document["samples"]:

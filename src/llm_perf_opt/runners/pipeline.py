@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.errors import ConfigError, LlmPerfError
+from llm_perf_opt.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.logs import ROOT, run_log
 from llm_perf_opt.profiling.artifacts import Artifacts
@@ -23,7 +22,7 @@ from llm_perf_opt.profiling.runtime_env import prepare_process
 from llm_perf_opt.progress import Progress
 from llm_perf_opt.runners.sources import HARDWARE_NAME
 from llm_perf_opt.stages.base import Problem, Stage, StageContext, StageResult, enabled_stages
-from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.codec import read_json, save_json
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -165,16 +164,16 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
             threads=config.run.threads,
             dtype=str(config.model.dtype),
         )
-    atomic_write_json(artifacts.path(HARDWARE_NAME), to_plain(hardware))
+    save_json(artifacts.path(HARDWARE_NAME), hardware)
 
 
 def _write_inputs(artifacts: Artifacts) -> None:
     """Put the samples that were really used at the root; stages that ran leave the list in their scratch."""
     for path in sorted((artifacts.root / "tmp").glob("*/inputs.json")):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            LOGGER.warning("inputs.yaml is not written: %s is damaged (%s)", path, error)
+            document = read_json(path)
+        except InputError as error:
+            LOGGER.warning("inputs.yaml is not written: %s", error.message)
             return
         text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
         atomic_write_text(artifacts.path("inputs.yaml"), text)
