@@ -28,6 +28,7 @@ from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model import summary as model
 from llm_perf_opt.model.codec import json_schema
+from llm_perf_opt.model.versions import versions_page
 
 GENERATED = "<!-- Written by scripts/generate-docs.py; edit the docstrings in the code instead. -->\n\n"
 
@@ -83,7 +84,8 @@ def summary_page() -> str:
         "# summary.json\n\n",
         GENERATED,
         (model.__doc__ or "").strip().replace("``", "`"),
-        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/model/summary.schema.json`.\n",
+        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/summary/summary.schema.json`.\n\n",
+        versions_page(),
     ]
     classes = [c for c in vars(model).values() if isinstance(c, type) and dataclasses.is_dataclass(c)]
     for cls in [model.Summary, *[c for c in classes if c is not model.Summary]]:

@@ -17,9 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
+from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, Peak
 
 _BUSY_LOAD_PER_CORE = 0.75
@@ -214,9 +215,8 @@ def _take(result: ProbeResult, row: dict[str, Any], isa: str | None) -> None:
 def _read_cache(path: Path) -> ProbeResult | None:
     """Return a kept measurement; one that cannot be read is measured again."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return ProbeResult(**value)
-    except (OSError, ValueError, TypeError):
+        return decode_file(path, ProbeResult)
+    except InputError:
         return None
 
 

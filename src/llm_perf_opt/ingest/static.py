@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.model.codec import from_plain, to_plain
+from llm_perf_opt.model.codec import decode_file, from_plain, to_plain
 from llm_perf_opt.model.static import StaticDocument
 from llm_perf_opt.model.summary import Static
 
@@ -39,14 +37,14 @@ def find_static(run_dir: Path) -> Path | None:
 
 def load_static(path: Path) -> Static:
     """Read the static model of the summary from a document."""
-    static = from_plain(Static, _read(path), where=path.name)
+    static = decode_file(_file(path), Static, hint=_HINT)
     static.source = static.source or path.name
     return static
 
 
 def load_model_facts(path: Path) -> dict[str, str]:
     """Return what the document says about the model: ``name``, ``architecture``, ``dtype``, where known."""
-    facts = _read(path).get("model")
+    facts = decode_file(_file(path), dict[str, Any], hint=_HINT).get("model")
     return (
         {key: value for key, value in facts.items() if isinstance(value, str)}
         if isinstance(facts, dict)
@@ -56,20 +54,10 @@ def load_model_facts(path: Path) -> dict[str, str]:
 
 def load_document(path: Path) -> StaticDocument:
     """Read the whole document, to render its report again."""
-    data = _read(path)
-    return from_plain(StaticDocument, {**data, "static": data}, where=path.name)
+    path = _file(path)
+    data = decode_file(path, dict[str, Any], hint=_HINT)
+    return from_plain(StaticDocument, {**data, "static": data}, str(path), hint=_HINT, path=path)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", hint=_HINT, path=str(path)) from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}", hint=_HINT, path=str(path)) from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} is not a static document: expected an object", hint=_HINT, path=str(path))
-    return data
+def _file(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path

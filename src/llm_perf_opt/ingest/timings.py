@@ -7,7 +7,6 @@ times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_s
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +14,8 @@ from typing import Any
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.ingest.measurement import (
-    SampleTotal,
-    measurement_metrics,
-    repeat_spread,
-    sample_totals,
-)
-from llm_perf_opt.model.codec import from_plain
+from llm_perf_opt.ingest.measurement import SampleTotal, measurement_metrics, repeat_spread, sample_totals
+from llm_perf_opt.model.codec import from_plain, read_json
 from llm_perf_opt.model.statistics import describe, mean_of
 from llm_perf_opt.model.summary import Stat, Timings, Workload
 
@@ -54,14 +48,7 @@ class WallClock:
 
 def load_timings(path: Path) -> WallClock:
     """Read either form; a file that is neither is an :class:`InputError` that names the key at fault."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="give the path of a JSON file"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
+    document = read_json(path, hint="give the path of a JSON file")
     if not isinstance(document, dict):
         raise InputError(f"{path}: expected an object with keys such as prefill_s and decode_s")
     try:
@@ -72,11 +59,6 @@ def load_timings(path: Path) -> WallClock:
         raise InputError(
             f"{path}: not the shape of a timings file ({type(error).__name__}: {error})"
         ) from error
-
-
-def _refuse(constant: str) -> float:
-    """Python's reader takes NaN and Infinity for numbers; JSON has neither, and no time is either."""
-    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _from_engine(document: dict[str, Any], source: str) -> WallClock:

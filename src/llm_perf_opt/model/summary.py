@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
+"""What changed between versions: ``versions.py``."""
 
 RunStatus = Literal["ok", "failed", "interrupted"]
 StageStatus = Literal["ok", "skipped", "failed", "degraded"]

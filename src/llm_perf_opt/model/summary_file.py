@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-import json
+import reprlib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.model.codec import from_plain, to_plain
+from llm_perf_opt.model.codec import decode_file, save_json
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
+from llm_perf_opt.model.versions import is_readable, older_note
 
 SUMMARY_NAME = "summary.json"
+_HINT = "give the directory of a finished run"
+
+
+@dataclass(slots=True)
+class _Head:
+    """What must be known before the rest can be understood."""
+
+    schema_version: Any = None
 
 
 def save_summary(summary: Summary, folder: Path) -> Path:
     """Write ``summary.json`` into a folder."""
-    return atomic_write_json(folder / SUMMARY_NAME, to_plain(summary))
+    return save_json(folder / SUMMARY_NAME, summary)
 
 
 def load_summary(path: Path) -> Summary:
-    """Read ``summary.json`` of a run directory (or the file itself)."""
+    """Read ``summary.json`` of a run directory (or the file itself); one of an older schema says so in its notes."""
     path = path / SUMMARY_NAME if path.is_dir() else path
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    version = decode_file(path, _Head, hint=_HINT).schema_version
+    if not is_readable(version):
+        shown = version if isinstance(version, str) else reprlib.repr(version)
         raise InputError(
-            f"cannot read {path}: {error.strerror}",
-            hint="give the directory of a finished run",
-            path=str(path),
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version is None or str(version).split(".")[0] != SCHEMA_VERSION.split(".")[0]:
-        raise InputError(
-            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}",
+            f"{path} has schema version {shown}, this program reads {SCHEMA_VERSION}",
             hint="render it with the release that wrote it, or run `llm-perf-opt report RUN --reanalyse`",
+            path=str(path),
         )
-    return from_plain(Summary, document, where=path.name)
+    summary = decode_file(path, Summary, hint=_HINT)
+    note = older_note(summary.schema_version)
+    # A summary that was rendered again has been saved with the note.
+    if note is not None and note not in summary.notes:
+        summary.notes.insert(0, note)
+    return summary

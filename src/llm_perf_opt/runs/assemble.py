@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -15,10 +14,10 @@ from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
 from llm_perf_opt.analysis.verdicts import judge, measured_passes
-from llm_perf_opt.core.errors import InputError, LlmPerfError
+from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.ingest.timings import WallClock, load_timings
-from llm_perf_opt.model.codec import from_plain
+from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import (
     CoverageSummary,
     Hardware,
@@ -72,7 +71,7 @@ def assemble_run(run_dir: Path) -> Summary:
             ),
             sources=run_sources(run_dir),
             root=run_dir,
-            environment=_read_json(run_dir / "env.json") or {},
+            environment=_environment(run_dir / "env.json"),
             stages=_stages(manifest),
             notes=list(manifest.notes),
             hardware=_run_hardware(run_dir),
@@ -305,8 +304,8 @@ def _look_up(request: Request, clock: WallClock | None, captures: Captures, note
 
 
 def _run_hardware(run_dir: Path) -> Hardware | None:
-    document = _read_json(run_dir / HARDWARE_NAME)
-    return from_plain(Hardware, document, HARDWARE_NAME) if document is not None else None
+    path = run_dir / HARDWARE_NAME
+    return decode_file(path, Hardware) if path.exists() else None
 
 
 def _stages(manifest: Manifest) -> dict[str, StageInfo]:
@@ -321,11 +320,5 @@ def _stages(manifest: Manifest) -> dict[str, StageInfo]:
     return stages
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, json.JSONDecodeError) as error:
-        raise LlmPerfError(f"cannot read {path}: {error}") from error
-    return document if isinstance(document, dict) else None
+def _environment(path: Path) -> dict[str, Any]:
+    return decode_file(path, dict[str, Any]) if path.exists() else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -14,20 +13,14 @@ import yaml
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.errors import ConfigError, LlmPerfError
+from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
 from llm_perf_opt.core.stage import Problem, StageResult
-from llm_perf_opt.model.codec import to_plain
+from llm_perf_opt.model.codec import read_json, save_json
 from llm_perf_opt.process.runtime_env import prepare_process
-from llm_perf_opt.runs.manifest import (
-    Manifest,
-    StageRecord,
-    new_manifest,
-    record,
-    write_manifest,
-)
+from llm_perf_opt.runs.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
 from llm_perf_opt.runs.provenance import environment
 from llm_perf_opt.runs.sources import HARDWARE_NAME
 from llm_perf_opt.stages.base import Stage, StageContext, enabled_stages
@@ -172,16 +165,16 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
             threads=config.run.threads,
             dtype=str(config.model.dtype),
         )
-    atomic_write_json(artifacts.path(HARDWARE_NAME), to_plain(hardware))
+    save_json(artifacts.path(HARDWARE_NAME), hardware)
 
 
 def _write_inputs(artifacts: Artifacts) -> None:
     """Put the samples that were really used at the root; stages that ran leave the list in their scratch."""
     for path in sorted((artifacts.root / "tmp").glob("*/inputs.json")):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            LOGGER.warning("inputs.yaml is not written: %s is damaged (%s)", path, error)
+            document = read_json(path)
+        except InputError as error:
+            LOGGER.warning("inputs.yaml is not written: %s", error.message)
             return
         text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
         atomic_write_text(artifacts.path("inputs.yaml"), text)

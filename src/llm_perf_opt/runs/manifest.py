@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any, Literal
 
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import StageResult
-from llm_perf_opt.model.codec import from_plain, to_plain
+from llm_perf_opt.model.codec import decode_file, save_json
 
 MANIFEST_NAME = "manifest.json"
 
@@ -69,18 +67,13 @@ def record(artifacts: Artifacts, result: StageResult) -> StageRecord:
 
 def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
     """Write ``manifest.json``."""
-    return atomic_write_json(artifacts.path(MANIFEST_NAME), to_plain(manifest))
+    return save_json(artifacts.path(MANIFEST_NAME), manifest)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
     """Read ``manifest.json`` of a run directory."""
     path = run_dir / MANIFEST_NAME
-    try:
-        return from_plain(Manifest, json.loads(path.read_text(encoding="utf-8")), where=str(path))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{run_dir} is not a run directory: it has no {MANIFEST_NAME}",
-            hint="give the directory printed at the end of a run",
-        ) from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
+    hint = "give the directory printed at the end of a run"
+    if not path.exists():
+        raise InputError(f"{run_dir} is not a run directory: it has no {MANIFEST_NAME}", hint=hint)
+    return decode_file(path, Manifest, hint=hint)

@@ -240,12 +240,10 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
 
 def _hardware(path: Path) -> Hardware | None:
     """Read the run's device, when it is known."""
-    import json
-
-    from llm_perf_opt.model.codec import from_plain
+    from llm_perf_opt.model.codec import decode_file
     from llm_perf_opt.model.summary import Hardware
 
-    return from_plain(Hardware, json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    return decode_file(path, Hardware) if path.is_file() else None
 
 
 def analyse(config: AppConfig, stage: StaticAnalysisConfig) -> StaticDocument:

@@ -9,18 +9,8 @@ from typing import Any
 
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
-from llm_perf_opt.analysis.compare.metrics import (
-    METRICS,
-    kind_of,
-    measured_in_turns,
-    side_series,
-)
-from llm_perf_opt.analysis.compare.series import (
-    ALPHA,
-    Evidence,
-    Series,
-    weigh,
-)
+from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
+from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
 from llm_perf_opt.model.comparison import (
     Comparison,
     Difference,
@@ -32,6 +22,7 @@ from llm_perf_opt.model.comparison import (
     SideInfo,
 )
 from llm_perf_opt.model.summary import LedgerRow, Summary
+from llm_perf_opt.model.versions import older_notes
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -273,6 +264,7 @@ def _notes(
     notes.extend(_sample_notes(a, b))
     notes.extend(sorted({e.note for e in evidence.values() if e is not None and e.note}))
     for side, name in ((a, "A"), (b, "B")):
+        notes.extend(f"{name}: {note}" for note in older_notes(side.summaries))
         if all(document is None for document in side.documents) and side.first.timings.decode_s is not None:
             notes.append(
                 f"{name} has no raw timings of repeats: its medians are compared without an interval."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.files import atomic_write_json, atomic_write_text, explain_os_errors
+from llm_perf_opt.core.files import atomic_write_text, explain_os_errors
 from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.model.comparison import Comparison
 
@@ -199,7 +199,7 @@ def _names(a: str, b: str) -> tuple[str, str]:
 
 def write_comparison(result: Comparison, out: Path) -> list[Path]:
     """Write JSON, Markdown and HTML; return the page to open first."""
-    from llm_perf_opt.model.codec import to_plain
+    from llm_perf_opt.model.codec import save_json
     from llm_perf_opt.reporting.compare.html import comparison_html
     from llm_perf_opt.reporting.compare.markdown import comparison_markdown
 
@@ -209,7 +209,7 @@ def write_comparison(result: Comparison, out: Path) -> list[Path]:
     return [
         atomic_write_text(out / HTML_NAME, comparison_html(result)),
         atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
-        atomic_write_json(out / JSON_NAME, to_plain(result)),
+        save_json(out / JSON_NAME, result),
     ]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.compare.compare import Side
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.codec import read_json
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary
 from llm_perf_opt.runs.manifest import MANIFEST_NAME
@@ -55,10 +55,7 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     found = next((file for file in candidates if file is not None and file.is_file()), None)
     if found is None:
         return None
-    try:
-        document = json.loads(found.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {found}: {error}", path=str(found)) from error
+    document = read_json(found)
     if not isinstance(document, dict) or not isinstance(document.get("samples"), list):
         return None
     for sample in document["samples"]:

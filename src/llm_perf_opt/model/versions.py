@@ -1,0 +1,74 @@
+"""Which ``summary.json`` can be read, and what to know about one that an earlier release wrote.
+
+The schema version is ``major.minor``. A minor version adds keys (with defaults, so that older files are still read)
+or changes what a value means; a major version changes the shape, and is read by its own releases only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
+
+
+class SchemaChange(NamedTuple):
+    """One difference between a minor version and the one before it."""
+
+    version: str
+    what: str
+    """For docs/summary.md."""
+    older: str = ""
+    """What a file written before means instead; empty where nothing can be misread (a key that was added)."""
+
+
+SCHEMA_CHANGES = (
+    SchemaChange(
+        "1.1",
+        "decode rows of the module ledger are per step (they were per capture)",
+        "decode rows of the module ledger are of a whole capture",
+    ),
+)
+"""In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
+
+
+def parse_version(version: object) -> tuple[int, int] | None:
+    """Return (major, minor); ``None`` for what is no version."""
+    parts = [*version.split("."), "0"][:2] if isinstance(version, str) else []
+    if not parts or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+def is_readable(version: object) -> bool:
+    """Say whether a summary of this version can be read: one of our major version, whatever its minor."""
+    found, ours = parse_version(version), parse_version(SCHEMA_VERSION)
+    return found is not None and ours is not None and found[0] == ours[0]
+
+
+def older_note(version: str) -> str | None:
+    """Return what the reader of an older summary must know; ``None`` when its values mean what ours do."""
+    found = parse_version(version)
+    if found is None:
+        return None
+    changed = [c.older for c in SCHEMA_CHANGES if c.older and found < (parse_version(c.version) or found)]
+    return f"Written with schema {version}: {'; '.join(changed)}." if changed else None
+
+
+def older_notes(summaries: Iterable[Summary]) -> list[str]:
+    """Return the notes on those summaries that are older, each once."""
+    return sorted({note for summary in summaries if (note := older_note(summary.schema_version)) is not None})
+
+
+def versions_page() -> str:
+    """Return the section of docs/summary.md about versions."""
+    lines = [
+        "## Schema versions\n\n",
+        "`schema_version` is `major.minor`. A summary of the same major version is read: keys it lacks get their\n"
+        "defaults, keys that are not known are ignored, and a note says what an older one means differently.\n"
+        "One of another major version is refused.\n\n",
+    ]
+    for change in SCHEMA_CHANGES:
+        major, minor = parse_version(change.version) or (0, 0)
+        lines.append(f"- {major}.{minor - 1} → {major}.{minor}: {change.what}.\n")
+    return "".join(lines)

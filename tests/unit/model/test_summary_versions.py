@@ -1,0 +1,109 @@
+"""Summaries of other releases: the same major version is read, and what it means differently is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.analysis.compare.compare import Side, compare
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.model.codec import to_plain
+from llm_perf_opt.model.summary import SCHEMA_VERSION
+from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary, save_summary
+from llm_perf_opt.model.versions import SCHEMA_CHANGES, is_readable, older_note, parse_version, versions_page
+from llm_perf_opt.runs.compare.command import main as compare_main
+from llm_perf_opt.runs.finish import report_run
+from tests.unit.report_summaries import full_summary
+
+OLD_NOTE = "Written with schema 1.0: decode rows of the module ledger are of a whole capture."
+
+
+def written(folder: Path, version: Any, **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {**to_plain(full_summary()), "schema_version": version, **changes}
+    atomic_write_json(folder / SUMMARY_NAME, document)
+    return folder
+
+
+def test_our_own_version_is_read_without_a_word(tmp_path: Path) -> None:
+    summary = full_summary()
+    assert summary.schema_version == SCHEMA_VERSION == "1.1"
+    save_summary(summary, tmp_path)
+    assert load_summary(tmp_path) == summary
+
+
+def test_an_older_minor_version_is_read_and_says_what_differs(tmp_path: Path) -> None:
+    folder = written(tmp_path, "1.0")
+    document = to_plain(full_summary())
+    del document["repeat_spread"], document["metrics"]
+    atomic_write_json(folder / SUMMARY_NAME, {**document, "schema_version": "1.0"})
+    summary = load_summary(folder)
+    assert summary.notes[0] == OLD_NOTE
+    assert (summary.repeat_spread, summary.metrics) == ({}, {})
+    assert summary.schema_version == "1.0", "its values are still those of 1.0"
+    save_summary(summary, folder)
+    assert load_summary(folder).notes.count(OLD_NOTE) == 1
+
+
+def test_a_newer_minor_version_is_read_without_what_it_adds(tmp_path: Path) -> None:
+    folder = written(tmp_path, "1.99", added={"by": "a later release"})
+    summary = load_summary(folder)
+    assert summary.notes == full_summary().notes
+    assert "added" not in to_plain(summary)
+
+
+@pytest.mark.parametrize("version", ["0.9", "2.0", "10.0", "", "x", "1.x", "-1.0", "١.0", None, 1.1, [1, 1]])
+def test_another_major_version_is_refused_with_a_way_out(version: Any, tmp_path: Path) -> None:
+    folder = written(tmp_path, version, timings="of a shape this program does not know")
+    with pytest.raises(
+        InputError, match=f"has schema version .*this program reads {SCHEMA_VERSION}"
+    ) as caught:
+        load_summary(folder)
+    assert "--reanalyse" in str(caught.value.hint)
+    assert str(folder) in caught.value.message
+
+
+def test_a_file_that_is_no_summary_is_refused(tmp_path: Path) -> None:
+    atomic_write_json(tmp_path / SUMMARY_NAME, [1])
+    with pytest.raises(InputError, match="expected an object, found list"):
+        load_summary(tmp_path)
+    atomic_write_json(tmp_path / SUMMARY_NAME, {"timings": {}})
+    with pytest.raises(InputError, match="has schema version None"):
+        load_summary(tmp_path)
+
+
+def test_damage_is_found_by_file_and_key(tmp_path: Path) -> None:
+    document = to_plain(full_summary())
+    document["timings"]["ttft_s"]["median"] = "fast"
+    path = atomic_write_json(tmp_path / SUMMARY_NAME, document)
+    with pytest.raises(InputError) as caught:
+        load_summary(tmp_path)
+    assert caught.value.message == f"{path}.timings.ttft_s.median: expected a number, found str"
+
+
+def test_report_and_compare_take_an_older_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = written(tmp_path / "old", "1.0")
+    assert report_run(folder, reanalyse=False, as_json=False) == 0
+    assert OLD_NOTE in (folder / "report.md").read_text(encoding="utf-8")
+    save_summary(full_summary(), written(tmp_path / "new", SCHEMA_VERSION))
+    assert compare_main([str(folder), str(tmp_path / "new")]) == 0
+    assert f"A: {OLD_NOTE}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_compare_names_the_side_that_is_older() -> None:
+    new, old = full_summary(), full_summary()
+    old.schema_version = "1.0"
+    notes = compare(Side("a", ["a"], [new], [None]), Side("b", ["b"] * 2, [old] * 2, [None] * 2)).notes
+    assert [note for note in notes if "schema" in note] == [f"B: {OLD_NOTE}"]
+
+
+def test_every_change_is_written_down() -> None:
+    versions = [parse_version(change.version) for change in SCHEMA_CHANGES]
+    assert versions == sorted(version for version in versions if version is not None)
+    assert SCHEMA_CHANGES[-1].version == SCHEMA_VERSION
+    assert older_note(SCHEMA_VERSION) is None
+    assert is_readable("1")
+    assert "- 1.0 → 1.1: decode rows of the module ledger are per step" in versions_page()
