@@ -14,6 +14,8 @@ from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.core.stage import StageResult
+from llm_perf_opt.model.summary import Hardware, RunInfo, Summary, Workload
+from llm_perf_opt.reporting.pages import write_pages
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.static_analysis import StaticAnalysisStage
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
@@ -58,18 +60,24 @@ def run(tmp_path: Path, *overrides: str) -> tuple[StageResult, dict[str, Any], P
     return result, json.loads(result.artifacts[0].read_text()), tmp_path / "static_analysis"
 
 
+def pages(root: Path) -> set[str]:
+    """Make the pages of a stage's facts, as the end of a run does."""
+    hardware = Hardware(None, "unknown", {}, None, "none")
+    summary = Summary(RunInfo("run", "ok", "", None, []), {}, hardware, Workload())
+    write_pages(summary, [StaticAnalysisStage().facts(root)], root)
+    return {path.name for path in (root / "static_analysis").iterdir()}
+
+
 @pytest.mark.contract("B14")
 def test_B14_write_reports(tmp_path: Path) -> None:
-    result, document, folder = run(tmp_path / "on", *TEXT)
+    result, document, _ = run(tmp_path / "on", *TEXT)
     assert result.status == "ok"
-    names = {path.name for path in folder.iterdir()}
-    assert {"static_compute.json", "static_compute.md"} <= names
-    assert any(name.endswith(".svg") for name in names)
+    assert pages(tmp_path / "on") >= {"static_compute.json", "static_compute.md", "bytes_by_phase.svg"}
 
     off = run(tmp_path / "off", *TEXT, "pipeline.static_analysis.write_reports=false")
-    assert not off[2].exists()
-    assert off[0].artifacts == [tmp_path / "off" / "tmp" / "static_analysis" / "static_compute.json"]
-    assert off[1] == document
+    assert off[0].artifacts == [tmp_path / "off" / "static_analysis" / "static_compute.json"]
+    assert pages(tmp_path / "off") == {"static_compute.json"}  # the numbers, and nothing made from them
+    assert off[1] == {**document, "has_page": False}
 
 
 @pytest.mark.contract("B14")

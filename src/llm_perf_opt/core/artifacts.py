@@ -17,17 +17,12 @@ import logging
 from datetime import datetime
 from pathlib import Path
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.stage import stage_types
 
 LOGGER = logging.getLogger("llm_perf_opt.artifacts")
-
-WORKLOAD = "workload"
-"""Scratch of the inner program of a vendor capture; not a stage."""
-
-PROFILE_NAME = "profile.json"
-"""What the torch profiler stage says of its pass, beside the trace."""
 
 
 class Artifacts:
@@ -66,8 +61,8 @@ class Artifacts:
 
     def tmp_dir(self, stage: str) -> Path:
         """Return (and create) the scratch directory of a stage, or of the inner ``workload``."""
-        self._check(stage, (*stage_types(), WORKLOAD))
-        return self._make(self._root / "tmp" / stage)
+        self._check(stage, (*stage_types(), layout.WORKLOAD))
+        return self._make(self._root / layout.SCRATCH / stage)
 
     def path(self, name: str) -> Path:
         """Return a path below the root, creating its parent; a path that leaves the root is an error."""

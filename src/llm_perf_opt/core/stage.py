@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from llm_perf_opt.core.errors import ConfigError, ToolError
 
@@ -50,6 +50,8 @@ class StageResult:
     artifacts: list[Path] = field(default_factory=list)
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     """Command label → exit code of every process the stage started (``None``: ended by a signal or limit)."""
+    inputs: dict[str, Any] | None = None
+    """The samples the stage really used (``inputs.yaml``); ``None`` when it used none."""
     seconds: float | None = None
     """Filled in by the orchestrator."""
 

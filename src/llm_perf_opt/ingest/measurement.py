@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.core.phases import PHASES
 from llm_perf_opt.model.statistics import describe, mean_of, percentile
 from llm_perf_opt.model.summary import Stat
+from llm_perf_opt.model.wall_clock import SampleTotal
 
 _QUARTERS = 4
 _FEWEST_TOKENS = 16
@@ -16,14 +16,6 @@ _FEWEST_TOKENS = 16
 
 SampleTimes = Mapping[str, Any]
 """One entry of ``samples`` in a timings document."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampleTotal:
-    """What one sample took without a profiler."""
-
-    new_tokens: int
-    seconds: float
 
 
 def _median(values: Sequence[float]) -> float:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import decode_file, from_plain, to_plain
 from llm_perf_opt.model.static import StaticDocument
 from llm_perf_opt.model.summary import Static
 
-FILE_NAME = "static_compute.json"
-RUN_SHAPES_NAME = "static_run.json"
-"""The same count at the shapes of the measured samples, where those were not the configured ones."""
 _HINT = "give a static_compute.json written by the static_analysis stage"
 
 
@@ -23,16 +21,6 @@ def save_document(path: Path, document: StaticDocument) -> Path:
     static["source"] = path.name
     head = {"document_version": plain.pop("document_version"), "model": plain.pop("model")}
     return atomic_write_json(path, {**head, **static, **plain})
-
-
-def find_static(run_dir: Path) -> Path | None:
-    """Return a run's static document; without reports it is kept in the stage's scratch."""
-    candidates = (
-        run_dir / "tmp" / "static_analysis" / RUN_SHAPES_NAME,
-        run_dir / "static_analysis" / FILE_NAME,
-        run_dir / "tmp" / "static_analysis" / FILE_NAME,
-    )
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def load_static(path: Path) -> Static:
@@ -60,4 +48,4 @@ def load_document(path: Path) -> StaticDocument:
 
 
 def _file(path: Path) -> Path:
-    return path / FILE_NAME if path.is_dir() else path
+    return path / layout.STATIC if path.is_dir() else path

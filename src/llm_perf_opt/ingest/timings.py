@@ -8,42 +8,22 @@ times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.ingest.measurement import SampleTotal, measurement_metrics, repeat_spread, sample_totals
+from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_totals
 from llm_perf_opt.model.codec import from_plain, read_json
 from llm_perf_opt.model.statistics import describe, mean_of
 from llm_perf_opt.model.summary import Stat, Timings, Workload
+from llm_perf_opt.model.wall_clock import WallClock
 
 SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
 SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
 SHORT_TEXTS = ("device", "dtype", "model")
 SHORT_FLAGS = ("prefill_includes_vision",)
 SHORT_KEYS = (*SHORT_TIMES, *SHORT_COUNTS, *SHORT_TEXTS, *SHORT_FLAGS, "components")
-
-
-@dataclass(slots=True)
-class WallClock:
-    """Timings with what is needed to relate them to work done."""
-
-    timings: Timings
-    workload: Workload
-    decode_steps: float | None
-    """Model steps inside ``timings.decode_s``."""
-    prefill_includes_vision: bool
-    """Whether the measured prefill ran the vision tower."""
-    device_name: str | None = None
-    """Device, when the file names one."""
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    """Scalars about the measurement itself (padding, growth over tokens, first repeat)."""
-    repeat_spread: dict[str, Stat] = field(default_factory=dict)
-    """Phase → time of each repeat ÷ median of its sample."""
-    sample_totals: dict[str, SampleTotal] = field(default_factory=dict)
-    """Sample → what it took, to tell how much a profiler slows the same work down."""
 
 
 def load_timings(path: Path) -> WallClock:

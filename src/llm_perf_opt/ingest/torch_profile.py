@@ -33,7 +33,8 @@ class TorchProfile:
     flops_by_operator: dict[str, int]
     """torch's own count, when it was asked for."""
     trace: str | None
-    """Name of the trace beside this file, when it was kept."""
+    """Name of the trace beside this file, when it was kept; else ``operators`` has what it said."""
+    device: str | None = None
     options: ProfileOptions | None = None
 
     @property

@@ -97,6 +97,8 @@ class StaticDocument:
     kv_layers: list[KvLayers] = field(default_factory=list)
     resident: list[ResidentRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    has_page: bool = True
+    """Whether a page and plots are made from it (``write_reports``)."""
     document_version: str = DOCUMENT_VERSION
 
     def disagreements(self) -> list[CrossCheck]:

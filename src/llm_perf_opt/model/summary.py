@@ -545,6 +545,37 @@ class WhatIf:
 
 
 @dataclass(slots=True)
+class SectionTable:
+    """A table of a section; every cell is text, units in the column's name or in the cell."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    title: str = ""
+
+
+@dataclass(slots=True)
+class Section:
+    """A part of the report that a stage brings along. Plain text: renderers escape it."""
+
+    stage: str
+    """Who says it."""
+    title: str
+    paragraphs: list[str] = field(default_factory=list)
+    tables: list[SectionTable] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class MemoryUse:
+    """Memory of one phase, as the allocator reported it."""
+
+    peak_bytes: float
+    begin_bytes: float | None = None
+    """In use when the phase began."""
+    end_bytes: float | None = None
+    """In use when the phase ended."""
+
+
+@dataclass(slots=True)
 class Summary:
     """The root of ``summary.json``."""
 
@@ -582,3 +613,7 @@ class Summary:
     """One decode step, ready to draw: ``{phase, span_s, lanes: [{name, events: [{name, start_s, end_s, family}]}]}``."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """Further named scalars (``launches_per_token``, …), unit in the name."""
+    sections: list[Section] = field(default_factory=list)
+    """What stages say in their own words, plug-ins included, in pipeline order."""
+    memory: dict[str, MemoryUse] = field(default_factory=dict)
+    """Phase → memory in use, where it was watched; ``all`` is the whole pass. On a CPU: allocated since the pass began."""

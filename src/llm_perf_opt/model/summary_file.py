@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.codec import decode_file, save_json
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
 from llm_perf_opt.model.versions import is_readable, older_note
 
-SUMMARY_NAME = "summary.json"
 _HINT = "give the directory of a finished run"
 
 
@@ -25,12 +25,12 @@ class _Head:
 
 def save_summary(summary: Summary, folder: Path) -> Path:
     """Write ``summary.json`` into a folder."""
-    return save_json(folder / SUMMARY_NAME, summary)
+    return save_json(folder / layout.SUMMARY, summary)
 
 
 def load_summary(path: Path) -> Summary:
     """Read ``summary.json`` of a run directory (or the file itself); one of an older schema says so in its notes."""
-    path = path / SUMMARY_NAME if path.is_dir() else path
+    path = path / layout.SUMMARY if path.is_dir() else path
     version = decode_file(path, _Head, hint=_HINT).schema_version
     if not is_readable(version):
         shown = version if isinstance(version, str) else reprlib.repr(version)

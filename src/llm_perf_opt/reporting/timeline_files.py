@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from llm_perf_opt.core.files import atomic_path
 
 if TYPE_CHECKING:
+    from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.export import Columns
     from llm_perf_opt.model.timeline import KernelTotals, Timeline
 
@@ -18,14 +19,23 @@ _TEXT_COLUMNS = ("phase", "module", "range_path", "name", "short_name", "family"
 
 
 def write_tables(
-    found: Timeline | KernelTotals, out_dir: Path, *, formats: tuple[TableFormat, ...] = ("parquet", "csv")
+    found: Timeline | KernelTotals,
+    out_dir: Path,
+    *,
+    attribution: Attribution | None = None,
+    formats: tuple[TableFormat, ...] = ("parquet", "csv"),
 ) -> list[Path]:
     """Write ``timeline_kernels`` and ``timeline_ranges`` (totals: only the former); return the files."""
+    from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.analysis.timeline.export import kernel_columns, range_columns
     from llm_perf_opt.model.timeline import Timeline
 
     if isinstance(found, Timeline):
-        tables = {"timeline_kernels": kernel_columns(found), "timeline_ranges": range_columns(found)}
+        attribution = attribution if attribution is not None else attribute(found)
+        tables = {
+            "timeline_kernels": kernel_columns(found, attribution),
+            "timeline_ranges": range_columns(found, attribution),
+        }
     else:
         tables = {"timeline_kernels": _columns_of_totals(found)}
     return [
@@ -69,7 +79,7 @@ def _write_table(columns: Columns, path: Path, kind: TableFormat) -> Path:
     return path
 
 
-def write_perfetto(timeline: Timeline, path: Path) -> Path:
+def write_perfetto(timeline: Timeline, path: Path, *, attribution: Attribution | None = None) -> Path:
     """Write the attributed timeline as a trace for https://ui.perfetto.dev; compressed when it ends in ``.gz``."""
     from llm_perf_opt.analysis.timeline.export import perfetto_events
 
@@ -78,12 +88,12 @@ def write_perfetto(timeline: Timeline, path: Path) -> Path:
             # A fixed time stamp: the same timeline gives the same file.
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
                 stream = io.TextIOWrapper(packed, "utf-8", newline="\n")
-                stream.writelines(perfetto_events(timeline))
+                stream.writelines(perfetto_events(timeline, attribution))
                 stream.flush()
                 stream.detach()
         else:
             text = io.TextIOWrapper(raw, "utf-8", newline="\n")
-            text.writelines(perfetto_events(timeline))
+            text.writelines(perfetto_events(timeline, attribution))
             text.flush()
             text.detach()
     return Path(path)

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
 from llm_perf_opt.core.stage import Problem, StageResult
-from llm_perf_opt.model.codec import read_json, save_json
+from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
 from llm_perf_opt.runs.provenance import environment
-from llm_perf_opt.runs.sources import HARDWARE_NAME
 from llm_perf_opt.stages.base import Stage, StageContext, enabled_stages
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -71,8 +71,8 @@ def execute(
     prepare_process()
     handler = run_log(artifacts.root)
     try:
-        atomic_write_json(artifacts.path("env.json"), environment())
-        atomic_write_text(artifacts.path("config.yaml"), resolved_yaml)
+        atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
+        atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
         problems = check_stages(stages, context)
         _write_hardware(config, artifacts, progress)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
@@ -88,7 +88,7 @@ def execute(
         manifest.seconds = time.perf_counter() - began
         _settle(manifest)
         with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
-            _write_inputs(artifacts)
+            _write_inputs(artifacts, results)
         with contextlib.suppress(LlmPerfError):
             write_manifest(artifacts, manifest)
         logging.getLogger(ROOT).removeHandler(handler)
@@ -165,20 +165,15 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
             threads=config.run.threads,
             dtype=str(config.model.dtype),
         )
-    save_json(artifacts.path(HARDWARE_NAME), hardware)
+    save_json(artifacts.path(layout.HARDWARE), hardware)
 
 
-def _write_inputs(artifacts: Artifacts) -> None:
-    """Put the samples that were really used at the root; stages that ran leave the list in their scratch."""
-    for path in sorted((artifacts.root / "tmp").glob("*/inputs.json")):
-        try:
-            document = read_json(path)
-        except InputError as error:
-            LOGGER.warning("inputs.yaml is not written: %s", error.message)
-            return
+def _write_inputs(artifacts: Artifacts, results: Mapping[str, StageResult]) -> None:
+    """Put the samples that were really used at the root, as the first stage that used any tells them."""
+    document = next((result.inputs for result in results.values() if result.inputs is not None), None)
+    if document is not None:
         text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
-        atomic_write_text(artifacts.path("inputs.yaml"), text)
-        return
+        atomic_write_text(artifacts.path(layout.INPUTS), text)
 
 
 def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:

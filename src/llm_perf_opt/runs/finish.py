@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.analysis.cautions import beaten_ceilings
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary, save_summary
+from llm_perf_opt.model.summary_file import load_summary, save_summary
 from llm_perf_opt.reporting.console import console_summary
+from llm_perf_opt.reporting.pages import write_pages
 from llm_perf_opt.reporting.render import render_all
-from llm_perf_opt.runs.assemble import assemble_run
+from llm_perf_opt.runs.assemble import assemble_run, stage_facts
 from llm_perf_opt.runs.execute import Outcome
-from llm_perf_opt.runs.sources import run_sources
-from llm_perf_opt.runs.tables import write_capture_tables
+from llm_perf_opt.runs.manifest import read_manifest
 
 
-def save_and_render(summary: Summary, out_dir: Path) -> Path:
-    """Write ``summary.json`` and every report; return the one to open first."""
+def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
+    """Write ``summary.json``, every report, and the pages and tables of the facts; return the page to open first."""
     save_summary(summary, out_dir)
+    write_pages(summary, facts, out_dir)
     return render_all(summary, out_dir)
 
 
 def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     """Summarise and report a run, also one that failed or was interrupted."""
-    summary = assemble_run(outcome.run_dir)
-    report = save_and_render(summary, outcome.run_dir)
-    write_capture_tables(summary, run_sources(outcome.run_dir), outcome.run_dir)
+    assembled = assemble_run(outcome.run_dir)
+    summary = assembled.summary
+    report = save_and_render(summary, assembled.facts, outcome.run_dir)
     _distrust_beaten_ceilings(summary)
     print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
@@ -47,14 +51,22 @@ def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
     run_dir = run_dir.expanduser().resolve()
     if not run_dir.is_dir():
         raise InputError(f"{run_dir} is not a directory", hint="give the directory of a finished run")
-    summary = (
-        assemble_run(run_dir)
-        if reanalyse or not (run_dir / SUMMARY_NAME).is_file()
-        else load_summary(run_dir)
-    )
-    report = save_and_render(summary, run_dir)
+    if reanalyse or not (run_dir / layout.SUMMARY).is_file():
+        assembled = assemble_run(run_dir)
+        summary, facts = assembled.summary, assembled.facts
+    else:
+        summary = load_summary(run_dir)
+        facts = _facts_with_pages(run_dir)
+    report = save_and_render(summary, facts, run_dir)
     print_result(summary, report, quiet=False, as_json=as_json)
     return 0
+
+
+def _facts_with_pages(run_dir: Path) -> list[Facts]:
+    """Read again what pages are made from; the output of ``ingest`` has no manifest, its captures lie elsewhere."""
+    if not (run_dir / layout.MANIFEST).is_file():
+        return []
+    return stage_facts(run_dir, read_manifest(run_dir).stages, with_pages_only=True)
 
 
 def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import functools
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
-from llm_perf_opt.runs.assemble import Request, assemble
+from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
 from llm_perf_opt.runs.finish import print_result, save_and_render
-from llm_perf_opt.runs.sources import Sources
-from llm_perf_opt.runs.tables import write_capture_tables
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.ncu import ncu_facts
+from llm_perf_opt.stages.facts.nsys import nsys_facts
+from llm_perf_opt.stages.facts.static import static_facts
+from llm_perf_opt.stages.facts.timings import timings_facts
+from llm_perf_opt.stages.facts.trace import trace_facts
 
 _EXPORT_TIMEOUT_S = 1800.0
 _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -23,18 +31,12 @@ _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 def ingest(options: argparse.Namespace) -> int:
     """Read the named sources, analyse them together, write summary and reports to ``--out``."""
     console_logging(Verbosity.quiet if options.json else Verbosity.normal)
-    sources = Sources(
-        timings=options.timings,
-        static=options.static,
-        trace=options.trace,
-        nsys=(options.nsys,) if options.nsys is not None else (),
-        ncu=options.ncu,
-    )
-    if not sources.shown():
+    given = _given(options)
+    if not given:
         raise ConfigError(
             "nothing to ingest", hint="give at least one of --trace, --nsys, --ncu, --timings, --static"
         )
-    sources.require_existing()
+    _require_existing(given)
     out = options.out.expanduser().absolute()
     if out.exists() and not out.is_dir():
         raise ConfigError(
@@ -44,7 +46,7 @@ def ingest(options: argparse.Namespace) -> int:
     command = [
         "llm-perf-opt",
         "ingest",
-        *(f"--{kind}={path}" for kind, path in sources.shown().items()),
+        *(f"--{kind}={path}" for kind, path in given.items()),
         *(
             f"--{name}={value}"
             for name in ("device", "dtype", "catalogue")
@@ -54,30 +56,57 @@ def ingest(options: argparse.Namespace) -> int:
     ]
     if options.device:  # a misspelt name is found before any work
         load_catalogue(options.catalogue).named(options.device)
-    sources.nsys = tuple(_exported(path, out) for path in sources.nsys)
-    summary = assemble(
-        Request(
-            run=RunInfo(
-                id=out.name,
-                status="ok",
-                started=began.astimezone().isoformat(timespec="seconds"),
-                seconds=None,
-                command=command,
-            ),
-            sources=sources,
-            device=options.device,
-            dtype=options.dtype,
-            catalogue=options.catalogue,
-            strict=True,
-        )
+    facts = _read(given, out)
+    subject = Subject(
+        run=RunInfo(
+            id=out.name,
+            status="ok",
+            started=began.astimezone().isoformat(timespec="seconds"),
+            seconds=None,
+            command=command,
+        ),
+        dtype=options.dtype,
+        sources=shown_sources(facts),
     )
+    assembled = assemble(subject, facts, DeviceChoice(options.device, options.catalogue))
+    summary = assembled.summary
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
-    report = save_and_render(summary, out)
-    write_capture_tables(summary, sources, out)
+    report = save_and_render(summary, assembled.facts, out)
     print_result(summary, report, quiet=False, as_json=options.json)
     return 0
+
+
+_KINDS: dict[str, tuple[str, str, Callable[[Path], Facts]]] = {
+    "timings": ("timings", "timings", timings_facts),
+    "static": ("static_analysis", "static model", static_facts),
+    "trace": ("torch_profiler", "torch trace", trace_facts),
+    "nsys": ("nsys", "nsys capture", nsys_facts),
+    "ncu": ("ncu", "ncu capture", ncu_facts),
+}
+"""Option → folder of its pages, what it is, and what reads it."""
+
+
+def _given(options: argparse.Namespace) -> dict[str, Path]:
+    return {kind: path for kind in _KINDS if (path := getattr(options, kind)) is not None}
+
+
+def _require_existing(given: Mapping[str, Path]) -> None:
+    """Refuse paths that are not there, before any work."""
+    for kind, path in given.items():
+        if not path.exists():
+            raise InputError(f"--{kind} {path} does not exist", hint="check the path", path=str(path))
+
+
+def _read(given: Mapping[str, Path], out: Path) -> list[Facts]:
+    """Read every named source once; one that cannot be read is an error, because the user asked for it."""
+    found = []
+    for kind, path in given.items():
+        stage, what, read = _KINDS[kind]
+        source = _exported(path, out) if kind == "nsys" else path
+        found.append(collect(stage, [Part(what, functools.partial(read, source))], strict=True))
+    return found
 
 
 def _exported(path: Path, out: Path) -> Path:

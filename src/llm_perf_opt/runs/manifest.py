@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.model.codec import decode_file, save_json
-
-MANIFEST_NAME = "manifest.json"
 
 ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
 
@@ -67,13 +66,13 @@ def record(artifacts: Artifacts, result: StageResult) -> StageRecord:
 
 def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
     """Write ``manifest.json``."""
-    return save_json(artifacts.path(MANIFEST_NAME), manifest)
+    return save_json(artifacts.path(layout.MANIFEST), manifest)
 
 
 def read_manifest(run_dir: Path) -> Manifest:
     """Read ``manifest.json`` of a run directory."""
-    path = run_dir / MANIFEST_NAME
+    path = run_dir / layout.MANIFEST
     hint = "give the directory printed at the end of a run"
     if not path.exists():
-        raise InputError(f"{run_dir} is not a run directory: it has no {MANIFEST_NAME}", hint=hint)
+        raise InputError(f"{run_dir} is not a run directory: it has no {layout.MANIFEST}", hint=hint)
     return decode_file(path, Manifest, hint=hint)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
+from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.progress import Progress
@@ -44,6 +46,8 @@ class Stage(ABC):
     title: ClassVar[str]
     """A few words for progress and reports."""
     config_type: ClassVar[type[StageConfig]]
+    has_pages: ClassVar[bool] = False
+    """Whether pages or tables beside the report are made from its facts: ``report`` then reads its files again."""
 
     @abstractmethod
     def check(self, context: StageContext) -> list[Problem]:
@@ -56,6 +60,14 @@ class Stage(ABC):
     @abstractmethod
     def run(self, context: StageContext) -> StageResult:
         """Do the work. A raised error is recorded by the orchestrator and does not stop other stages."""
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read what ``run`` left below ``run_dir / name``: all that summary and report learn of the stage.
+
+        Called after the run, also after a failed one, and again by ``report``; from files alone, without the
+        configuration, torch or the machine. What cannot be read is a note.
+        """
+        return Facts(stage=self.name)
 
 
 def all_stages() -> dict[str, Stage]:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.timings import timings_facts
 from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
     DEFAULT_VISUALIZATION_DIR,
@@ -27,9 +30,6 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.outputs.writer import OutputWriter
 
 NAME = "direct_inference"
-TIMINGS_NAME = "timings.json"
-INPUTS_NAME = "inputs.json"
-"""In the stage's scratch: the samples really used, for ``inputs.yaml``."""
 _NAMED = 3
 
 
@@ -71,7 +71,7 @@ class DirectInferenceStage(Stage):
         lines = [
             f"run {context.config.model.name} on {context.config.resolved_device}, "
             f"{config.repeats} pass(es), no profiler",
-            f"write {folder / TIMINGS_NAME}",
+            f"write {folder / layout.TIMINGS}",
         ]
         prediction, shown = config.output.prediction, config.output.visualization
         if prediction.enable:
@@ -103,12 +103,18 @@ class DirectInferenceStage(Stage):
             problems = [*dataset.problems(), *(result.problems if result else [])]
             files = writer.finish([_left_out(problems)] if problems else [])
         if result is not None:
-            files.append(write_timings(folder / TIMINGS_NAME, result))
-        elif (folder / TIMINGS_NAME).exists():
-            files.append(folder / TIMINGS_NAME)
-        used = inputs_document(_used(samples, pending, result), problems)
-        atomic_write_json(context.artifacts.tmp_dir(NAME) / INPUTS_NAME, used)
-        return _stage_result(files, problems)
+            files.append(write_timings(folder / layout.TIMINGS, result))
+        elif (folder / layout.TIMINGS).exists():
+            files.append(folder / layout.TIMINGS)
+        done = _stage_result(files, problems)
+        done.inputs = inputs_document(_used(samples, pending, result), problems)
+        return done
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read the timings."""
+        timings = run_dir / NAME / layout.TIMINGS
+        parts = [Part("timings", functools.partial(timings_facts, timings))] if timings.is_file() else []
+        return collect(NAME, parts)
 
 
 def _infer(

@@ -9,17 +9,21 @@ Reading the counters is not done here.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.progress import Task
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.vendor.ncu.config import NcuConfig
 from llm_perf_opt.vendor.ncu.diagnose import NcuFault
 from llm_perf_opt.vendor.ncu.plan import (
@@ -54,6 +58,7 @@ class NcuStage(Stage):
     order: ClassVar[int] = 40
     title: ClassVar[str] = "Nsight Compute counters"
     config_type: ClassVar[type[StageConfig]] = NcuConfig
+    has_pages: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the GPU, permissions."""
@@ -113,6 +118,13 @@ class NcuStage(Stage):
         )
         folder = context.artifacts.out_dir(self.name)
         return _Run(context, config, capabilities, plan, folder).result()
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read the report, or the pages exported from it."""
+        folder = run_dir / self.name
+        if not any(folder.rglob("*.ncu-rep")) and not any(folder.rglob("*.csv")):
+            return Facts(stage=self.name)
+        return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
 
 
 class _Run:

@@ -7,16 +7,20 @@ It writes ``nsys/run.nsys-rep`` (``run.<label>.nsys-rep`` for several labels), t
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
 from llm_perf_opt.vendor.nsys.command import build_export_cmd, check_extra_args, output_names
 from llm_perf_opt.vendor.nsys.config import (
@@ -46,6 +50,7 @@ class NsysStage(Stage):
     order: ClassVar[int] = 30
     title: ClassVar[str] = "Nsight Systems capture"
     config_type: ClassVar[type[StageConfig]] = NsysConfig
+    has_pages: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
@@ -105,6 +110,16 @@ class NsysStage(Stage):
         for request in _requests(context, config, str(executable), folder):
             captures.add(request)
         return captures.result()
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read the exports, one per captured range; without one, the kernel table that ``nsys stats`` made."""
+        folder = run_dir / self.name
+        exports = sorted(folder.glob("run*.sqlite")) if folder.is_dir() else []
+        table = folder / SUMMARY
+        files = exports or ([table] if table.is_file() else [])
+        return collect(
+            self.name, [Part("nsys capture", functools.partial(nsys_facts, path)) for path in files]
+        )
 
 
 def _requests(

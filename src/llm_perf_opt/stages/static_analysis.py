@@ -3,28 +3,33 @@
 Files, under ``<run>/static_analysis/``::
 
     static_compute.json     the static model (``summary.static``), shapes, totals, cross-checks, memory table
-    static_compute.md       the same for people, conventions beside the numbers, the module tree top-down
-    *.svg                   shares by component, bytes by phase, memory against context
+    static_run.json         the same at the shapes of the measured samples, where those are others
+
+A page (``static_compute.md``) and plots are made from the first by the report, not here.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.static.conventions import Conventions
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.static import static_facts, static_page_facts
 
 if TYPE_CHECKING:
     import torch
 
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
     from llm_perf_opt.model.static import StaticDocument
-    from llm_perf_opt.model.summary import Hardware
     from llm_perf_opt.workloads.base import ModelAdapter
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
 
@@ -33,10 +38,6 @@ LOGGER = logging.getLogger("llm_perf_opt.static")
 NAME = "static_analysis"
 MEASURING_STAGES = ("torch_profiler", "direct_inference")
 """Stages whose timings are divided by this stage's numbers."""
-JSON_NAME = "static_compute.json"
-REPORT_NAME = "static_compute.md"
-HARDWARE_NAME = "hardware.json"
-"""At the root of the run: the device's limits, written before the stages start."""
 _KEY = f"pipeline.{NAME}"
 
 
@@ -71,8 +72,7 @@ class StaticAnalysisConfig(StageConfig):
     """``pipeline.static_analysis.*``"""
 
     write_reports: bool = True
-    """Write static_compute.json, static_compute.md and plots. false: nothing in static_analysis/; the summary's
-    numbers are kept in tmp/static_analysis/static_compute.json."""
+    """Make static_compute.md and plots from static_compute.json. false: only the numbers are kept."""
     use_analytic_fallback: bool = True
     """Use closed forms where the model cannot be counted, and check the count by them where it can.
     false: a phase that cannot be counted fails the stage, and nothing is cross-checked."""
@@ -148,6 +148,7 @@ class StaticAnalysisStage(Stage):
     order: ClassVar[int] = 10
     title: ClassVar[str] = "static analysis"
     config_type: ClassVar[type[StageConfig]] = StaticAnalysisConfig
+    has_pages: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
         """Find contradictory keys."""
@@ -159,10 +160,8 @@ class StaticAnalysisStage(Stage):
         where = "configured shapes" if config.use_synthetic_inputs else "the shapes of the samples"
         root = context.artifacts.root
         lines = [f"count FLOPs and bytes of {context.config.model.name} at {where}, without weights"]
-        if config.write_reports:
-            names = (JSON_NAME, REPORT_NAME, "*.svg")
-            return [*lines, *(f"write {root / NAME / name}" for name in names)]
-        return [*lines, f"write {root / 'tmp' / NAME / JSON_NAME}"]
+        names = (layout.STATIC, *((layout.STATIC_MD, "*.svg") if config.write_reports else ()))
+        return [*lines, *(f"write {root / NAME / name}" for name in names)]
 
     def run(self, context: StageContext) -> StageResult:
         """Count, check, write."""
@@ -170,7 +169,7 @@ class StaticAnalysisStage(Stage):
         with context.progress.task("static analysis") as task:
             document = analyse(context.config, config)
             task.advance()
-        files = _write(context, config, document)
+        files = [_write(context, config, document)]
         files += _write_at_run_shapes(context, config)
         reason = _what_is_wrong(document)
         if reason is not None:
@@ -178,6 +177,19 @@ class StaticAnalysisStage(Stage):
                 "degraded", reason=reason, fix="see the notes of the document", artifacts=files
             )
         return StageResult("ok", artifacts=files)
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read the static model at the shapes of the run, and the document its page is made from."""
+        folder = run_dir / NAME
+        document, at_run_shapes = folder / layout.STATIC, folder / layout.STATIC_AT_RUN_SHAPES
+        if not document.is_file():
+            return Facts(stage=NAME)
+        chosen = at_run_shapes if at_run_shapes.is_file() else document
+        parts = [
+            Part("static model", functools.partial(static_facts, chosen)),
+            Part("static document", functools.partial(static_page_facts, document)),
+        ]
+        return collect(NAME, parts)
 
 
 def _what_is_wrong(document: StaticDocument) -> str | None:
@@ -194,25 +206,17 @@ def _what_is_wrong(document: StaticDocument) -> str | None:
     return "; ".join(missing) or None
 
 
-def _write(context: StageContext, config: StaticAnalysisConfig, document: StaticDocument) -> list[Path]:
-    from llm_perf_opt.core.files import atomic_write_text
+def _write(context: StageContext, config: StaticAnalysisConfig, document: StaticDocument) -> Path:
     from llm_perf_opt.ingest.static import save_document
-    from llm_perf_opt.reporting.static_page import render_static_report, static_charts
 
-    if not config.write_reports:
-        return [save_document(context.artifacts.tmp_dir(NAME) / JSON_NAME, document)]
-    folder = context.artifacts.out_dir(NAME)
-    charts = static_charts(document, _hardware(context.artifacts.root / HARDWARE_NAME))
-    files = [save_document(folder / JSON_NAME, document)]
-    files += [atomic_write_text(folder / name, svg) for name, svg in charts.items()]
-    report = render_static_report(document, charts=list(charts))
-    return [*files, atomic_write_text(folder / REPORT_NAME, report)]
+    document.has_page = config.write_reports
+    return save_document(context.artifacts.out_dir(NAME) / layout.STATIC, document)
 
 
 def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) -> list[Path]:
     """Also count at the samples' shapes when they are measured: utilisation divides like by like."""
     from llm_perf_opt.core.errors import InputError
-    from llm_perf_opt.ingest.static import RUN_SHAPES_NAME, save_document
+    from llm_perf_opt.ingest.static import save_document
 
     measured = any(
         name in context.config.pipeline and context.config.pipeline[name].enable for name in MEASURING_STAGES
@@ -235,15 +239,7 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
         # The stage that measures these samples meets the same problem and reports it as its own.
         LOGGER.warning("no static count at the shapes of the samples: %s", error.message)
         return []
-    return [save_document(context.artifacts.tmp_dir(NAME) / RUN_SHAPES_NAME, document)]
-
-
-def _hardware(path: Path) -> Hardware | None:
-    """Read the run's device, when it is known."""
-    from llm_perf_opt.model.codec import decode_file
-    from llm_perf_opt.model.summary import Hardware
-
-    return decode_file(path, Hardware) if path.is_file() else None
+    return [save_document(context.artifacts.out_dir(NAME) / layout.STATIC_AT_RUN_SHAPES, document)]
 
 
 def analyse(config: AppConfig, stage: StaticAnalysisConfig) -> StaticDocument:

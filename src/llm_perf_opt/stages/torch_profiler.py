@@ -7,13 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llm_perf_opt.core.artifacts import PROFILE_NAME
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.timings import timings_facts
+from llm_perf_opt.stages.facts.trace import memory_facts, trace_facts
 from llm_perf_opt.vendor.torch.config import (
     NAME,
-    Activity,
     TorchProfilerConfig,
     effective_config,
     out_of_range,
@@ -30,17 +33,12 @@ from llm_perf_opt.workloads.outputs.config import (
 )
 
 if TYPE_CHECKING:
-    from llm_perf_opt.ingest.kineto.reader import KinetoCapture
     from llm_perf_opt.vendor.torch.passes import Profile, ProfileOptions
     from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
     from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.engine.results import WorkloadResult
     from llm_perf_opt.workloads.outputs.writer import OutputWriter
 
-TIMINGS_NAME = "timings.json"
-TRACE_NAME = "trace.json.gz"
-MEMORY_NAME = "memory.json"
-INPUTS_NAME = "inputs.json"
 _NAMED = 3
 
 
@@ -74,14 +72,17 @@ class TorchProfilerStage(Stage):
         tokens = representative_tokens(config, context.config)
         lines = [
             f"run {workload.model.name} on {workload.device}: warm up, then {workload.repeats} measured pass(es) without a profiler",
-            f"write {folder / TIMINGS_NAME}",
+            f"write {folder / layout.TIMINGS}",
             f"profile {config.active_passes} representative pass(es) of {tokens} new tokens with {', '.join(activities)} activity",
-            f"write {folder / PROFILE_NAME}",
+            f"write {folder / layout.PROFILE}",
         ]
         if config.export_trace:
-            lines.append(f"write {folder / TRACE_NAME}")
+            lines.append(f"write {folder / layout.TRACE}")
         if config.profile_memory:
-            lines += ["run one more pass with the allocators watched", f"write {folder / MEMORY_NAME}"]
+            lines += [
+                "run one more pass with the allocators watched",
+                f"write {folder / layout.MEMORY_TRACE}",
+            ]
         return lines + _planned_outputs(config.output, folder)
 
     def run(self, context: StageContext) -> StageResult:
@@ -104,15 +105,35 @@ class TorchProfilerStage(Stage):
         with OutputWriter(config.output, NAME, folder, workload) as writer:
             measured = _measure(context, workload, samples, engine, writer)
             problems = [*dataset.problems(), *measured.problems]
-            files = [write_timings(folder / TIMINGS_NAME, measured)]
+            files = [write_timings(folder / layout.TIMINGS, measured)]
             files += writer.finish([_left_out(problems)] if problems else [])
         used = [result.sample for result in measured.samples]
         scratch = context.artifacts.tmp_dir(NAME)
-        atomic_write_json(scratch / INPUTS_NAME, inputs_document(used, problems))
         files += _Profiling(context, config, engine, measured, folder, scratch).run()
-        if not problems:
-            return StageResult("ok", artifacts=files)
-        return StageResult("degraded", _left_out(problems), "see run.log for all of them", files)
+        result = StageResult("ok", artifacts=files, inputs=inputs_document(used, problems))
+        if problems:
+            result.status, result.reason = "degraded", _left_out(problems)
+            result.fix = "see run.log for all of them"
+        return result
+
+    def facts(self, run_dir: Path) -> Facts:
+        """Read timings, trace and memory."""
+        folder = run_dir / NAME
+        names = (
+            layout.TRACE,
+            layout.TRACE.removesuffix(".gz"),
+            layout.PROFILE,
+        )  # the last: no trace was kept
+        trace = next((folder / name for name in names if (folder / name).is_file()), None)
+        timings, memory = folder / layout.TIMINGS, folder / layout.MEMORY_TRACE
+        parts = []
+        if timings.is_file():
+            parts.append(Part("timings", functools.partial(timings_facts, timings)))
+        if trace is not None:
+            parts.append(Part("torch trace", functools.partial(trace_facts, trace)))
+        if memory.is_file():
+            parts.append(Part("memory trace", functools.partial(memory_facts, memory)))
+        return collect(NAME, parts)
 
 
 def _planned_outputs(output: OutputConfig, folder: Path) -> list[str]:
@@ -216,42 +237,45 @@ class _Profiling:
     def _write_profile(
         self, profile: Profile, options: ProfileOptions, batch: Batch, samples: list[Sample]
     ) -> list[Path]:
-        from llm_perf_opt.ingest.kineto.reader import read_kineto
         from llm_perf_opt.vendor.torch.passes import compress
 
-        with self.context.progress.task("reading the trace") as task:
-            document = self._document(read_kineto(profile.trace), profile, options, batch, samples)
-            task.advance()
         files = []
+        document = self._document(profile, options, batch, samples)
         if self.config.export_trace:
-            files.append(compress(profile.trace, self.folder / TRACE_NAME))
+            files.append(compress(profile.trace, self.folder / layout.TRACE))
+        else:
+            document["operators"] = self._operators(profile.trace)
         profile.trace.unlink()
-        return [*files, atomic_write_json(self.folder / PROFILE_NAME, document)]
+        return [*files, atomic_write_json(self.folder / layout.PROFILE, document)]
+
+    def _operators(self, trace: Path) -> list[dict[str, Any]]:
+        """Read the operators out of a trace that is not kept: nothing can be read from it later."""
+        from llm_perf_opt.analysis.operators import operator_records
+        from llm_perf_opt.analysis.timeline.attribution import attribute
+        from llm_perf_opt.ingest.kineto.reader import read_kineto
+
+        with self.context.progress.task("reading the trace") as task:
+            capture = read_kineto(trace)
+            records = operator_records(
+                capture.operators,
+                capture.timeline,
+                attribute(capture.timeline),
+                rank_by=self.config.rank_by.value,
+                limit=self.config.max_operators,
+            )
+            task.advance()
+        return [asdict(record) for record in records]
 
     def _document(
-        self,
-        capture: KinetoCapture,
-        profile: Profile,
-        options: ProfileOptions,
-        batch: Batch,
-        samples: list[Sample],
+        self, profile: Profile, options: ProfileOptions, batch: Batch, samples: list[Sample]
     ) -> dict[str, Any]:
         import torch
 
-        from llm_perf_opt.analysis.operators import operator_records
-        from llm_perf_opt.analysis.timeline.attribution import attribute
-
-        records = operator_records(
-            capture.operators,
-            capture.timeline,
-            attribute(capture.timeline),
-            rank_by=self.config.rank_by.value,
-            limit=self.config.max_operators,
-        )
         return {
             "schema": 1,
             "torch": str(torch.__version__),
-            "trace": TRACE_NAME if self.config.export_trace else None,
+            "device": self.engine.device,
+            "trace": layout.TRACE if self.config.export_trace else None,
             "options": {**asdict(options), "activities": list(options.activities)},
             "rank_by": self.config.rank_by.value,
             "max_operators": self.config.max_operators,
@@ -259,27 +283,18 @@ class _Profiling:
             "prompt_tokens": batch.prompt_tokens,
             "new_tokens": profile.new_tokens,
             "profiled_s": profile.seconds,
-            "notes": self._notes(capture, options),
+            "notes": usable_activities(self.config, self.context.config)[1],
             "flops_by_operator": profile.flops_by_operator,
             "operators_by_shape": profile.operators_by_shape[: self.config.max_operators],
-            "operators": [asdict(record) for record in records],
+            "operators": [],
         }
 
-    def _notes(self, capture: KinetoCapture, options: ProfileOptions) -> list[str]:
-        notes = usable_activities(self.config, self.context.config)[1]
-        # Without CUDA activity, what a trace lacks of it is no news.
-        return [*notes, *capture.timeline.warnings] if Activity.cuda.value in options.activities else notes
-
     def _write_memory(self, batch: Batch, tokens: int, options: ProfileOptions) -> list[Path]:
-        from llm_perf_opt.analysis.memory import memory_document
-        from llm_perf_opt.analysis.timeline.attribution import attribute
-        from llm_perf_opt.ingest.kineto.reader import read_kineto
-        from llm_perf_opt.vendor.torch.passes import memory_pass
+        from llm_perf_opt.vendor.torch.passes import compress, memory_pass
 
         with self.context.progress.task("watching memory over one more pass") as task:
             trace = memory_pass(self.engine, batch, tokens, options.activities, self.scratch)
             task.advance()
-        capture = read_kineto(trace)
-        document = memory_document(capture, attribute(capture.timeline), self.engine.device)
+        packed = compress(trace, self.folder / layout.MEMORY_TRACE)
         trace.unlink()
-        return [] if document is None else [atomic_write_json(self.folder / MEMORY_NAME, document)]
+        return [packed]

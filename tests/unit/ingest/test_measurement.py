@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.ingest.measurement import (
-    SampleTotal,
-    measurement_metrics,
-    repeat_spread,
-    sample_totals,
-)
+from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_totals
 from llm_perf_opt.model.statistics import describe, mean_of, percentile
+from llm_perf_opt.model.wall_clock import SampleTotal
 
 
 def sample(*decode: float, tokens: list[float] | None = None, **fields: Any) -> dict[str, Any]:

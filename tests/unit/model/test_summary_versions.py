@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.compare.compare import Side, compare
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import SCHEMA_VERSION
-from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary, save_summary
+from llm_perf_opt.model.summary_file import load_summary, save_summary
 from llm_perf_opt.model.versions import SCHEMA_CHANGES, is_readable, older_note, parse_version, versions_page
 from llm_perf_opt.runs.compare.command import main as compare_main
 from llm_perf_opt.runs.finish import report_run
@@ -24,7 +25,7 @@ OLD_NOTE = "Written with schema 1.0: decode rows of the module ledger are of a w
 def written(folder: Path, version: Any, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     document = {**to_plain(full_summary()), "schema_version": version, **changes}
-    atomic_write_json(folder / SUMMARY_NAME, document)
+    atomic_write_json(folder / layout.SUMMARY, document)
     return folder
 
 
@@ -39,7 +40,7 @@ def test_an_older_minor_version_is_read_and_says_what_differs(tmp_path: Path) ->
     folder = written(tmp_path, "1.0")
     document = to_plain(full_summary())
     del document["repeat_spread"], document["metrics"]
-    atomic_write_json(folder / SUMMARY_NAME, {**document, "schema_version": "1.0"})
+    atomic_write_json(folder / layout.SUMMARY, {**document, "schema_version": "1.0"})
     summary = load_summary(folder)
     assert summary.notes[0] == OLD_NOTE
     assert (summary.repeat_spread, summary.metrics) == ({}, {})
@@ -67,10 +68,10 @@ def test_another_major_version_is_refused_with_a_way_out(version: Any, tmp_path:
 
 
 def test_a_file_that_is_no_summary_is_refused(tmp_path: Path) -> None:
-    atomic_write_json(tmp_path / SUMMARY_NAME, [1])
+    atomic_write_json(tmp_path / layout.SUMMARY, [1])
     with pytest.raises(InputError, match="expected an object, found list"):
         load_summary(tmp_path)
-    atomic_write_json(tmp_path / SUMMARY_NAME, {"timings": {}})
+    atomic_write_json(tmp_path / layout.SUMMARY, {"timings": {}})
     with pytest.raises(InputError, match="has schema version None"):
         load_summary(tmp_path)
 
@@ -78,7 +79,7 @@ def test_a_file_that_is_no_summary_is_refused(tmp_path: Path) -> None:
 def test_damage_is_found_by_file_and_key(tmp_path: Path) -> None:
     document = to_plain(full_summary())
     document["timings"]["ttft_s"]["median"] = "fast"
-    path = atomic_write_json(tmp_path / SUMMARY_NAME, document)
+    path = atomic_write_json(tmp_path / layout.SUMMARY, document)
     with pytest.raises(InputError) as caught:
         load_summary(tmp_path)
     assert caught.value.message == f"{path}.timings.ttft_s.median: expected a number, found str"

@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.summary import RunInfo, Summary
-from llm_perf_opt.runs.assemble import Request, assemble
-from llm_perf_opt.runs.captures import read_captures
-from llm_perf_opt.runs.sources import Sources
+from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
+from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts.ncu import ncu_facts
+from llm_perf_opt.stages.facts.nsys import nsys_facts
+from llm_perf_opt.stages.facts.static import static_facts
+from llm_perf_opt.stages.facts.timings import timings_facts
+from llm_perf_opt.stages.facts.trace import trace_facts
 from tests.unit import kineto_traces as kineto
 from tests.unit import nsys_exports
 
@@ -40,8 +46,24 @@ def save(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
+def facts_of(**sources: Any) -> list[Facts]:
+    readers = {
+        "timings": timings_facts,
+        "static": static_facts,
+        "trace": trace_facts,
+        "nsys": nsys_facts,
+        "ncu": ncu_facts,
+    }
+    return [
+        readers[kind](path)
+        for kind, given in sources.items()
+        for path in (given if isinstance(given, tuple) else (given,))
+    ]
+
+
 def build(**sources: Any) -> Summary:
-    return assemble(Request(run=RUN, sources=Sources(**sources), strict=True))
+    facts = facts_of(**sources)
+    return assemble(Subject(run=RUN, sources=shown_sources(facts)), facts, DeviceChoice()).summary
 
 
 def test_nothing_at_all_is_a_summary_that_says_so() -> None:
@@ -189,7 +211,12 @@ def test_a_source_the_user_named_must_be_readable_one_a_stage_left_need_not(tmp_
     broken = save(tmp_path, "timings.json", "{")
     with pytest.raises(InputError):
         build(timings=broken)
-    lenient = assemble(Request(run=RUN, sources=Sources(timings=broken, nsys=(broken,), static=broken)))
+    parts = [
+        Part("timings", lambda: timings_facts(broken)),
+        Part("nsys capture", lambda: nsys_facts(broken)),
+        Part("static model", lambda: static_facts(broken)),
+    ]
+    lenient = assemble(Subject(run=RUN), [collect("stage", parts)], DeviceChoice()).summary
     text = " ".join(lenient.notes)
     assert "The timings could not be read" in text
     assert "The nsys capture could not be read" in text
@@ -232,7 +259,7 @@ def test_a_profiled_pass_of_other_length_is_not_compared(tmp_path: Path) -> None
 
 def test_a_trace_without_work_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no operator and no kernel"):
-        read_captures(Sources(trace=_trace(tmp_path, [])), None, [], strict=True)
+        trace_facts(_trace(tmp_path, []))
 
 
 def test_a_trace_with_a_gpu_gives_budget_and_kernels(tmp_path: Path) -> None:
@@ -268,47 +295,3 @@ def test_a_trace_with_a_gpu_gives_budget_and_kernels(tmp_path: Path) -> None:
     assert found.verdicts["all"].bound == "launch"
     assert found.findings[0].id == "launch-bound"
     assert "sample" not in found.findings[0].arithmetic
-
-
-def test_kernels_of_nsys_and_of_the_torch_profiler_are_never_mixed() -> None:
-    from llm_perf_opt.analysis.timeline.summary import TimelineFacts
-    from llm_perf_opt.model.summary import Kernel
-    from llm_perf_opt.runs.captures import Captures, _take
-
-    def facts(name: str, phase: str | None) -> TimelineFacts:
-        return TimelineFacts(kernels=[Kernel(name, name, "gemm", phase, None, 1, 1.0, 1.0)])
-
-    captures = Captures()
-    _take(captures, facts("profiled", "warmup"), [], "trace")
-    captures.has_time_axis = True
-    _take(captures, facts("captured", "decode"), [], "nsys")
-    assert [kernel.name for kernel in captures.kernels] == ["captured"]
-
-
-def test_captures_of_one_range_each_add_up() -> None:
-    from llm_perf_opt.analysis.timeline.summary import TimelineFacts
-    from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
-    from llm_perf_opt.runs.captures import Captures, _take
-
-    def facts(phase: str, kernel_s: float, copy_s: float, attributed: float) -> TimelineFacts:
-        return TimelineFacts(
-            kernels=[Kernel("k", "k", "gemm", phase, None, 2, kernel_s, 1.0)],
-            budget={phase: Budget(10.0, [BudgetPart("compute", 10.0, 1.0)], None)},
-            time_attributed_ratio=attributed,
-            metrics={"kernel_time_s": kernel_s, "copy_s": copy_s, "copy_launches": 3.0, "copy_bytes": None},
-            timeline={"phase": phase},
-        )
-
-    captures = Captures()
-    _take(captures, facts("decode", 6.0, 2.0, 1.0), [], "nsys")
-    _take(captures, facts("prefill", 1.0, 1.0, 0.5), [], "nsys")
-    assert captures.metrics["kernel_time_s"] == 7.0
-    assert (captures.metrics["copy_s"], captures.metrics["copy_launches"]) == (3.0, 6.0)
-    assert captures.metrics["copy_bytes"] is None
-    assert captures.time_attributed_ratio == pytest.approx((8.0 + 0.5 * 2.0) / 10.0)
-    assert captures.timeline == {"phase": "decode"}
-    _take(
-        captures, facts("decode", 5.0, 4.0, 1.0), [], "nsys"
-    )  # a phase seen again replaces, it does not add
-    assert captures.metrics["kernel_time_s"] == 6.0
-    assert captures.metrics["copy_s"] == 4.0

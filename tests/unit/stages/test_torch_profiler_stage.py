@@ -12,6 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.schema import (
     AppConfig,
     ArtifactsConfig,
@@ -82,6 +83,10 @@ class Run:
     def capture(self) -> KinetoCapture:
         return read_kineto(self.folder / "trace.json.gz")
 
+    @cached_property
+    def facts(self) -> Facts:
+        return TorchProfilerStage().facts(self.root)
+
     def ranges(self) -> set[str]:
         return {self.capture.timeline.names[name] for name in self.capture.timeline.ranges.name}
 
@@ -108,14 +113,14 @@ def test_files_and_status(default_run: Run) -> None:
     assert all(
         path.is_file() and path.is_relative_to(default_run.folder) for path in default_run.result.artifacts
     )
-    assert not (default_run.folder / "memory.json").exists()
+    assert not (default_run.folder / "memory_trace.json.gz").exists()
     assert not (default_run.folder / "operators.md").exists()  # reports are rendered from the summary
 
 
 def test_scratch_is_cleaned_up(default_run: Run) -> None:
-    assert [path.name for path in (default_run.root / "tmp" / "torch_profiler").iterdir()] == ["inputs.json"]
-    inputs = json.loads((default_run.root / "tmp" / "torch_profiler" / "inputs.json").read_text())
-    assert inputs["count"] == 3
+    assert list((default_run.root / "tmp" / "torch_profiler").iterdir()) == []
+    assert default_run.result.inputs is not None
+    assert default_run.result.inputs["count"] == 3
 
 
 def test_reported_timings_come_from_passes_without_the_profiler(default_run: Run) -> None:
@@ -149,8 +154,7 @@ def test_the_profiler_is_off_while_timings_are_taken(tmp_path: Path, monkeypatch
 def test_the_trace_has_phases_modules_and_operators(default_run: Run) -> None:
     assert {"prefill", "decode", "decode_step"} <= default_run.ranges()
     assert any(name.startswith("module:") for name in default_run.ranges())
-    phases = {operator["phase"] for operator in default_run.profile["operators"]}
-    assert {"prefill", "decode"} <= phases
+    assert {"prefill", "decode"} <= {operator.phase for operator in default_run.facts.operators}
     steps = [
         name
         for name in default_run.capture.timeline.ranges.name
@@ -183,11 +187,8 @@ def test_cuda_without_cuda_is_dropped_with_a_note(default_run: Run) -> None:
 
 
 def test_operators_are_read_back(default_run: Run) -> None:
-    profile = read_profile(default_run.folder / "profile.json")
-    assert [operator.name for operator in profile.operators] == [
-        row["name"] for row in default_run.profile["operators"]
-    ]
-    assert profile.operators[0].self_device_s is None  # no device in the trace: not zero
+    assert read_profile(default_run.folder / "profile.json").operators == []  # the trace has them
+    assert default_run.facts.operators[0].self_device_s is None  # no device in the trace: not zero
 
 
 # --- every key -------------------------------------------------------------------------------------------
@@ -224,10 +225,11 @@ def test_defaults_leave_the_costly_things_out(default_run: Run) -> None:
 
 def test_memory_has_its_own_pass(tmp_path: Path) -> None:
     run = Run(tmp_path, profile_memory=True)
-    memory = json.loads((run.folder / "memory.json").read_text())
-    assert memory["device"] == "cpu" and memory["peak_bytes"] > 0
-    assert list(memory["phases"]) == ["prefill", "decode"]
-    assert max(phase["peak_bytes"] for phase in memory["phases"].values()) <= memory["peak_bytes"]
+    assert (run.folder / "memory_trace.json.gz").is_file()
+    memory = TorchProfilerStage().facts(run.root).memory
+    assert run.profile["device"] == "cpu" and memory["all"].peak_bytes > 0
+    assert list(memory) == ["prefill", "decode", "all"]
+    assert max(memory[phase].peak_bytes for phase in ("prefill", "decode")) <= memory["all"].peak_bytes
     assert not run.capture.facts.get("profile_memory")  # never in the trace that is read for time
 
 
@@ -250,7 +252,7 @@ def test_operators_by_shape(tmp_path: Path) -> None:
 def test_ranking_and_limit(tmp_path: Path) -> None:
     run = Run(tmp_path, rank_by=RankBy.calls, max_operators=3)
     for phase in ("prefill", "decode"):
-        calls = [row["calls"] for row in run.profile["operators"] if row["phase"] == phase]
+        calls = [row.calls for row in run.facts.operators if row.phase == phase]
         assert len(calls) == 3 and calls == sorted(calls, reverse=True)
 
 
@@ -280,7 +282,7 @@ def test_light_mode_is_one_pass_of_one_sample_without_extras(tmp_path: Path) -> 
     )
     document = json.loads((run.folder / "timings.json").read_text())
     assert [len(sample["repeats"]) for sample in document["samples"]] == [1]
-    assert not (run.folder / "memory.json").exists()
+    assert not (run.folder / "memory_trace.json.gz").exists()
     assert not run.capture.facts.get("record_shapes") and not run.capture.facts.get("with_stack")
 
 
@@ -299,15 +301,14 @@ def test_activities_on_a_gpu_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_report_has_the_operators_as_ranked_and_cut(tmp_path: Path) -> None:
-    from llm_perf_opt.runs.captures import read_captures
-    from llm_perf_opt.runs.sources import run_sources
-
     for number, kept in enumerate((True, False)):
         run = Run(tmp_path / str(number), rank_by=RankBy.calls, max_operators=2, export_trace=kept)
-        operators = read_captures(run_sources(run.root), None, [], strict=True).operators
-        assert [(operator.phase, operator.name) for operator in operators] == [
-            (row["phase"], row["name"]) for row in run.profile["operators"]
-        ]
+        operators = [row for row in run.facts.operators if row.phase is not None]
+        assert [row.phase for row in operators] == ["prefill", "prefill", "decode", "decode"]
+        for first, second in (operators[:2], operators[2:]):
+            assert first.calls >= second.calls
+        # Nothing derived is written beside a trace that is kept.
+        assert bool(run.profile["operators"]) is not kept
 
 
 # --- before the run --------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ def test_check_and_plan_write_nothing(tmp_path: Path) -> None:
     there = context(root, profile_memory=True)
     assert stage.check(there) == []
     plan = stage.plan(there)
-    for name in ("timings.json", "trace.json.gz", "profile.json", "memory.json", "predictions.md"):
+    for name in ("timings.json", "trace.json.gz", "profile.json", "memory_trace.json.gz", "predictions.md"):
         assert any(line.startswith("write ") and line.endswith(name) for line in plan), name
     assert f"{TOKENS} new tokens with cpu activity" in "\n".join(plan)
     assert list(root.iterdir()) == []

@@ -6,7 +6,7 @@ an empty list when the data does not show the problem or is not there. Gains are
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from llm_perf_opt.analysis.findings import (
     copies_and_casts,
@@ -43,6 +43,10 @@ RULES: tuple[Rule, ...] = (
 
 
 def find_all(summary: Summary) -> list[Finding]:
-    """Run every rule; the largest bounded gain first, unbounded ones last, ties by id and phase."""
-    found = [finding for rule in RULES for finding in rule(summary)]
+    """Run every rule, in order of :func:`rank_findings`."""
+    return rank_findings([finding for rule in RULES for finding in rule(summary)])
+
+
+def rank_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Order findings: the largest bounded gain first, unbounded ones last, ties by id and phase."""
     return sorted(found, key=lambda f: (-(f.gain_upper_s or 0.0), f.id, f.phase or ""))

@@ -84,13 +84,12 @@ class TimelineFacts:
 def summarise_timeline(
     timeline: Timeline,
     *,
-    new_tokens: float | None = None,
-    samples: int | None = None,
+    attribution: Attribution | None = None,
     rules: Sequence[RangeRule] | None = None,
     source: str | None = None,
 ) -> TimelineFacts:
-    """Analyse a timeline. ``new_tokens`` are per sample; ``samples`` (default 1) how many were captured."""
-    attribution = attribute(timeline, rules)
+    """Analyse a timeline; ``attribution`` where it was made already, else ``rules`` say what its ranges mean."""
+    attribution = attribution if attribution is not None else attribute(timeline, rules)
     cells = by_path_and_name(timeline, attribution)
     rows = kernel_rows(timeline, attribution, cells)
     facts = _facts_of_rows(rows, source or timeline.source)
@@ -103,7 +102,6 @@ def summarise_timeline(
     if len(timeline.ops):
         _add_time_axis(facts, timeline, attribution)
     facts.metrics |= _copy_metrics(timeline)
-    facts.metrics |= _token_metrics(rows, new_tokens, samples)
     if attribution.phases == () and len(timeline.ops):
         facts.warnings.append(
             "no range in the capture names a phase: kernels and budget are for the whole capture"
@@ -114,8 +112,6 @@ def summarise_timeline(
 def summarise_totals(
     found: KernelTotals,
     *,
-    new_tokens: float | None = None,
-    samples: int | None = None,
     phase: str | None = None,
     source: str | None = None,
 ) -> TimelineFacts:
@@ -132,7 +128,6 @@ def summarise_totals(
     if found.copies:
         facts.metrics["copy_s"] = sum(one.total_ns for one in found.copies) / _NS
         facts.metrics["copies"] = float(sum(one.count for one in found.copies))
-    facts.metrics |= _token_metrics(rows, new_tokens, samples)
     return facts
 
 
@@ -216,20 +211,3 @@ def _copy_metrics(timeline: Timeline) -> dict[str, float | None]:
         known = rows & (ops.bytes >= 0)
         metrics[f"{label}_bytes"] = float(ops.bytes[known].sum()) if known.any() else None
     return metrics
-
-
-def _token_metrics(
-    rows: list[KernelRow], new_tokens: float | None, samples: int | None
-) -> dict[str, float | None]:
-    """Launches per token: decode launches per decoded token where phases are known, else all per new token."""
-    decode = [row.launches for row in rows if row.phase == "decode"]
-    metrics: dict[str, float | None] = {"decode_launches": float(sum(decode)) if decode else None}
-    if not new_tokens or not rows:
-        return metrics | {"launches_per_token": None}
-    count = samples or 1
-    if decode and new_tokens > 1:
-        # The first token comes from prefill.
-        return metrics | {"launches_per_token": sum(decode) / (count * (new_tokens - 1))}
-    if any(row.phase is not None for row in rows):
-        return metrics | {"launches_per_token": None}  # a capture of other phases says nothing about decode
-    return metrics | {"launches_per_token": sum(row.launches for row in rows) / (count * new_tokens)}

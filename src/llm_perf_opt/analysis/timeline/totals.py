@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from llm_perf_opt.analysis.kernels.families import OTHER
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
 
 
@@ -20,6 +20,26 @@ def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
         "mean_kernel_s": total / launches if launches else None,
         "unclassified_kernel_time_ratio": unknown / total if total else None,
     }
+
+
+def token_metrics(
+    kernels: Sequence[Kernel], new_tokens: float | None, samples: int | None
+) -> dict[str, float | None]:
+    """Launches per token: decode launches per decoded token where phases are known, else all per new token.
+
+    ``new_tokens`` are per sample; ``samples`` (default 1) how many were captured.
+    """
+    decode = [kernel.launches or 0 for kernel in kernels if kernel.phase == DECODE]
+    metrics: dict[str, float | None] = {"decode_launches": float(sum(decode)) if decode else None}
+    if not new_tokens or not kernels:
+        return metrics | {"launches_per_token": None}
+    count = samples or 1
+    if decode and new_tokens > 1:
+        # The first token comes from prefill.
+        return metrics | {"launches_per_token": sum(decode) / (count * (new_tokens - 1))}
+    if any(kernel.phase is not None for kernel in kernels):
+        return metrics | {"launches_per_token": None}  # a capture of other phases says nothing about decode
+    return metrics | {"launches_per_token": sum(k.launches or 0 for k in kernels) / (count * new_tokens)}
 
 
 _COPY_METRICS = (

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.compare.compare import Side
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.model.codec import read_json
 from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.model.summary_file import SUMMARY_NAME, load_summary
-from llm_perf_opt.runs.manifest import MANIFEST_NAME
-from llm_perf_opt.runs.sources import run_sources
+from llm_perf_opt.model.summary_file import load_summary
 
 
 def load_side(path: Path, name: str) -> Side:
@@ -26,7 +26,7 @@ def load_side(path: Path, name: str) -> Side:
     if not runs:
         raise InputError(
             f"{path} holds no run",
-            hint=f"give a directory with {SUMMARY_NAME}, made by `llm-perf-opt run` or `ingest`",
+            hint=f"give a directory with {layout.SUMMARY}, made by `llm-perf-opt run` or `ingest`",
             path=str(path),
         )
     side = Side(name, [str(run) for run in runs], [_summary(run) for run in runs])
@@ -35,15 +35,15 @@ def load_side(path: Path, name: str) -> Side:
 
 
 def _is_run(path: Path) -> bool:
-    return path.is_dir() and any((path / name).is_file() for name in (SUMMARY_NAME, MANIFEST_NAME))
+    return path.is_dir() and any((path / name).is_file() for name in (layout.SUMMARY, layout.MANIFEST))
 
 
 def _summary(path: Path) -> Summary:
     """Read the summary; a run that ended before it was written is summarised from its files."""
-    if path.is_dir() and not (path / SUMMARY_NAME).is_file():
+    if path.is_dir() and not (path / layout.SUMMARY).is_file():
         from llm_perf_opt.runs.assemble import assemble_run
 
-        return assemble_run(path)
+        return assemble_run(path).summary
     return load_summary(path)
 
 
@@ -51,8 +51,10 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     """Return the engine's timings document of a run; ``None`` when there is none or it is the short form."""
     folder = path if path.is_dir() else path.parent
     named = summary.sources.get("timings")
-    candidates = [run_sources(folder).timings, folder / named if named else None]
-    found = next((file for file in candidates if file is not None and file.is_file()), None)
+    candidates = [folder / name / layout.TIMINGS for name in stage_types()]
+    found = next(
+        (path for path in [*([folder / named] if named else []), *candidates] if path.is_file()), None
+    )
     if found is None:
         return None
     document = read_json(found)

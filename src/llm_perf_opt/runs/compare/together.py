@@ -106,10 +106,11 @@ def _player(config: AppConfig) -> _Player:
 
 
 def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime) -> None:
+    from llm_perf_opt.analysis.summarise import Subject
     from llm_perf_opt.model.summary import RunInfo
     from llm_perf_opt.model.summary_file import save_summary
-    from llm_perf_opt.runs.assemble import Request, assemble
-    from llm_perf_opt.runs.sources import Sources
+    from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
+    from llm_perf_opt.stages.facts.timings import timings_facts
 
     path = folder / "direct_inference" / "timings.json"
     with explain_os_errors(path):
@@ -122,4 +123,6 @@ def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str,
         seconds=(datetime.now(UTC) - began).total_seconds(),
         command=["llm-perf-opt", "compare", "--together", *plan.overrides(side)],
     )
-    save_summary(assemble(Request(run=run, sources=Sources(timings=path), root=folder)), folder)
+    facts = [timings_facts(path)]
+    subject = Subject(run=run, sources=shown_sources(facts, folder))
+    save_summary(assemble(subject, facts, DeviceChoice()).summary, folder)

@@ -13,7 +13,6 @@ from llm_perf_opt.analysis.static.mean import mean_document
 from llm_perf_opt.config.schema import InferConfig
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.static import (
-    find_static,
     load_document,
     load_static,
     save_document,
@@ -22,6 +21,7 @@ from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.static import StaticDocument
 from llm_perf_opt.model.summary import Hardware, Peak
 from llm_perf_opt.reporting.static_page import render_static_report, static_charts
+from llm_perf_opt.stages.static_analysis import StaticAnalysisStage
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
@@ -60,12 +60,17 @@ def test_totals_are_sums_of_what_was_counted(counter: StaticCounter, document: S
     assert document.totals.vision_flops is None
 
 
-def test_a_run_without_reports_is_still_found(tmp_path: Path, document: StaticDocument) -> None:
-    assert find_static(tmp_path) is None
-    scratch = save_document(tmp_path / "tmp" / "static_analysis" / "static_compute.json", document)
-    assert find_static(tmp_path) == scratch
-    final = save_document(tmp_path / "static_analysis" / "static_compute.json", document)
-    assert find_static(tmp_path) == final
+def test_the_summary_takes_the_count_at_the_shapes_of_the_run(
+    tmp_path: Path, document: StaticDocument
+) -> None:
+    stage = StaticAnalysisStage()
+    assert stage.facts(tmp_path).static is None
+    configured = save_document(tmp_path / "static_analysis" / "static_compute.json", document)
+    assert stage.facts(tmp_path).sources == {"static": (configured,)}
+    at_run = save_document(tmp_path / "static_analysis" / "static_run.json", document)
+    facts = stage.facts(tmp_path)
+    assert facts.sources == {"static": (at_run,)}
+    assert facts.static_document is not None  # the page stays that of the configured shapes
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe", b'{"params": 3}', b"[" * 100_000])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.analysis.timeline.summary import summarise_totals
+from llm_perf_opt.analysis.timeline.totals import token_metrics
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
 from llm_perf_opt.ingest.nsys.reader import read_nsys
@@ -110,8 +111,9 @@ def test_the_real_summary_adds_up(shared_data: Path) -> None:
     assert len(totals.kernels) == 113
     assert sum(one.total_ns for one in totals.kernels) == 4_946_064_742
     assert sum(one.count for one in totals.kernels) == 1_695_983
-    facts = summarise_totals(totals, new_tokens=64, samples=20)
-    assert facts.metrics["launches_per_token"] == pytest.approx(1_695_983 / 1280)
+    facts = summarise_totals(totals)
+    per_token = token_metrics(facts.kernels, new_tokens=64, samples=20)["launches_per_token"]
+    assert per_token == pytest.approx(1_695_983 / 1280)
     assert sum(kernel.share_ratio or 0 for kernel in facts.kernels) == pytest.approx(1)
     assert facts.budget == {}
     assert facts.time_attributed_ratio is None

@@ -1,0 +1,208 @@
+"""From joined facts to the summary: relate work, time and limits, then judge. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_perf_opt.analysis.cautions import cautions
+from llm_perf_opt.analysis.facts import Facts, ModulePhase
+from llm_perf_opt.analysis.findings import find_all, rank_findings
+from llm_perf_opt.analysis.join import Joined
+from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
+from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
+from llm_perf_opt.analysis.shares import add_shares
+from llm_perf_opt.analysis.timeline.module_times import split_by_shares
+from llm_perf_opt.analysis.verdicts import judge, measured_passes
+from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.hardware.catalogue import Catalogue
+from llm_perf_opt.model.summary import (
+    CoverageSummary,
+    Hardware,
+    RunInfo,
+    StageInfo,
+    Summary,
+    Timings,
+    Utilisation,
+    Workload,
+)
+
+RANDOM_WEIGHTS_NOTE = "Random weights: the timings are real, the generated text is meaningless."
+
+
+@dataclass(slots=True)
+class Subject:
+    """What a summary is about, besides what stages say."""
+
+    run: RunInfo
+    environment: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, StageInfo] = field(default_factory=dict)
+    workload: Workload = field(default_factory=Workload)
+    """As configured; what was measured counts first."""
+    dtype: str | None = None
+    sources: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: Catalogue | None) -> Summary:
+    """Put everything in its place and explain it."""
+    clock = joined.clock
+    workload = merge_workload(subject, joined)
+    summary = Summary(
+        run=subject.run,
+        environment=subject.environment,
+        hardware=hardware,
+        workload=workload,
+        notes=list(dict.fromkeys([*subject.notes, *joined.notes])),
+        stages=subject.stages,
+        timings=clock.timings if clock is not None else Timings(),
+        static=joined.static,
+        sources=subject.sources,
+        operators=joined.operators,
+        kernels=joined.kernels,
+        budget=joined.budget,
+        timeline=joined.timeline,
+        repeat_spread=clock.repeat_spread if clock is not None else {},
+        metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
+        sections=joined.sections,
+        memory=joined.memory,
+    )
+    dtype = workload.dtype or subject.dtype
+    _relate(summary, joined, dtype)
+    _explain(summary, joined, dtype, catalogue)
+    add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)
+    if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in summary.notes:
+        summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
+    return summary
+
+
+def merge_workload(subject: Subject, joined: Joined) -> Workload:
+    """Prefer what was measured over what was configured."""
+    workload = joined.clock.workload if joined.clock is not None else Workload()
+    for name in Workload.__dataclass_fields__:
+        if getattr(workload, name) is None:
+            setattr(workload, name, getattr(subject.workload, name))
+    workload.dtype = workload.dtype or subject.dtype or joined.model.get("dtype")
+    workload.model = workload.model or joined.model.get("name")
+    workload.architecture = workload.architecture or joined.model.get("architecture")
+    return workload
+
+
+def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
+    """Relate work, time and limits: floors, utilisation, coverage."""
+    clock = joined.clock
+    nested = clock.prefill_includes_vision if clock is not None else False
+    steps = clock.decode_steps if clock is not None else None
+    if summary.static is not None:
+        summary.predictions = predict_phases(
+            summary.static,
+            summary.hardware,
+            dtype,
+            summary.timings,
+            decode_steps=steps,
+            prefill_includes_vision=nested,
+        )
+        summary.utilisation = phase_utilisation(
+            summary.static,
+            summary.timings,
+            summary.hardware,
+            dtype,
+            decode_steps=steps,
+            prefill_includes_vision=nested,
+        )
+        if not summary.predictions:
+            summary.notes.extend(
+                reason
+                for reason in missing_reasons(summary.static, summary.hardware, dtype)
+                if reason not in summary.notes
+            )
+    summary.notes.extend(cautions(summary))
+    for phase, ratio in joined.device_busy_ratio.items():
+        summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
+    _busy_from_totals(summary, joined)
+    summary.coverage = CoverageSummary(
+        time_attributed_ratio=joined.time_attributed_ratio,
+        kernel_time_classified_ratio=joined.kernel_time_classified_ratio,
+        flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
+    )
+
+
+def _busy_from_totals(summary: Summary, joined: Joined) -> None:
+    """Without a time axis: kernel time of the whole capture against the wall-clock of all samples."""
+    total = joined.metrics.get("kernel_time_s")
+    if WHOLE in joined.device_busy_ratio or joined.has_time_axis or not total:
+        return
+    first, decode, passes = (
+        summary.timings.ttft_s,
+        summary.timings.decode_s,
+        measured_passes(summary.workload),
+    )
+    if first is None or decode is None or passes is None:
+        return
+    busy = total + (joined.metrics.get("copy_s") or 0.0)
+    wall = passes * (first.median + decode.median)
+    of = "samples" if passes == summary.workload.samples else "batches"
+    summary.metrics["device_busy_s"] = busy
+    summary.metrics["measured_wall_s"] = wall
+    use = summary.utilisation.setdefault(WHOLE, Utilisation())
+    use.device_busy_ratio = min(1.0, busy / wall)
+    use.arithmetic = (
+        f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); "
+        "streams that overlap are counted twice, so this is an upper bound"
+    )
+    if busy > wall:
+        summary.notes.append(
+            "The kernel table holds more device time than the wall-clock file: they are not of the same run, "
+            "or streams overlap."
+        )
+
+
+def _device_times(joined: Joined) -> dict[ModulePhase, ModuleTime]:
+    """Device time per pass, in decode per step: what the static model counts the work of.
+
+    The capture itself tells how often it holds a phase; where it does not, its times are of an unknown number.
+    """
+    return {
+        (module, phase): ModuleTime(total_s / count, round(launches / count))
+        for (module, phase), (total_s, launches) in joined.device_times.items()
+        if (count := joined.phase_counts.get(phase))
+    }
+
+
+def _host_times(summary: Summary, joined: Joined) -> dict[ModulePhase, float]:
+    """Measured time of modules: what a stage timed itself, and on a CPU the phases split by the profiler's shares."""
+    if summary.hardware.kind == "gpu" or (summary.workload.device or "cpu") != "cpu":
+        return dict(joined.module_times)
+    nested = joined.clock is not None and joined.clock.prefill_includes_vision
+    split = split_by_shares(summary.timings, joined.module_shares, prefill_includes_vision=nested)
+    return {**split, **joined.module_times}
+
+
+def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Catalogue | None) -> None:
+    """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
+    summary.ledger = build_ledger(
+        summary.static,
+        summary.timings,
+        summary.hardware,
+        dtype,
+        _device_times(joined),
+        _host_times(summary, joined),
+    )
+    summary.verdicts = judge(summary)
+    summary.findings = rank_findings([*find_all(summary), *joined.findings])
+    if summary.static is not None and dtype is not None and catalogue is not None:
+        from llm_perf_opt.analysis.roofline.what_if import FOCUS, what_if
+
+        focus = [*FOCUS, *(device.name for device in catalogue.devices if device.origin == "user")]
+        summary.what_if = what_if(summary.static, catalogue, dtype=dtype, focus=focus)
+
+
+def missing_clock_note(facts: Sequence[Facts]) -> list[str]:
+    """Say that nothing was timed, unless a stage already said why."""
+    if any(each.wall_clock is not None for each in facts):
+        return []
+    if any(note.startswith("The timings could not be read") for each in facts for note in each.notes):
+        return []
+    return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU."]

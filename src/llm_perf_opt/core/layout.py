@@ -1,0 +1,33 @@
+"""Names of files and folders of a run directory: the one place that spells them."""
+
+from __future__ import annotations
+
+SUMMARY = "summary.json"
+MANIFEST = "manifest.json"
+HARDWARE = "hardware.json"
+"""Limits of the device a run used, settled before the stages start."""
+ENVIRONMENT = "env.json"
+CONFIG = "config.yaml"
+INPUTS = "inputs.yaml"
+"""The samples that were really used."""
+REPORT_HTML = "report.html"
+REPORT_MD = "report.md"
+STAKEHOLDER_MD = "stakeholder_summary.md"
+KERNELS_MD = "kernels.md"
+OPERATORS_MD = "torch_profiler/operators.md"
+
+SCRATCH = "tmp"
+"""Nothing below it is needed once the run is over."""
+WORKLOAD = "workload"
+"""Scratch of the inner program of a vendor capture; not a stage."""
+
+TIMINGS = "timings.json"
+TRACE = "trace.json.gz"
+MEMORY_TRACE = "memory_trace.json.gz"
+PROFILE = "profile.json"
+"""What the torch profiler stage says of its pass, beside the trace."""
+STATIC = "static_compute.json"
+STATIC_MD = "static_compute.md"
+STATIC_AT_RUN_SHAPES = "static_run.json"
+"""The same count at the shapes of the measured samples, where those were not the configured ones."""
+PERFETTO = "timeline.perfetto.json.gz"

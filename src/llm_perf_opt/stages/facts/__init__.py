@@ -1,0 +1,1 @@
+"""Files become facts: one function per kind of source, used by the stages and by ``ingest``."""

@@ -1,0 +1,89 @@
+"""Torch profiler traces as facts: kernels, operators, the profiled pass, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from llm_perf_opt.analysis.facts import Capture, Facts, ProfiledPass
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.model.summary import MemoryUse
+
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.operators import RankBy
+    from llm_perf_opt.ingest.torch_profile import TorchProfile
+
+DISTURBANCE = 1
+"""The profiler slows the host down more than Nsight Systems does."""
+
+
+def trace_facts(path: Path) -> Facts:
+    """Read a trace, or the ``profile.json`` that is left when the trace was not kept."""
+    from llm_perf_opt.ingest.torch_profile import read_profile
+
+    beside = path.with_name(layout.PROFILE)
+    profile = read_profile(beside) if beside.is_file() else None
+    facts = Facts(sources={"trace": (path,)})
+    if profile is not None:
+        facts.profiled = ProfiledPass(
+            profile.sample_ids, profile.new_tokens, profile.active_passes, profile.profiled_s
+        )
+        if profile.trace is None:
+            facts.operators = profile.operators
+            return facts
+    _read_trace(facts, path, profile)
+    return facts
+
+
+def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
+    from llm_perf_opt.analysis.operators import operator_records
+    from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.module_times import module_host_shares
+    from llm_perf_opt.analysis.timeline.summary import summarise_timeline
+    from llm_perf_opt.ingest.kineto.reader import read_kineto
+
+    capture = read_kineto(path)
+    timeline = capture.timeline
+    attribution = attribute(timeline)
+    facts.operators = operator_records(
+        capture.operators,
+        timeline,
+        attribution,
+        rank_by=cast("RankBy", profile.rank_by) if profile is not None else "auto",
+        limit=profile.max_operators if profile is not None else None,
+    )
+    if not len(timeline.ops) and not facts.operators:
+        raise InputError(
+            f"{path} holds no operator and no kernel",
+            hint="give a trace that torch.profiler exported after work was done",
+            path=str(path),
+        )
+    if len(timeline.ops):
+        found = summarise_timeline(timeline, attribution=attribution, source=str(path))
+        facts.captures.append(
+            Capture(path, timeline, found, attribution, tool="torch profiler", disturbance=DISTURBANCE)
+        )
+    elif not len(timeline.calls):
+        # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
+        facts.module_shares = module_host_shares(timeline, attribution)
+
+
+def memory_facts(path: Path) -> Facts:
+    """Read what the allocators reported in the pass that watched them."""
+    from llm_perf_opt.analysis.memory import memory_document
+    from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.ingest.kineto.reader import read_kineto
+    from llm_perf_opt.ingest.torch_profile import read_profile
+
+    beside = path.with_name(layout.PROFILE)
+    device = (read_profile(beside).device if beside.is_file() else None) or "cpu"
+    capture = read_kineto(path)
+    document: dict[str, Any] | None = memory_document(capture, attribute(capture.timeline), device)
+    if document is None:
+        return Facts()
+    used = {phase: MemoryUse(**entry) for phase, entry in document["phases"].items()}
+    return Facts(
+        sources={"memory": (path,)}, memory={**used, WHOLE: MemoryUse(peak_bytes=document["peak_bytes"])}
+    )
