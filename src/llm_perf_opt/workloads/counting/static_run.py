@@ -111,17 +111,19 @@ class StaticCounter:
             return None, error.message
 
     def _config(self) -> Mapping[str, Any] | None:
-        getter = getattr(self.adapter, "model_config", None) or getattr(self.adapter, "text_config", None)
-        config: Any = getter() if callable(getter) else getattr(self._model, "config", None)
+        document = self.adapter.config_document()
+        if document is not None:
+            return document
+        config: Any = getattr(self._model, "config", None)
         return cast("Mapping[str, Any]", config.to_dict()) if hasattr(config, "to_dict") else None
 
     @property
     def context_limit(self) -> int | None:
         """Most positions the model was made for, when known."""
-        limit = getattr(self.adapter, "context_tokens", None)
-        if not isinstance(limit, int) and self.closed_form is not None:
+        limit = self.adapter.context_tokens
+        if limit is None and self.closed_form is not None:
             limit = self.closed_form.decoder.context_limit
-        return limit if isinstance(limit, int) else None
+        return limit
 
     def count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
         """Count one phase, or return ``None`` and note why it cannot be counted."""
@@ -218,7 +220,7 @@ class StaticCounter:
         return (
             type(self._model).__name__
             if self._model is not None
-            else getattr(self.closed_form, "family", None)
+            else (self.closed_form.family if self.closed_form is not None else None)
         )
 
     def _static(self, counts: dict[str, PhaseCount]) -> tuple[Static, list[KvLayers]]:
