@@ -43,10 +43,7 @@ def run_workload(
             "the data set gave no samples",
             hint="check dataset.root, dataset.subset_filelist and dataset.sampling",
         )
-    if engine is None:
-        with progress.task(f"building {workload.model.name}") as task:
-            engine = Engine(workload)
-            task.advance()
+    engine = engine or build_engine(workload, progress)
     run = _Run(engine, workload, on_result)
     groups = list(chunks(samples, workload.infer.batch_size))
     with progress.task("warming up") as task:
@@ -60,6 +57,14 @@ def run_workload(
                 task.advance(note=group[0].id if group else None)
             run.require_samples()
     return run.result
+
+
+def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
+    """Build the model of a workload, and say so: loading weights can take minutes."""
+    with progress.task(f"building {workload.model.name}") as task:
+        engine = Engine(workload)
+        task.advance()
+    return engine
 
 
 class _Run:

@@ -14,6 +14,8 @@ from llm_perf_opt.model.summary import Workload
 from llm_perf_opt.workloads.base import PhaseShapes, Sample
 
 SCHEMA = 1
+TIMINGS_NAME = "timings.json"
+"""File name of the timings document, in the directory of whoever measured."""
 
 
 @dataclass(slots=True)
