@@ -85,11 +85,11 @@ class StaticCounter:
         try:
             self._model = self.adapter.build("meta", self.dtype)
         except COUNT_ERRORS as error:
-            self._give_up("the model cannot be built without weights", error)
+            self._note_or_raise("the model cannot be built without weights", error)
             return
         self._tree = model_tree(self._model, self.adapter.components())
 
-    def _give_up(self, what: str, error: Exception) -> None:
+    def _note_or_raise(self, what: str, error: Exception) -> None:
         reason = f"{what}: {describe_error(error)}"
         if not self.use_closed_forms:
             raise InputError(
@@ -144,7 +144,7 @@ class StaticCounter:
             switched = self._switch_experts(error)
             if switched:
                 return self._try_count(phase, shapes)
-            self._give_up(f"{phase} cannot be counted without weights", error)
+            self._note_or_raise(f"{phase} cannot be counted without weights", error)
             return None
 
     def _count(self, phase: str, shapes: PhaseShapes) -> PhaseCount:
@@ -192,7 +192,7 @@ class StaticCounter:
             static.scaling.context_tokens = shapes.context_tokens
         if self.closed_form is not None:
             for phase in missing:
-                self._fill_in(self.closed_form, static, layers, phase, shapes)
+                self._add_closed_form(self.closed_form, static, layers, phase, shapes)
                 methods[phase] = "closed form"
         used = ShapesUsed(
             shapes.batch_size,
@@ -240,7 +240,7 @@ class StaticCounter:
             static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)
         return static, layers
 
-    def _fill_in(
+    def _add_closed_form(
         self, form: ClosedForm, static: Static, layers: list[KvLayers], phase: str, shapes: PhaseShapes
     ) -> None:
         at = self._formula_shapes(shapes)

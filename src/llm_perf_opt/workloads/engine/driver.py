@@ -133,7 +133,7 @@ class _Run:
         if first:
             self._batches[number] = self._describe(group, batch, done)
             self.result.batches.append(self._batches[number])
-            self._answer(group, batch, done)
+            self._record_answers(group, batch, done)
         self._batches[number].repeats.append(done.timings)
         return None
 
@@ -158,14 +158,14 @@ class _Run:
         if text not in self.result.notes:
             self.result.notes.append(text)
 
-    def _answer(self, group: list[Sample], batch: Batch, done: PassResult) -> None:
+    def _record_answers(self, group: list[Sample], batch: Batch, done: PassResult) -> None:
         for place, (sample, ids) in enumerate(zip(group, done.token_ids, strict=True)):
             answer = SampleResult(
                 sample=sample,
                 token_ids=ids,
                 text=self._engine.adapter.text(ids),
-                prompt_tokens=_own(batch, "prompt_tokens", place, batch.prompt_tokens),
-                image_tokens=_own(batch, "image_tokens", place, batch.image_tokens),
+                prompt_tokens=_tokens_of_sequence(batch, "prompt_tokens", place, batch.prompt_tokens),
+                image_tokens=_tokens_of_sequence(batch, "image_tokens", place, batch.image_tokens),
                 batch_size=len(group),
                 timings=done.timings,
                 facts=_facts_of(batch, place),
@@ -181,7 +181,7 @@ def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
         yield list(samples[start : start + size])
 
 
-def _own(batch: Batch, key: str, place: int, otherwise: int) -> int:
+def _tokens_of_sequence(batch: Batch, key: str, place: int, otherwise: int) -> int:
     """Return a fact of one sequence when the adapter keeps one per sequence."""
     listed = batch.facts.get(key)
     return (

@@ -175,7 +175,7 @@ class Engine:
                     break
             clock.synchronize()
         # A stop noticed late leaves steps behind that belong to no answer.
-        token_s = intervals(clock, marks[: sequence.settle()])
+        token_s = intervals(clock, marks[: sequence.drop_tokens_after_stop()])
         return (sum(token_s), token_s) if token_s else (None, [])
 
 
@@ -220,7 +220,7 @@ class _Sequences:
         self.last = self._all[:, end : end + 1]
         self.count += 1
 
-    def settle(self) -> int:
+    def drop_tokens_after_stop(self) -> int:
         """Drop tokens made after the last sequence had ended; return how many are left."""
         if self._stop is not None:
             self.count = max(len(ids) for ids in self.token_ids())
