@@ -97,7 +97,8 @@ def test_a_run_leaves_predictions_gallery_and_timings(tmp_path: Path) -> None:
         assert (record["weights"], record["dtype"], record["device"]) == ("random", "float32", "cpu")
     timings = json.loads((tmp_path / "run" / NAME / "timings.json").read_text())
     assert [len(entry["repeats"]) for entry in timings["samples"]] == [1, 1, 1]
-    inputs = json.loads((tmp_path / "run" / "tmp" / NAME / "inputs.json").read_text())
+    inputs = result.inputs
+    assert inputs is not None
     assert [entry["sha256"] for entry in inputs["samples"]] == [record["sha256"] for record in records]
     page = (tmp_path / "run" / NAME / "viz" / "predictions.html").read_text()
     assert "Random weights" in page

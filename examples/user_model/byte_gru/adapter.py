@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from llm_perf_opt.config.schema import InferConfig, ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import (
     Batch,
+    ModelAdapter,
     Phase,
     PhaseShapes,
     Sample,
@@ -29,14 +31,20 @@ class RecurrentModel(torch.nn.Module):
         self.core = torch.nn.GRU(hidden_size, hidden_size, batch_first=True)
         self.head = torch.nn.Linear(hidden_size, VOCABULARY)
 
+    def read(self, prompts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read prompts of any lengths, each from a state of its own, without padding between them."""
+        rows = [self.embedding(prompt) for prompt in prompts]
+        _, state = self.core(pack_sequence(rows, enforce_sorted=False))
+        return self.head(state[-1]), state
+
     def forward(self, tokens: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the logits of the last position and the new state."""
         hidden, state = self.core(self.embedding(tokens), state)
         return self.head(hidden[:, -1]), state
 
 
-class ByteGruAdapter:
-    """Bytes in, bytes out."""
+class ByteGruAdapter(ModelAdapter):
+    """Bytes in, bytes out. Only what a model must have, and a cache; the rest are the base class's defaults."""
 
     name = "byte_gru"
     architecture = "one gated recurrent layer"
@@ -48,31 +56,40 @@ class ByteGruAdapter:
             raise ConfigError(
                 f"unknown keys in model.arch: {sorted(unknown)}", hint="only hidden_size", key="model.arch"
             )
+        super().__init__(model, infer)
         self.hidden_size = int(model.arch.get("hidden_size", 128))
-        self.seed = model.seed
-        self.infer = infer
 
     def components(self) -> Mapping[str, str]:
         """Parts that get a time of their own."""
         return {"core": "core", "head": "head"}
 
-    def weights(self) -> str:
+    def weights(self) -> Literal["random"]:
         """No checkpoint exists."""
         return "random"
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model; on the meta device it has shapes only."""
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.config.seed)
         with torch.device(device):
             return RecurrentModel(self.hidden_size).to(dtype).eval()
 
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
-        """Turn prompts into bytes of equal length; a sample that cannot be used raises InputError."""
+        """Turn prompts into bytes; a sample that cannot be used raises InputError."""
         rows = [self._bytes(sample) for sample in samples]
-        length = min(len(row) for row in rows)
-        ids = torch.tensor([row[-length:] for row in rows], device=device)
+        lengths = [len(row) for row in rows]
+        longest = max(lengths)
+        # The engine looks for repeated n-grams in ``input_ids``; the model itself reads ``prompts``.
+        padded = [[END] * (longest - len(row)) + row for row in rows]
+        inputs = {
+            "input_ids": torch.tensor(padded, device=device),
+            "prompts": [torch.tensor(row, device=device) for row in rows],
+        }
         return Batch(
-            [sample.id for sample in samples], {"input_ids": ids}, prompt_tokens=length, image_tokens=0
+            [sample.id for sample in samples],
+            inputs,
+            prompt_tokens=longest,
+            image_tokens=0,
+            facts={"prompt_tokens": lengths},
         )
 
     def _bytes(self, sample: Sample) -> list[int]:
@@ -83,15 +100,12 @@ class ByteGruAdapter:
         return list(sample.prompt.encode("utf-8"))
 
     def make_cache(self, model: torch.nn.Module, batch: Batch, max_new_tokens: int) -> dict[str, Any]:
-        """Optional: whatever ``prefill`` fills and ``decode_step`` reads."""
+        """Optional: whatever ``prefill`` fills and ``decode_step`` reads; here the recurrent state."""
         return {"state": None}
-
-    def vision(self, model: torch.nn.Module, batch: Batch) -> None:
-        """Nothing to see."""
 
     def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
         """Read the prompt."""
-        logits, cache["state"] = model(batch.inputs["input_ids"], None)
+        logits, cache["state"] = model.read(batch.inputs["prompts"])
         return logits
 
     def decode_step(

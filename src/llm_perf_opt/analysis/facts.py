@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.analysis.timeline.attribution import Attribution
-from llm_perf_opt.analysis.timeline.summary import TimelineFacts
-from llm_perf_opt.model.counters import NcuCapture
-from llm_perf_opt.model.static import StaticDocument
 from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static
-from llm_perf_opt.model.timeline import KernelTotals, Timeline
-from llm_perf_opt.model.wall_clock import WallClock
+
+if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
+    from llm_perf_opt.analysis.timeline.attribution import Attribution
+    from llm_perf_opt.analysis.timeline.summary import TimelineFacts
+    from llm_perf_opt.model.counters import NcuCapture
+    from llm_perf_opt.model.static import StaticDocument
+    from llm_perf_opt.model.timeline import KernelTotals, Timeline
+    from llm_perf_opt.model.wall_clock import WallClock
 
 ModulePhase = tuple[str, str]
 """(Module or component, phase)."""

@@ -6,7 +6,6 @@ Started by captures as ``python -m llm_perf_opt.runs.workload key=value …``; r
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -40,12 +39,9 @@ def run(overrides: Sequence[str]) -> Path:
 
     from llm_perf_opt.config.compose import compose_raw, typed_config
     from llm_perf_opt.core.progress import LogProgress
-    from llm_perf_opt.workloads.engine.driver import run_workload
-    from llm_perf_opt.workloads.engine.engine import Engine
-    from llm_perf_opt.workloads.engine.results import write_timings
+    from llm_perf_opt.vendor.torch.config import TorchProfilerConfig
+    from llm_perf_opt.workloads.measure import measure
     from llm_perf_opt.workloads.outputs.config import OutputConfig
-    from llm_perf_opt.workloads.outputs.writer import OutputWriter
-    from llm_perf_opt.workloads.registry import load_dataset
     from llm_perf_opt.workloads.setup import workload_config
 
     raw = compose_raw(overrides)
@@ -55,20 +51,9 @@ def run(overrides: Sequence[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if OmegaConf.select(raw, "hydra.job.chdir"):
         os.chdir(folder.parent)
-    workload = workload_config(config)
-    samples = list(load_dataset(workload.dataset).samples())
-    output = getattr(config.pipeline[STAGE], "output", None) or OutputConfig()
-    engine = Engine(workload)
-    info = engine.info()
-    with OutputWriter(output, STAGE, folder, workload) as writer:
-        writer.describe(
-            weights=info.weights,
-            dtype=info.dtype,
-            decode=functools.partial(engine.adapter.text, skip_special_tokens=True),
-        )
-        result = run_workload(workload, samples, on_result=writer, progress=LogProgress(), engine=engine)
-        writer.finish(result.notes)
-    write_timings(folder / "timings.json", result)
+    stage = config.pipeline[STAGE]
+    output = stage.output if isinstance(stage, TorchProfilerConfig) else OutputConfig()
+    measure(workload_config(config), output, STAGE, folder, progress=LogProgress())
     return folder.parent
 
 

@@ -34,12 +34,9 @@ from llm_perf_opt.workloads.outputs.config import (
 
 if TYPE_CHECKING:
     from llm_perf_opt.vendor.torch.passes import Profile, ProfileOptions
-    from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
+    from llm_perf_opt.workloads.base import Batch, Sample
     from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.engine.results import WorkloadResult
-    from llm_perf_opt.workloads.outputs.writer import OutputWriter
-
-_NAMED = 3
 
 
 class TorchProfilerStage(Stage):
@@ -87,34 +84,16 @@ class TorchProfilerStage(Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Measure without the profiler, profile one pass, write timings, trace and operators."""
-        from llm_perf_opt.workloads.datasets.inputs import inputs_document
-        from llm_perf_opt.workloads.engine.engine import Engine
-        from llm_perf_opt.workloads.engine.results import write_timings
-        from llm_perf_opt.workloads.outputs.writer import OutputWriter
-        from llm_perf_opt.workloads.registry import load_dataset
+        from llm_perf_opt.workloads.measure import measure
         from llm_perf_opt.workloads.setup import workload_config
 
         workload = workload_config(context.config)
-        dataset = load_dataset(workload.dataset)
-        samples = list(dataset.samples())
         folder = context.artifacts.out_dir(NAME)
-        with context.progress.task(f"building {workload.model.name}") as task:
-            engine = Engine(workload)
-            task.advance()
         config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
-        with OutputWriter(config.output, NAME, folder, workload) as writer:
-            measured = _measure(context, workload, samples, engine, writer)
-            problems = [*dataset.problems(), *measured.problems]
-            files = [write_timings(folder / layout.TIMINGS, measured)]
-            files += writer.finish([_left_out(problems)] if problems else [])
-        used = [result.sample for result in measured.samples]
-        scratch = context.artifacts.tmp_dir(NAME)
-        files += _Profiling(context, config, engine, measured, folder, scratch).run()
-        result = StageResult("ok", artifacts=files, inputs=inputs_document(used, problems))
-        if problems:
-            result.status, result.reason = "degraded", _left_out(problems)
-            result.fix = "see run.log for all of them"
-        return result
+        measured = measure(workload, config.output, NAME, folder, progress=context.progress)
+        run, scratch = measured.engine_run(), context.artifacts.tmp_dir(NAME)
+        profiled = _Profiling(context, config, run.engine, run.result, folder, scratch).run()
+        return measured.stage_result(*profiled)
 
     def facts(self, run_dir: Path) -> Facts:
         """Read timings, trace and memory."""
@@ -147,29 +126,6 @@ def _planned_outputs(output: OutputConfig, folder: Path) -> list[str]:
     return lines
 
 
-# --- measuring -------------------------------------------------------------------------------------------
-
-
-def _measure(
-    context: StageContext,
-    workload: WorkloadConfig,
-    samples: list[Sample],
-    engine: Engine,
-    writer: OutputWriter,
-) -> WorkloadResult:
-    """Warm up and measure without a profiler: the numbers that are reported."""
-    from llm_perf_opt.workloads.engine.driver import run_workload
-
-    info = engine.info()
-    decode = functools.partial(engine.adapter.text, skip_special_tokens=True)
-    writer.describe(weights=info.weights, dtype=info.dtype, decode=decode)
-    try:
-        return run_workload(workload, samples, on_result=writer, progress=context.progress, engine=engine)
-    except KeyboardInterrupt:
-        writer.finish(["Interrupted: these are the predictions made before."])
-        raise
-
-
 def representative_batch(result: WorkloadResult) -> list[Sample]:
     """Return the batch in the middle by prompt length: neither the shortest nor the longest page.
 
@@ -179,11 +135,6 @@ def representative_batch(result: WorkloadResult) -> list[Sample]:
     chosen = result.batches[order[(len(order) - 1) // 2]]
     by_id = {answer.sample.id: answer.sample for answer in result.samples}
     return [by_id[name] for name in chosen.ids]
-
-
-def _left_out(problems: list[str]) -> str:
-    more = f"; and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
-    return f"{len(problems)} remarks about the data set: {'; '.join(problems[:_NAMED])}{more}"
 
 
 # --- profiling -------------------------------------------------------------------------------------------

@@ -1,1 +1,8 @@
-"""Conformance suites for stages, models and data sets, used by our own tests and by plug-in authors."""
+"""Conformance suites for models and data sets, used by our own tests and by plug-in authors. Needs pytest."""
+
+from __future__ import annotations
+
+import pytest
+
+# pytest explains failed assertions only in modules it was told of before they are imported.
+pytest.register_assert_rewrite("llm_perf_opt.testing.datasets", "llm_perf_opt.testing.models")

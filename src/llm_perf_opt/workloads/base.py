@@ -1,14 +1,18 @@
-"""What the engine needs of a model and of a dataset: two protocols and the values they exchange.
+"""What the engine needs of a model and of a dataset: two abstract base classes and the values they exchange.
 
 No torch at import time: the engine, the static analysis and the datasets share these types.
 """
 
 from __future__ import annotations
 
+import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from llm_perf_opt.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -51,16 +55,23 @@ class Sample:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Dataset(Protocol):
-    """Where samples come from."""
+class Dataset(ABC):
+    """Where samples come from. Derive from it and write ``samples``; the rest has defaults."""
 
+    opens_quickly: ClassVar[bool] = False
+    """Whether making one only looks for files, so that a missing one can be reported before any work starts."""
+
+    def __init__(self, config: DatasetConfig) -> None:
+        """Keep ``dataset.*``; a subclass checks it and raises ``ConfigError`` or ``InputError`` with a hint."""
+        self.config = config
+
+    @abstractmethod
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the run, sampling applied, unreadable ones left out and reported."""
-        ...
 
     def problems(self) -> Sequence[str]:
-        """Say which entries were left out and why."""
-        ...
+        """Say which entries were left out and why; nothing unless a subclass leaves some out."""
+        return []
 
 
 @dataclass(slots=True)
@@ -91,64 +102,127 @@ class PhaseShapes:
     """The adapter's own description of the images: ``{"mode": "gundam", "grid": [2, 3]}`` (columns, rows)."""
 
 
-class ModelAdapter(Protocol):
-    """One model family. ``build`` may be called with ``device='meta'``: no weights, shapes only."""
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a model cuts pages into tiles."""
 
-    name: str
-    phases: tuple[Phase, ...]
-    """``("vision", "prefill", "decode")`` or without vision."""
+    mode: str
+    """``infer.mode``."""
+    max_tiles: int
+    """Most tiles of a page; 0: this mode cuts none."""
+
+
+class ModelAdapter(ABC):
+    """One model family. ``build`` may be called with ``device='meta'``: no weights, shapes only.
+
+    Abstract members must be written; the others have defaults that suit a text model without a cache.
+    """
+
+    # Abstract properties, so that a class without them is told what it lacks; a class attribute fills them.
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the adapter in messages."""
+
+    @property
+    @abstractmethod
+    def phases(self) -> tuple[Phase, ...]:
+        """``("vision", "prefill", "decode")`` or without vision."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
-        """Check the configuration; raise :class:`ConfigError` with the key for what cannot be."""
+        """Keep the configuration; a subclass checks it and raises ``ConfigError`` with the key for what cannot be."""
+        self.config = model
+        self.infer = infer
 
+    @abstractmethod
     def components(self) -> Mapping[str, str]:
         """Map component labels (``sam``, ``clip``, ``projector``, ``language_model``, ``lm_head``) to module paths."""
-        ...
 
+    @abstractmethod
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""
-        ...
 
+    @abstractmethod
     def weights(self) -> Literal["real", "random"]:
         """Say which weights ``build`` makes."""
-        ...
 
+    @abstractmethod
     def prepare(self, samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
-        """Read and preprocess requests."""
-        ...
+        """Read and preprocess requests; an ``InputError`` leaves a sample out, named and counted."""
 
-    def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
-        """Run the vision tower; the result goes to ``prefill``. Text models return ``None``."""
-        ...
-
+    @abstractmethod
     def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
         """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
-        ...
 
+    @abstractmethod
     def decode_step(
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
     ) -> torch.Tensor:
         """Run one more token per sequence (``tokens``: ``[batch, 1]``); return logits ``[batch, vocab]``."""
-        ...
 
+    @abstractmethod
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a sequence."""
-        ...
 
+    @abstractmethod
     def text(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Decode generated tokens."""
-        ...
 
+    @abstractmethod
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
         """Describe a real batch for the static count."""
-        ...
 
+    @abstractmethod
     def default_shapes(self) -> PhaseShapes:
         """Shapes of a typical request at the configured mode, without touching the data set."""
-        ...
 
+    @abstractmethod
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes
     ) -> Mapping[Phase, Callable[[], object]]:
         """Return one call per phase that runs it on the meta device at these shapes, for counting."""
-        ...
+
+    # --- optional members ------------------------------------------------------------------------------------
+
+    @property
+    def architecture(self) -> str | None:
+        """Name in reports; ``None``: the model's class name."""
+        return None
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Most positions the model was made for; answers end there. ``None``: no limit."""
+        return None
+
+    def make_cache(self, model: torch.nn.Module, batch: Batch, max_new_tokens: int) -> Any:
+        """Make the ``cache`` handed to ``prefill`` and ``decode_step``; ``None`` for a model that needs none."""
+        return None
+
+    def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
+        """Run the vision tower; the result goes to ``prefill``. Text models see nothing."""
+        return None
+
+    def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Return a context the whole decode loop runs in."""
+        return contextlib.nullcontext()
+
+    def compile_decode(self, model: torch.nn.Module) -> None:
+        """Compile the decode step (``model.compile=true``), before the warm-up; refused unless overridden."""
+        raise ConfigError(
+            f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
+        )
+
+    def tiling(self) -> Tiling | None:
+        """Say how pages are cut into tiles; ``None``: the model knows no tiles."""
+        return None
+
+    def image_tokens(self, grid: tuple[int, int] | None) -> int:
+        """Return how many positions a page with this tile grid (columns, rows) takes."""
+        return 0
+
+    def config_document(self) -> Mapping[str, Any] | None:
+        """Return the dimensions under transformers' configuration keys, to check counts by closed forms.
+
+        ``None``: those of the built model's ``config``, when it has one.
+        """
+        return None

@@ -4,49 +4,57 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from abc import ABCMeta
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.workloads.base import Dataset, ModelAdapter
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
-    from llm_perf_opt.workloads.base import Dataset, ModelAdapter
 
 MODEL_GROUP = "llm_perf_opt.models"
 DATASET_GROUP = "llm_perf_opt.datasets"
 
-_MODEL_METHODS = (
-    "components", "build", "weights", "prepare", "vision", "prefill", "decode_step",
-    "eos_token_ids", "text", "shapes", "default_shapes", "static_calls",
-)  # fmt: skip
-_DATASET_METHODS = ("samples", "problems")
-
 
 def load_adapter(model: ModelConfig, infer: InferConfig) -> ModelAdapter:
     """Return the adapter ``model.adapter`` names, with the configuration checked."""
-    kind = find_class(model.adapter, MODEL_GROUP, "model.adapter", _MODEL_METHODS)
-    return cast("ModelAdapter", kind(model, infer))
+    return adapter_class(model.adapter)(model, infer)
 
 
 def load_dataset(dataset: DatasetConfig) -> Dataset:
     """Return the data set ``dataset.adapter`` names."""
-    kind = find_class(dataset.adapter, DATASET_GROUP, "dataset.adapter", _DATASET_METHODS)
-    return cast("Dataset", kind(dataset))
+    return dataset_class(dataset.adapter)(dataset)
 
 
-def find_class(name: str, group: str, key: str, methods: tuple[str, ...]) -> Any:
-    """Resolve a name to a class that has ``methods``; the error names the nearest known name."""
-    kind = _import_dotted(name, key) if ":" in name else _load_entry_point(name, group, key)
-    missing = [method for method in methods if not callable(getattr(kind, method, None))]
-    if missing:
+def adapter_class(name: str) -> type[ModelAdapter]:
+    """Return the class ``model.adapter`` names."""
+    return cast("type[ModelAdapter]", _find_class(name, MODEL_GROUP, "model.adapter", ModelAdapter))
+
+
+def dataset_class(name: str) -> type[Dataset]:
+    """Return the class ``dataset.adapter`` names."""
+    return cast("type[Dataset]", _find_class(name, DATASET_GROUP, "dataset.adapter", Dataset))
+
+
+def _find_class(name: str, group: str, key: str, base: ABCMeta) -> ABCMeta:
+    """Resolve a name to a class that derives from ``base`` and has all it must; the error says what it lacks."""
+    found = _import_dotted(name, key) if ":" in name else _load_entry_point(name, group, key)
+    if not (isinstance(found, ABCMeta) and issubclass(found, base)):
         raise ConfigError(
-            f"{key}={name} is not an adapter: it lacks {', '.join(missing)}",
+            f"{key}={name} is not an adapter: it does not inherit from {base.__name__}",
+            hint=f"write `class …({base.__name__})`, imported from {base.__module__}; see docs/extending.md",
+            key=key,
+        )
+    if found.__abstractmethods__:
+        raise ConfigError(
+            f"{key}={name} is not an adapter: it lacks {', '.join(sorted(found.__abstractmethods__))}",
             hint="see docs/extending.md for what a class must have",
             key=key,
         )
-    return kind
+    return found
 
 
 def _load_entry_point(name: str, group: str, key: str) -> Any:

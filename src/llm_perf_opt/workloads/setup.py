@@ -10,9 +10,6 @@ from llm_perf_opt.workloads.base import WorkloadConfig
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
-_CHECKED_EARLY = ("omnidocbench", "prompts")
-"""Data sets whose files can be looked for at once; somebody else's may be costly to open."""
-
 
 def workload_config(
     config: AppConfig, *, repeats: int | None = None, max_new_tokens: int | None = None
@@ -38,7 +35,10 @@ def check_inputs(config: AppConfig) -> None:
     """Look for the data set's files before any work starts; raise the error the run would meet. Writes nothing."""
     dataset = config.dataset
     given = (dataset.root, dataset.subset_filelist, dataset.prompts, dataset.prompts_file)
-    if dataset.adapter in _CHECKED_EARLY and any(value is not None for value in given):
-        from llm_perf_opt.workloads.registry import load_dataset
+    if all(value is None for value in given):
+        return
+    from llm_perf_opt.workloads.registry import dataset_class
 
-        load_dataset(dataset)
+    kind = dataset_class(dataset.adapter)
+    if kind.opens_quickly:
+        kind(dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from llm_perf_opt.core import units
@@ -22,6 +23,7 @@ from llm_perf_opt.reporting.content.kernels import (
     kernel_table,
     vendor_rule_table,
 )
+from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
@@ -65,6 +67,8 @@ def sections_of(summary: Summary) -> list[Section]:
         Section("timeline", _timeline_title(summary), "Timeline", _timeline(summary)),
         Section("kernels", "Kernels", "Kernels", _kernels(summary)),
         Section("operators", "Operators", "Operators", _operators(summary)),
+        Section("memory", "Memory", "Memory", _memory(summary)),
+        *_stage_sections(summary),
         Section("what-if", "What if: the same model elsewhere", "What if", _what_if(summary)),
         Section(
             "environment",
@@ -272,6 +276,31 @@ def _what_if(summary: Summary) -> list[Block]:
         chart_block(charts.what_if_chart(summary.what_if)),
         table_block(what_if_table(summary, most=MOST_DEVICES), "what-if", filter=True),
     ]
+
+
+def _memory(summary: Summary) -> list[Block]:
+    if not summary.memory:
+        return []
+    counted = (
+        "allocated since the pass began" if summary.workload.device == "cpu" else "all the allocator holds"
+    )
+    note = text_block(f"As the allocator reported it in a pass of its own: {counted}.", quiet=True)
+    return [table_block(memory_table(summary), "memory"), note]
+
+
+def _stage_sections(summary: Summary) -> list[Section]:
+    """Return what stages say in their own words, plug-ins included."""
+    found = []
+    for place, said in enumerate(summary.sections):
+        name = f"stage-{place}-{re.sub(r'[^a-z0-9]+', '-', said.stage.lower()).strip('-') or 'section'}"
+        blocks = [text_block(paragraph) for paragraph in said.paragraphs]
+        blocks += [
+            table_block(stage_table(table), f"{name}-{number}", table.title)
+            for number, table in enumerate(said.tables)
+            if table.rows
+        ]
+        found.append(Section(name, said.title, said.title, blocks))
+    return found
 
 
 def _stages(summary: Summary) -> list[Block]:

@@ -15,6 +15,7 @@ from llm_perf_opt.reporting.content.detail import (
     what_if_table,
 )
 from llm_perf_opt.reporting.content.kernels import family_table, kernel_table
+from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
     static_table,
@@ -65,6 +66,8 @@ def report_markdown(summary: Summary) -> str:
                 section("Module ledger", *_ledger(summary)),
                 section("Kernels", *_kernels(summary)),
                 section("Operators", *_operators(summary)),
+                section("Memory", render_table(memory_table(summary))),
+                *_stage_sections(summary),
                 section("What if: the same model elsewhere", *_what_if(summary)),
                 section("Stages", render_table(stages_table(summary))),
                 section("Environment", render_table(environment_table(summary))),
@@ -74,6 +77,25 @@ def report_markdown(summary: Summary) -> str:
         ).rstrip("\n")
         + "\n"
     )
+
+
+def _stage_sections(summary: Summary) -> list[str]:
+    """Render what stages say in their own words, plug-ins included."""
+    return [
+        section(
+            md_text(said.title),
+            *(md_text(paragraph) for paragraph in said.paragraphs),
+            *(
+                part
+                for table in said.tables
+                for part in (
+                    f"**{md_text(table.title)}**" if table.title else "",
+                    render_table(stage_table(table)),
+                )
+            ),
+        )
+        for said in summary.sections
+    ]
 
 
 def _opening(summary: Summary) -> str:

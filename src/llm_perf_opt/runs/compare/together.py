@@ -14,8 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, explain_os_errors
+from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.compare.launch import (
     Letter,
@@ -27,8 +29,8 @@ from llm_perf_opt.runs.compare.launch import (
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
     from llm_perf_opt.workloads.base import Sample
-    from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.engine.results import WorkloadResult
+    from llm_perf_opt.workloads.measure import EngineRun
 
 LOGGER = logging.getLogger("llm_perf_opt.compare")
 INTERLEAVED = "interleaved"
@@ -36,17 +38,16 @@ INTERLEAVED = "interleaved"
 
 
 @dataclass(slots=True)
-class _Player:
-    """One side, warmed up."""
+class _WarmSide:
+    """One side, its model loaded and warmed up."""
 
-    engine: Engine
-    result: WorkloadResult
+    run: EngineRun
     groups: list[list[Sample]]
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         """Run every batch once."""
-        for batch, group in zip(self.result.batches, self.groups, strict=True):
-            _, done = self.engine.run_sample(group)
+        for batch, group in zip(self.run.result.batches, self.groups, strict=True):
+            _, done = self.run.engine.run_sample(group)
             batch.repeats.append(done.timings)
 
 
@@ -66,19 +67,19 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
         )
     began = datetime.now(UTC)
     try:
-        players = {side: _player(configs[side]) for side in sides}
+        warm = {side: _warm_up(configs[side]) for side in sides}
         turns = order(plan.rounds)
         for count, (_, side) in enumerate(turns, 1):
             if count % max(1, len(turns) // 10) == 0:
                 LOGGER.info("pass %d of %d", count, len(turns))
-            players[side].turn()
+            warm[side].run_pass()
     except torch.OutOfMemoryError as error:
         raise ToolError(
             f"the device's memory does not hold both models: {error}", hint="compare them without --together"
         ) from error
     shared = uuid.uuid4().hex
-    for side, player in players.items():
-        _write(player, plan, side, out / side, shared, began)
+    for side, measured in warm.items():
+        _write(measured.run.result, plan, side, out / side, shared, began)
     return str(out / "a"), str(out / "b")
 
 
@@ -88,34 +89,34 @@ def _config(plan: Plan, side: Letter, out: Path) -> AppConfig:
     return check_overrides(plan.overrides(side))
 
 
-def _player(config: AppConfig) -> _Player:
-    from llm_perf_opt.workloads.engine.driver import run_workload
-    from llm_perf_opt.workloads.engine.engine import Engine
+def _warm_up(config: AppConfig) -> _WarmSide:
+    from llm_perf_opt.workloads.measure import run_engine
     from llm_perf_opt.workloads.registry import load_dataset
     from llm_perf_opt.workloads.setup import workload_config
 
     workload = workload_config(config, repeats=1)
     samples = list(load_dataset(workload.dataset).samples())
-    engine = Engine(workload)
-    result = run_workload(workload, samples, engine=engine)
+    run = run_engine(workload, samples, progress=LogProgress())
     by_id = {sample.id: sample for sample in samples}
-    groups = [[by_id[name] for name in batch.ids] for batch in result.batches]
-    for batch in result.batches:
+    groups = [[by_id[name] for name in batch.ids] for batch in run.result.batches]
+    for batch in run.result.batches:
         batch.repeats.clear()  # measured before the other side was there
-    return _Player(engine, result, groups)
+    return _WarmSide(run, groups)
 
 
-def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime) -> None:
+def _write(
+    result: WorkloadResult, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime
+) -> None:
     from llm_perf_opt.analysis.summarise import Subject
     from llm_perf_opt.model.summary import RunInfo
     from llm_perf_opt.model.summary_file import save_summary
     from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
     from llm_perf_opt.stages.facts.timings import timings_facts
 
-    path = folder / "direct_inference" / "timings.json"
+    path = folder / "direct_inference" / layout.TIMINGS
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(path, {**player.result.to_dict(), INTERLEAVED: shared})
+    atomic_write_json(path, {**result.to_dict(), INTERLEAVED: shared})
     run = RunInfo(
         id=side,
         status="ok",

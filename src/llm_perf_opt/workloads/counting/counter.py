@@ -38,7 +38,7 @@ def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = No
                 name, owner, param.numel(), param.element_size(), _stacked_experts(by_name[owner], param)
             )
         )
-    rotary_module, frequencies = _rotary(model)
+    rotary_module, frequencies = _rotary_embedding(model)
     return ModelTree(modules, tuple(params), _head_path(model, components or {}), frequencies, rotary_module)
 
 
@@ -59,7 +59,7 @@ def _head_path(model: torch.nn.Module, components: Mapping[str, str]) -> str | N
     return next((name for name, module in named if module is head), None)
 
 
-def _rotary(model: torch.nn.Module) -> tuple[str | None, int]:
+def _rotary_embedding(model: torch.nn.Module) -> tuple[str | None, int]:
     """Find the language model's rotary embedding: the last one, since vision towers come first."""
     found: tuple[str | None, int] = (None, 0)
     for name, module in model.named_modules():
@@ -83,14 +83,14 @@ def count_phase(
         torch.no_grad(),
         recorder.watching_modules(),
         recorder.watching_caches(),
-        _AttentionWatch(recorder),
-        _OperatorWatch(recorder),
+        _AttentionFunctionMode(recorder),
+        _OperatorDispatchMode(recorder),
     ):
         call()
     return recorder.count
 
 
-class _OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
+class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator that runs."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -117,7 +117,7 @@ class _OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         return out
 
 
-class _AttentionWatch(TorchFunctionMode):  # type: ignore[misc]
+class _AttentionFunctionMode(TorchFunctionMode):  # type: ignore[misc]
     """Counts scaled-dot-product attention as one operator, before torch takes it apart on the meta device."""
 
     def __init__(self, recorder: Recorder) -> None:

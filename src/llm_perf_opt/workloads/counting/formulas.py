@@ -25,73 +25,77 @@ def attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[in
     return int(2 * math.prod(batch) * queries * key[-2] * (size + value[-1]))
 
 
-def _heads_first(args: Sequence[Any], _out: Any) -> int:
+def _attention_heads_first(args: Sequence[Any], _out: Any) -> int:
     return attention_flops(args[0].shape, args[1].shape, args[2].shape)
 
 
-def _positions_first(args: Sequence[Any], _out: Any) -> int:
+def _attention_positions_first(args: Sequence[Any], _out: Any) -> int:
     """Attention in the layout ``[batch, positions, heads, size]`` of the flash-attn package."""
     batch, queries, heads, size = args[0].shape
     return int(2 * batch * heads * queries * args[1].shape[1] * (size + args[2].shape[-1]))
 
 
-def _grouped(args: Sequence[Any], _out: Any) -> int:
+def _grouped_mm(args: Sequence[Any], _out: Any) -> int:
     """Grouped product: every row meets one of the stacked matrices, whichever way rows are grouped."""
     left, right = args[0].shape, args[1].shape
     groups = left[0] if len(left) == 3 and len(right) == 3 else 1
     return int(2 * groups * left[-2] * left[-1] * right[-1])
 
 
-def _packed(args: Sequence[Any], out: Any) -> int:
+def _packed_mm(args: Sequence[Any], out: Any) -> int:
     """Product with a packed weight: the inner size is the last axis of the left operand."""
     return int(2 * out.numel() * args[0].shape[-1])
 
 
-def _matrix_vector(args: Sequence[Any], _out: Any) -> int:
+def _mv(args: Sequence[Any], _out: Any) -> int:
     return int(2 * args[0].numel())
 
 
-def _added_matrix_vector(args: Sequence[Any], _out: Any) -> int:
+def _addmv(args: Sequence[Any], _out: Any) -> int:
     return int(2 * args[1].numel())
 
 
-def _added(args: Sequence[Any], out: Any) -> int:
+def _addmm(args: Sequence[Any], out: Any) -> int:
     """``bias + left @ right`` with the bias first."""
     return int(2 * out.numel() * args[1].shape[-1])
 
 
-def _added_batches(args: Sequence[Any], _out: Any) -> int:
+def _addbmm(args: Sequence[Any], _out: Any) -> int:
     batch, rows, inner = args[1].shape
     return int(2 * batch * rows * inner * args[2].shape[-1])
 
 
 EXTRA_FORMULAS: dict[str, Formula] = {
-    "aten::_grouped_mm": _grouped,
-    "aten::_scaled_grouped_mm": _grouped,
-    "transformers::grouped_mm_fallback": _grouped,
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _heads_first,
-    "aten::_scaled_dot_product_fused_attention_overrideable": _heads_first,
-    "aten::_scaled_dot_product_attention_math_for_mps": _heads_first,
-    "flash_attn::_flash_attn_forward": _positions_first,
-    "flash_attn_3::fwd": _positions_first,
-    "flash_attn_3::_flash_attn_forward": _positions_first,
-    "aten::_int_mm": _packed,
-    "aten::_weight_int8pack_mm": _packed,
-    "aten::_weight_int4pack_mm": _packed,
-    "aten::_weight_int4pack_mm_for_cpu": _packed,
-    "mkldnn::_linear_pointwise": _packed,
-    "aten::linear": _packed,
-    "aten::mkldnn_linear": _packed,
-    "aten::mv": _matrix_vector,
-    "aten::dot": _matrix_vector,
-    "aten::vdot": _matrix_vector,
-    "aten::addmv": _added_matrix_vector,
-    "aten::_addmm_activation": _added,
-    "aten::addbmm": _added_batches,
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::_scaled_grouped_mm": _grouped_mm,
+    "transformers::grouped_mm_fallback": _grouped_mm,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention_heads_first,
+    "aten::_scaled_dot_product_fused_attention_overrideable": _attention_heads_first,
+    "aten::_scaled_dot_product_attention_math_for_mps": _attention_heads_first,
+    "flash_attn::_flash_attn_forward": _attention_positions_first,
+    "flash_attn_3::fwd": _attention_positions_first,
+    "flash_attn_3::_flash_attn_forward": _attention_positions_first,
+    "aten::_int_mm": _packed_mm,
+    "aten::_weight_int8pack_mm": _packed_mm,
+    "aten::_weight_int4pack_mm": _packed_mm,
+    "aten::_weight_int4pack_mm_for_cpu": _packed_mm,
+    "mkldnn::_linear_pointwise": _packed_mm,
+    "aten::linear": _packed_mm,
+    "aten::mkldnn_linear": _packed_mm,
+    "aten::mv": _mv,
+    "aten::dot": _mv,
+    "aten::vdot": _mv,
+    "aten::addmv": _addmv,
+    "aten::_addmm_activation": _addmm,
+    "aten::addbmm": _addbmm,
 }
 
 ATTENTION_OPERATORS = frozenset(
-    {name for name, formula in EXTRA_FORMULAS.items() if formula in (_heads_first, _positions_first)}
+    {
+        name
+        for name, formula in EXTRA_FORMULAS.items()
+        if formula in (_attention_heads_first, _attention_positions_first)
+    }
     | {
         "aten::_scaled_dot_product_efficient_attention",
         "aten::_scaled_dot_product_flash_attention",

@@ -41,7 +41,7 @@ def _pointwise(args: tuple[Any, ...]) -> Result:
             if (
                 not _is_plain(other)
                 or other.dtype != first.dtype
-                or not _spreads_over(other.shape, first.shape)
+                or not _broadcasts_to(other.shape, first.shape)
             ):
                 return None
         elif not isinstance(other, int | float):
@@ -49,13 +49,13 @@ def _pointwise(args: tuple[Any, ...]) -> Result:
     return torch.empty(first.shape, dtype=first.dtype, device="meta")
 
 
-def _spreads_over(small: torch.Size, large: torch.Size) -> bool:
+def _broadcasts_to(small: torch.Size, large: torch.Size) -> bool:
     """Whether broadcasting ``small`` against ``large`` gives ``large``."""
     offset = len(large) - len(small)
     return offset >= 0 and all(a in (1, b) for a, b in zip(small, large[offset:], strict=True))
 
 
-def _product(left: Any, right: Any) -> Result:
+def _matrix_product(left: Any, right: Any) -> Result:
     """A matrix product; the right side may be a transposed view."""
     if not _is_meta(left) or not _is_meta(right) or left.dtype != right.dtype:
         return None
@@ -98,8 +98,8 @@ _POINTWISE = (
 
 _SHAPES: dict[Any, Callable[[tuple[Any, ...]], Result]] = {
     **dict.fromkeys(_POINTWISE, _pointwise),
-    _aten.mm.default: lambda args: _product(args[0], args[1]),
-    _aten.addmm.default: lambda args: _product(args[1], args[2]),
+    _aten.mm.default: lambda args: _matrix_product(args[0], args[1]),
+    _aten.addmm.default: lambda args: _matrix_product(args[1], args[2]),
     _aten.native_layer_norm.default: _layer_norm,
     _aten.upsample_linear1d.default: _linear_resize,
 }

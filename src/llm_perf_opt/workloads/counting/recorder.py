@@ -90,7 +90,7 @@ class Recorder:
             self.note_activations(path, _tensors(args), _tensors((out,)))
         elif info.cost == "small":
             self.note_small(path, info.name, args, out)
-        elif info.cost == "unknown" and _makes_numbers(out):
+        elif info.cost == "unknown" and _has_numeric_output(out):
             met = self.count.unknown.setdefault(path, {})
             met[info.name] = met.get(info.name, 0) + 1
 
@@ -111,7 +111,7 @@ class Recorder:
 
     def note_small(self, path: str, name: str, args: tuple[Any, ...], out: Any) -> None:
         """Record cheap arithmetic by the elements it produces or reduces; index arithmetic is left out."""
-        if not _makes_numbers(out):
+        if not _has_numeric_output(out):
             return
         elements = max(tensor.numel() for tensor in _tensors((out, *args)))
         met = self.count.uncounted.setdefault(path, {})
@@ -175,15 +175,15 @@ class Recorder:
     @contextlib.contextmanager
     def watching_modules(self) -> Iterator[None]:
         """Keep the path of the innermost running module; note how experts and the head are called."""
-        before = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
-        after = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        before = torch.nn.modules.module.register_module_forward_pre_hook(self._enter_module)
+        after = torch.nn.modules.module.register_module_forward_hook(self._leave_module, always_call=True)
         try:
             yield
         finally:
             before.remove()
             after.remove()
 
-    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    def _enter_module(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         path = self._paths.get(id(module))
         if path is None:
             return
@@ -195,7 +195,7 @@ class Recorder:
             rows = args[0].numel() // max(1, args[0].shape[-1])
             self.count.head_rows = (self.count.head_rows or 0) + rows
 
-    def _leave(self, module: torch.nn.Module, _args: Any, _out: Any) -> None:
+    def _leave_module(self, module: torch.nn.Module, _args: Any, _out: Any) -> None:
         if id(module) in self._paths:
             self.stack.pop()
             self.modules.pop()
@@ -251,7 +251,7 @@ def _causal_argument(args: tuple[Any, ...]) -> bool:
     return next((arg for arg in args if isinstance(arg, bool)), False)
 
 
-def _makes_numbers(out: Any) -> bool:
+def _has_numeric_output(out: Any) -> bool:
     """Tell arithmetic from index and mask bookkeeping, which no convention counts as FLOPs."""
     return any(tensor.is_floating_point() or tensor.is_complex() for tensor in _tensors((out,)))
 

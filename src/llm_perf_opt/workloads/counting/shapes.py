@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from llm_perf_opt.core.errors import ConfigError
 
@@ -46,26 +46,25 @@ def configured_shapes(adapter: ModelAdapter, stage: ShapeOverrides, steps: int) 
 
 def _image_tokens(adapter: ModelAdapter, grid: Sequence[int]) -> int:
     """Ask the adapter how many positions a page with this grid takes."""
-    counter: Any = getattr(adapter, "image_tokens", None)
-    views: Any = getattr(adapter, "views", None)
-    if counter is None:
+    tiling = adapter.tiling()
+    if tiling is None:
         raise ConfigError(
             f"{adapter.name} has no tile grid", hint=f"leave {_KEY}.grid out", key=f"{_KEY}.grid"
         )
-    if views is not None and not views.crop:
+    if tiling.max_tiles == 0:
         raise ConfigError(
-            f"infer.mode={views.mode} cuts no tiles, so {_KEY}.grid has no meaning",
+            f"infer.mode={tiling.mode} cuts no tiles, so {_KEY}.grid has no meaning",
             hint="use infer.mode=gundam, or leave the grid out",
             key=f"{_KEY}.grid",
         )
-    limit = getattr(views, "max_tiles", None)
-    if limit is not None and grid[0] * grid[1] > limit:
+    columns, rows = grid
+    if columns * rows > tiling.max_tiles:
         raise ConfigError(
-            f"{_KEY}.grid={list(grid)} has {grid[0] * grid[1]} tiles, infer.max_tiles is {limit}",
-            hint=f"raise infer.max_tiles to {grid[0] * grid[1]}",
+            f"{_KEY}.grid={list(grid)} has {columns * rows} tiles, infer.max_tiles is {tiling.max_tiles}",
+            hint=f"raise infer.max_tiles to {columns * rows}",
             key=f"{_KEY}.grid",
         )
-    return int(counter((grid[0], grid[1])))
+    return adapter.image_tokens((columns, rows))
 
 
 def check_context(shapes: PhaseShapes, steps: int, limit: int | None) -> None:

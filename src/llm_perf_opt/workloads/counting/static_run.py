@@ -85,11 +85,11 @@ class StaticCounter:
         try:
             self._model = self.adapter.build("meta", self.dtype)
         except COUNT_ERRORS as error:
-            self._give_up("the model cannot be built without weights", error)
+            self._note_or_raise("the model cannot be built without weights", error)
             return
         self._tree = model_tree(self._model, self.adapter.components())
 
-    def _give_up(self, what: str, error: Exception) -> None:
+    def _note_or_raise(self, what: str, error: Exception) -> None:
         reason = f"{what}: {describe_error(error)}"
         if not self.use_closed_forms:
             raise InputError(
@@ -111,17 +111,19 @@ class StaticCounter:
             return None, error.message
 
     def _config(self) -> Mapping[str, Any] | None:
-        getter = getattr(self.adapter, "model_config", None) or getattr(self.adapter, "text_config", None)
-        config: Any = getter() if callable(getter) else getattr(self._model, "config", None)
+        document = self.adapter.config_document()
+        if document is not None:
+            return document
+        config: Any = getattr(self._model, "config", None)
         return cast("Mapping[str, Any]", config.to_dict()) if hasattr(config, "to_dict") else None
 
     @property
     def context_limit(self) -> int | None:
         """Most positions the model was made for, when known."""
-        limit = getattr(self.adapter, "context_tokens", None)
-        if not isinstance(limit, int) and self.closed_form is not None:
+        limit = self.adapter.context_tokens
+        if limit is None and self.closed_form is not None:
             limit = self.closed_form.decoder.context_limit
-        return limit if isinstance(limit, int) else None
+        return limit
 
     def count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
         """Count one phase, or return ``None`` and note why it cannot be counted."""
@@ -142,7 +144,7 @@ class StaticCounter:
             switched = self._switch_experts(error)
             if switched:
                 return self._try_count(phase, shapes)
-            self._give_up(f"{phase} cannot be counted without weights", error)
+            self._note_or_raise(f"{phase} cannot be counted without weights", error)
             return None
 
     def _count(self, phase: str, shapes: PhaseShapes) -> PhaseCount:
@@ -190,7 +192,7 @@ class StaticCounter:
             static.scaling.context_tokens = shapes.context_tokens
         if self.closed_form is not None:
             for phase in missing:
-                self._fill_in(self.closed_form, static, layers, phase, shapes)
+                self._add_closed_form(self.closed_form, static, layers, phase, shapes)
                 methods[phase] = "closed form"
         used = ShapesUsed(
             shapes.batch_size,
@@ -218,7 +220,7 @@ class StaticCounter:
         return (
             type(self._model).__name__
             if self._model is not None
-            else getattr(self.closed_form, "family", None)
+            else (self.closed_form.family if self.closed_form is not None else None)
         )
 
     def _static(self, counts: dict[str, PhaseCount]) -> tuple[Static, list[KvLayers]]:
@@ -238,7 +240,7 @@ class StaticCounter:
             static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)
         return static, layers
 
-    def _fill_in(
+    def _add_closed_form(
         self, form: ClosedForm, static: Static, layers: list[KvLayers], phase: str, shapes: PhaseShapes
     ) -> None:
         at = self._formula_shapes(shapes)

@@ -69,7 +69,7 @@ def read_filelist(filelist: Path, root: Path | None) -> tuple[list[ListedFile], 
             seen[key] = line
             listed.append(ListedFile(line, path))
     if wrong:
-        _refuse(filelist, wrong, len(listed))
+        _raise_unusable(filelist, wrong, len(listed))
     if not listed:
         raise InputError(
             f"the file list {printable(filelist)} names no files",
@@ -124,7 +124,7 @@ def _readable(candidates: list[Path]) -> tuple[Path | None, str]:
     return None, "not found"
 
 
-def _refuse(filelist: Path, wrong: list[tuple[int, str]], good: int) -> None:
+def _raise_unusable(filelist: Path, wrong: list[tuple[int, str]], good: int) -> None:
     shown = [text for _, text in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
         shown.append(f"and {len(wrong) - _SHOWN} more")

@@ -47,21 +47,21 @@ def user_cache_dir() -> Path:
 
 def ensure_pages(config: GeneratedConfig) -> Path:
     """Return the root of a data set of generated pages, making it if it is not there yet."""
-    _check(config)
+    _check_config(config)
     try:
         base = (
             Path(config.cache_dir).expanduser().absolute() if config.cache_dir else user_cache_dir() / "pages"
         )
-        return _cached(base / _key(config), config)
+        return _cached_pages(base / _cache_key(config), config)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory to expand to
         reason = error.strerror if isinstance(error, OSError) else str(error)
         temporary = Path(tempfile.mkdtemp(prefix="llm-perf-opt-pages-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
         LOGGER.warning("the page cache cannot be used (%s): pages are made anew in %s", reason, temporary)
-        return _cached(temporary / _key(config), config)
+        return _cached_pages(temporary / _cache_key(config), config)
 
 
-def _check(config: GeneratedConfig) -> None:
+def _check_config(config: GeneratedConfig) -> None:
     if config.pages < 1:
         raise ConfigError(
             f"dataset.generated.pages must be at least 1, got {config.pages}",
@@ -76,27 +76,27 @@ def _check(config: GeneratedConfig) -> None:
         )
 
 
-def _key(config: GeneratedConfig) -> str:
+def _cache_key(config: GeneratedConfig) -> str:
     # Pillow is part of the key: another version may draw the same letters with other pixels.
     settings = (GENERATOR_VERSION, PIL.__version__, config.pages, config.seed, config.max_side)
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     return f"v{GENERATOR_VERSION}-{digest}"
 
 
-def _cached(folder: Path, config: GeneratedConfig) -> Path:
-    if _complete(folder):
+def _cached_pages(folder: Path, config: GeneratedConfig) -> Path:
+    if _is_complete(folder):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write(work, config)
+        _write_pages(work, config)
         _move_into_place(work, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
 
 
-def _write(folder: Path, config: GeneratedConfig) -> None:
+def _write_pages(folder: Path, config: GeneratedConfig) -> None:
     # Imported here: drawing is needed once, reading the cache every time.
     from llm_perf_opt.workloads.datasets.page_layout import make_page
 
@@ -121,7 +121,7 @@ def _move_into_place(work: Path, folder: Path) -> None:
             return
         except OSError:
             # Another run was faster, or what is there is damaged (somebody tidied up): then it goes aside.
-            if _complete(folder):
+            if _is_complete(folder):
                 return
             if not folder.exists():
                 raise
@@ -131,7 +131,7 @@ def _move_into_place(work: Path, folder: Path) -> None:
     work.rename(folder)
 
 
-def _complete(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Whether every file of the set is there with its size."""
     try:
         sizes = json.loads((folder / MANIFEST).read_bytes())["bytes"]

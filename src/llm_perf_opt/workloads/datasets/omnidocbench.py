@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.files import sha256_of
-from llm_perf_opt.workloads.base import Sample
+from llm_perf_opt.workloads.base import Dataset, Sample
 from llm_perf_opt.workloads.datasets.annotations import Annotations, find_annotations
 from llm_perf_opt.workloads.datasets.filelist import (
     IMAGES,
@@ -30,12 +30,14 @@ LOGGER = logging.getLogger(__name__)
 _NAMED_IN_ERROR = 5
 
 
-class OmniDocBench:
+class OmniDocBench(Dataset):
     """``dataset.adapter=omnidocbench``. Making one finds the files; images are opened as they are drawn."""
 
+    opens_quickly = True
+
     def __init__(self, config: DatasetConfig) -> None:
+        super().__init__(config)
         check_sampling(config.sampling)
-        self._config = config
         self._problems: list[str] = []
         self._root = self._find_root()
         self._paths = self._find_images()
@@ -58,7 +60,7 @@ class OmniDocBench:
     def samples(self) -> Iterator[Sample]:
         """Yield the samples of the run; unreadable images are passed over, all unreadable is an error."""
         empty = True
-        for epoch, index in draw(len(self._paths), self._config.sampling, self._usable):
+        for epoch, index in draw(len(self._paths), self.config.sampling, self._usable):
             sample = self._samples[index]
             if sample is not None:
                 empty = False
@@ -72,7 +74,7 @@ class OmniDocBench:
             )
 
     def _find_root(self) -> Path | None:
-        config = self._config
+        config = self.config
         if config.root is None:
             return ensure_pages(config.generated).absolute() if config.subset_filelist is None else None
         root = Path(config.root).expanduser().absolute()
@@ -86,7 +88,7 @@ class OmniDocBench:
         return root
 
     def _find_images(self) -> list[Path]:
-        config, root = self._config, self._root
+        config, root = self.config, self._root
         if config.subset_filelist is not None:
             listed, remarks = read_filelist(find_filelist(config.subset_filelist, root), root)
             self._problems.extend(remarks)

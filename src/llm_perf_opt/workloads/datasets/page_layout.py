@@ -43,9 +43,9 @@ class Page:
 def make_page(index: int, seed: int, max_side: int) -> Page:
     """Draw page ``index`` of a set."""
     layout = LAYOUTS[index % len(LAYOUTS)]
-    chance = random.Random(f"page-{seed}-{index}")
+    rng = random.Random(f"page-{seed}-{index}")
     width, height = page_size(layout, max_side)
-    sheet = _Sheet(width, height, chance)
+    sheet = _Sheet(width, height, rng)
     if layout == "landscape_table":
         _table_page(sheet)
     elif layout == "two_columns":
@@ -72,7 +72,7 @@ class _Sheet:
 
     width: int
     height: int
-    chance: random.Random
+    rng: random.Random
     blocks: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class _Sheet:
         return ImageFont.load_default(size=size)
 
     def words(self, count: int) -> str:
-        text = " ".join(self.chance.choice(_WORDS) for _ in range(count))
+        text = " ".join(self.rng.choice(_WORDS) for _ in range(count))
         return text[0].upper() + text[1:]
 
     def text_block(self, category: str, text: str, y: float, size: float) -> float:
@@ -101,12 +101,12 @@ class _Sheet:
                 break
             self.draw.text((left, y), line, font=font, fill=_INK)
             lines.append(line)
-            spans.append({"category_type": "text_span", "poly": _poly(box), "text": line})
+            spans.append({"category_type": "text_span", "poly": _polygon(box), "text": line})
             y += size * 1.35
         if lines:
             self.add(
                 category,
-                _around([span["poly"] for span in spans]),
+                _bounding_polygon([span["poly"] for span in spans]),
                 text=" ".join(lines),
                 line_with_spans=spans,
             )
@@ -121,19 +121,17 @@ class _Sheet:
 
 def _text_page(sheet: _Sheet) -> None:
     y = sheet.text_block("title", sheet.words(5), sheet.column[1], sheet.body_size * 1.8)
-    _fill(sheet, y, section_every=3)
+    _fill_column(sheet, y, section_every=3)
     _page_number(sheet)
 
 
-def _fill(sheet: _Sheet, y: float, section_every: int | None = None) -> None:
+def _fill_column(sheet: _Sheet, y: float, section_every: int | None = None) -> None:
     """Write paragraphs down to the end of the column."""
     number = 0
     while y < sheet.column[3] - 3 * sheet.body_size:
         if section_every and number and number % section_every == 0:
             y = sheet.text_block("title", sheet.words(3), y, sheet.body_size * 1.3)
-        y = sheet.text_block(
-            "text_block", sheet.words(sheet.chance.randint(35, 75)) + ".", y, sheet.body_size
-        )
+        y = sheet.text_block("text_block", sheet.words(sheet.rng.randint(35, 75)) + ".", y, sheet.body_size)
         number += 1
 
 
@@ -143,7 +141,7 @@ def _two_column_page(sheet: _Sheet) -> None:
     middle, gap = (left + right) / 2, sheet.body_size
     for x1, x2 in ((left, middle - gap), (middle + gap, right)):
         sheet.column = (x1, top, x2, bottom)
-        _fill(sheet, top)
+        _fill_column(sheet, top)
     _page_number(sheet)
 
 
@@ -152,7 +150,7 @@ def _table_page(sheet: _Sheet) -> None:
     y = sheet.text_block("text_block", sheet.words(45) + ".", y, sheet.body_size)
     y = sheet.text_block("table_caption", "Table 1: " + sheet.words(5), y, sheet.body_size * 0.9)
     y = _table(sheet, y, rows=6, columns=4)
-    _fill(sheet, y)
+    _fill_column(sheet, y)
     _page_number(sheet)
 
 
@@ -161,8 +159,8 @@ def _table(sheet: _Sheet, y: float, rows: int, columns: int) -> float:
     line_height, width = sheet.body_size * 2, (right - left) / columns
     cells = [[sheet.words(1) for _ in range(columns)]]
     for _ in range(rows - 1):
-        numbers = [f"{sheet.chance.uniform(0, 100):.1f}" for _ in range(columns - 1)]
-        cells.append([sheet.chance.choice(_WORDS), *numbers])
+        numbers = [f"{sheet.rng.uniform(0, 100):.1f}" for _ in range(columns - 1)]
+        cells.append([sheet.rng.choice(_WORDS), *numbers])
     font = sheet.font(sheet.body_size)
     for row, values in enumerate(cells):
         for column, value in enumerate(values):
@@ -173,16 +171,16 @@ def _table(sheet: _Sheet, y: float, rows: int, columns: int) -> float:
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in values) + "</tr>" for values in cells
     )
-    sheet.add("table", _poly((left, y, right, end)), html=f"<table>{body}</table>")
+    sheet.add("table", _polygon((left, y, right, end)), html=f"<table>{body}</table>")
     return end + sheet.body_size * 1.5
 
 
 def _page_number(sheet: _Sheet) -> None:
     font = sheet.font(sheet.body_size * 0.8)
-    text = str(sheet.chance.randint(1, 400))
+    text = str(sheet.rng.randint(1, 400))
     at = (sheet.width / 2, sheet.height - sheet.margin * 0.6)
     sheet.draw.text(at, text, font=font, fill=_INK)
-    sheet.add("page_number", _poly(sheet.draw.textbbox(at, text, font=font)), order=False, text=text)
+    sheet.add("page_number", _polygon(sheet.draw.textbbox(at, text, font=font)), order=False, text=text)
 
 
 def _wrap(
@@ -197,16 +195,16 @@ def _wrap(
     return lines
 
 
-def _poly(box: Box) -> list[float]:
+def _polygon(box: Box) -> list[float]:
     """Corners clockwise from the top left, as OmniDocBench has them."""
     x1, y1, x2, y2 = (round(value, 1) for value in box)
     return [x1, y1, x2, y1, x2, y2, x1, y2]
 
 
-def _around(polys: list[list[float]]) -> list[float]:
+def _bounding_polygon(polys: list[list[float]]) -> list[float]:
     xs = [x for poly in polys for x in poly[0::2]]
     ys = [y for poly in polys for y in poly[1::2]]
-    return _poly((min(xs), min(ys), max(xs), max(ys)))
+    return _polygon((min(xs), min(ys), max(xs), max(ys)))
 
 
 def _annotation(name: str, index: int, layout: str, sheet: _Sheet) -> dict[str, Any]:

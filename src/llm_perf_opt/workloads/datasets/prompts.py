@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.workloads.base import Sample
+from llm_perf_opt.workloads.base import Dataset, Sample
 from llm_perf_opt.workloads.datasets.filelist import printable
 from llm_perf_opt.workloads.datasets.sampling import check_sampling, draw, in_epoch
 
@@ -22,25 +22,26 @@ _JSON_LINES = {".jsonl", ".ndjson"}
 _SHOWN = 10
 
 
-class PromptDataset:
-    """``dataset.adapter=prompts``: one of ``dataset.{prompts,prompts_file,synthetic_tokens}``."""
+class PromptDataset(Dataset):
+    """``dataset.adapter=prompts``: one of ``dataset.{prompts,prompts_file,synthetic_tokens}``.
+
+    It has no problems to report: a prompt that cannot be used is an error at once.
+    """
+
+    opens_quickly = True
 
     def __init__(self, config: DatasetConfig) -> None:
+        super().__init__(config)
         check_sampling(config.sampling)
-        self._sampling = config.sampling
         self._samples = _samples(config)
 
     def __len__(self) -> int:
         """Count the prompts before sampling."""
         return len(self._samples)
 
-    def problems(self) -> Sequence[str]:
-        """Return nothing: a prompt that cannot be used is an error at once."""
-        return ()
-
     def samples(self) -> Iterator[Sample]:
         """Yield the prompts, sampling applied."""
-        for epoch, index in draw(len(self._samples), self._sampling):
+        for epoch, index in draw(len(self._samples), self.config.sampling):
             yield in_epoch(self._samples[index], epoch)
 
 

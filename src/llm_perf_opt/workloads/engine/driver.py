@@ -43,10 +43,7 @@ def run_workload(
             "the data set gave no samples",
             hint="check dataset.root, dataset.subset_filelist and dataset.sampling",
         )
-    if engine is None:
-        with progress.task(f"building {workload.model.name}") as task:
-            engine = Engine(workload)
-            task.advance()
+    engine = engine or build_engine(workload, progress)
     run = _Run(engine, workload, on_result)
     groups = list(chunks(samples, workload.infer.batch_size))
     with progress.task("warming up") as task:
@@ -60,6 +57,14 @@ def run_workload(
                 task.advance(note=group[0].id if group else None)
             run.require_samples()
     return run.result
+
+
+def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
+    """Build the model of a workload, and say so: loading weights can take minutes."""
+    with progress.task(f"building {workload.model.name}") as task:
+        engine = Engine(workload)
+        task.advance()
+    return engine
 
 
 class _Run:
@@ -128,7 +133,7 @@ class _Run:
         if first:
             self._batches[number] = self._describe(group, batch, done)
             self.result.batches.append(self._batches[number])
-            self._answer(group, batch, done)
+            self._record_answers(group, batch, done)
         self._batches[number].repeats.append(done.timings)
         return None
 
@@ -153,14 +158,14 @@ class _Run:
         if text not in self.result.notes:
             self.result.notes.append(text)
 
-    def _answer(self, group: list[Sample], batch: Batch, done: PassResult) -> None:
+    def _record_answers(self, group: list[Sample], batch: Batch, done: PassResult) -> None:
         for place, (sample, ids) in enumerate(zip(group, done.token_ids, strict=True)):
             answer = SampleResult(
                 sample=sample,
                 token_ids=ids,
                 text=self._engine.adapter.text(ids),
-                prompt_tokens=_own(batch, "prompt_tokens", place, batch.prompt_tokens),
-                image_tokens=_own(batch, "image_tokens", place, batch.image_tokens),
+                prompt_tokens=_tokens_of_sequence(batch, "prompt_tokens", place, batch.prompt_tokens),
+                image_tokens=_tokens_of_sequence(batch, "image_tokens", place, batch.image_tokens),
                 batch_size=len(group),
                 timings=done.timings,
                 facts=_facts_of(batch, place),
@@ -176,7 +181,7 @@ def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
         yield list(samples[start : start + size])
 
 
-def _own(batch: Batch, key: str, place: int, otherwise: int) -> int:
+def _tokens_of_sequence(batch: Batch, key: str, place: int, otherwise: int) -> int:
     """Return a fact of one sequence when the adapter keeps one per sequence."""
     listed = batch.facts.get(key)
     return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
@@ -50,18 +50,12 @@ class Engine:
         self.model = _explain_memory(lambda: self.adapter.build(self.device, self.dtype), self.device)
         self.load_s = time.perf_counter() - started
         if workload.model.compile:
-            self._compile()
+            self.adapter.compile_decode(self.model)
         self.clock: Clock = clock_for(self.device)
         ignore = workload.infer.ignore_eos
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
-
-    def _compile(self) -> None:
-        compile_decode = getattr(self.adapter, "compile_decode", None)
-        if compile_decode is None:
-            raise ToolError(f"adapter {self.adapter.name} cannot be compiled", hint="use model.compile=false")
-        compile_decode(self.model)
 
     def info(self) -> EngineInfo:
         """Say what runs where."""
@@ -70,7 +64,7 @@ class Engine:
         return EngineInfo(
             model=self.workload.model.name,
             weights=self.adapter.weights(),
-            architecture=str(getattr(self.adapter, "architecture", type(self.model).__name__)),
+            architecture=self.adapter.architecture or type(self.model).__name__,
             device=self.device,
             dtype=str(self.dtype).removeprefix("torch."),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -85,7 +79,7 @@ class Engine:
     def new_token_limit(self, batch: Batch, wanted: int | None = None) -> int:
         """Return how many tokens are generated: as configured, or what the model's context leaves."""
         limit = wanted if wanted is not None else self.workload.max_new_tokens
-        context = getattr(self.adapter, "context_tokens", None)
+        context = self.adapter.context_tokens
         return limit if context is None else max(1, min(limit, context - batch.prompt_tokens))
 
     def warm_up(self, samples: Sequence[Sample], rounds: int | None = None) -> float:
@@ -123,10 +117,10 @@ class Engine:
 
         limit = self.new_token_limit(batch, max_new_tokens)
         timers = ComponentTimers(
-            self.model, self._component_paths() if components else {}, self.clock, self._ranges
+            self.model, self.adapter.components() if components else {}, self.clock, self._ranges
         )
         with torch.no_grad(), self._module_ranges():
-            cache = self._make_cache(batch, limit)
+            cache = self.adapter.make_cache(self.model, batch, limit)
             features, vision_s = self._vision(batch, timers)
             sequence = _Sequences(self, batch, limit)
             prefill_s = self._prefill(batch, features, cache, sequence, timers)
@@ -134,16 +128,9 @@ class Engine:
         timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
-    def _component_paths(self) -> Mapping[str, str]:
-        return self.adapter.components()
-
     def _module_ranges(self) -> contextlib.AbstractContextManager[Any]:
         wanted = self.workload.nvtx_modules and self._ranges is stage
         return module_ranges(self.model) if wanted else contextlib.nullcontext()
-
-    def _make_cache(self, batch: Batch, limit: int) -> Any:
-        make = getattr(self.adapter, "make_cache", None)
-        return None if make is None else make(self.model, batch, limit)
 
     @contextlib.contextmanager
     def _phase(self, name: str, marks: list[Any]) -> Iterator[None]:
@@ -177,9 +164,8 @@ class Engine:
         if limit == 1 or sequence.stopped:
             return None, []
         clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
-        mode = getattr(adapter, "decode_mode", None)
         clock.synchronize()
-        with ranges("decode"), mode(model) if mode else contextlib.nullcontext():
+        with ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
             for step in range(limit - 1):
                 with ranges("decode_step"):
@@ -189,7 +175,7 @@ class Engine:
                     break
             clock.synchronize()
         # A stop noticed late leaves steps behind that belong to no answer.
-        token_s = intervals(clock, marks[: sequence.settle()])
+        token_s = intervals(clock, marks[: sequence.drop_tokens_after_stop()])
         return (sum(token_s), token_s) if token_s else (None, [])
 
 
@@ -234,7 +220,7 @@ class _Sequences:
         self.last = self._all[:, end : end + 1]
         self.count += 1
 
-    def settle(self) -> int:
+    def drop_tokens_after_stop(self) -> int:
         """Drop tokens made after the last sequence had ended; return how many are left."""
         if self._stop is not None:
             self.count = max(len(ids) for ids in self.token_ids())

@@ -244,7 +244,7 @@ class _Range:
                     # Tools are injected before the first call and stay, so the first answer is final.
                     _state.attached = depth != _NO_TOOL
                 self._pushed = backend
-        recording = _state.recording or _profiler_question()
+        recording = _state.recording or _profiler_enabled_function()
         if recording is not None and recording():
             self._record = sys.modules["torch"].profiler.record_function(self._name)
             self._record.__enter__()
@@ -260,7 +260,7 @@ class _Range:
             self._pushed = None
 
 
-def _profiler_question() -> Callable[[], bool] | None:
+def _profiler_enabled_function() -> Callable[[], bool] | None:
     """Find torch's own "is a profiler recording?" once torch is imported, whole, by somebody else."""
     if _state.recording is None:
         autograd = getattr(sys.modules.get("torch"), "autograd", None)

@@ -233,10 +233,6 @@ class HfCausalLmAdapter(TransformersAdapter):
             {"prompt_tokens": lengths, "padded": len(set(lengths)) > 1},
         )
 
-    def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
-        """Text models see nothing."""
-        return None
-
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""
         from transformers import AutoModelForCausalLM as Auto

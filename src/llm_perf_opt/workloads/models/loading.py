@@ -67,7 +67,7 @@ def build_random(
     # What transformers itself draws must follow the seed too, and the caller's generator must not move.
     with torch.no_grad(), torch.random.fork_rng(devices=cuda):
         torch.manual_seed(seed)
-        _fill(model, device, seed)
+        _fill_random_weights(model, device, seed)
         for module in model.modules():
             module._is_hf_initialized = False
         # transformers sets norms, special parameters and the non-persistent buffers (RoPE); filled ones are marked.
@@ -76,7 +76,7 @@ def build_random(
     return model.eval()
 
 
-def _fill(model: torch.nn.Module, device: str, seed: int) -> None:
+def _fill_random_weights(model: torch.nn.Module, device: str, seed: int) -> None:
     """Fill every parameter from one block of normal numbers: drawing billions would take a minute on a CPU."""
     import torch
 

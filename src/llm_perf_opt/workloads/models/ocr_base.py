@@ -13,6 +13,7 @@ from llm_perf_opt.workloads.base import (
     Phase,
     PhaseShapes,
     Sample,
+    Tiling,
 )
 from llm_perf_opt.workloads.models.loading import checkpoint_dir
 from llm_perf_opt.workloads.models.preprocess import (
@@ -41,8 +42,11 @@ class OcrAdapter(TransformersAdapter):
     """Base of the DeepSeek-OCR adapters."""
 
     phases: tuple[Phase, ...] = ("vision", "prefill", "decode")
-    architecture: str
-    """Published name, for reports and messages."""
+
+    @property
+    @abstractmethod
+    def architecture(self) -> str:
+        """Published name, for reports and messages."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -98,6 +102,15 @@ class OcrAdapter(TransformersAdapter):
     @abstractmethod
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page with this tile grid takes."""
+
+    def tiling(self) -> Tiling:
+        """Say how pages are cut at the configured mode."""
+        return Tiling(self.views.mode, self.views.max_tiles if self.views.crop else 0)
+
+    def config_document(self) -> Mapping[str, Any]:
+        """Return the dimensions of the whole model, vision encoders included."""
+        document: Mapping[str, Any] = self.model_config().to_dict()
+        return document
 
     def text_config(self) -> Any:
         """Return the language model's configuration."""

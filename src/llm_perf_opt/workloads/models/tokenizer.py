@@ -72,7 +72,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
         ) from error
 
 
-def _filler(index: int) -> str:
+def _pronounceable_word(index: int) -> str:
     """Return a pronounceable word for an id no text maps to, so that random output reads as words."""
     word = ""
     index += 1
@@ -112,7 +112,7 @@ def small_tokenizer(vocab_size: int, fixed: tuple[tuple[str, int], ...]) -> Text
     vocab = {token: next(free) for token in learnt}
     vocab.update(taken)
     for number, index in enumerate(free):
-        word = "Ġ" + _filler(number)
+        word = "Ġ" + _pronounceable_word(number)
         vocab[word if word not in vocab else f"{word}{number}"] = index
 
     made = Tokenizer(models.BPE(vocab=vocab, merges=merges))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_perf_opt.config.schema import CacheKind, Weights
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.workloads.base import Batch
+from llm_perf_opt.workloads.base import Batch, ModelAdapter
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +30,11 @@ class DecodePlan:
     """Static caches need a mask of constant size, marked step by step."""
 
 
-class TransformersAdapter(ABC):
+class TransformersAdapter(ModelAdapter):
     """Base of the built-in adapters. Subclasses say which model, and how a request becomes token ids."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
-        self.config = model
-        self.infer = infer
+        super().__init__(model, infer)
         self._compiled: Any = None
         if model.weights is Weights.real and model.path is None:
             raise ConfigError(
@@ -66,6 +65,11 @@ class TransformersAdapter(ABC):
     @abstractmethod
     def padding_token_id(self) -> int:
         """Return the id that fills short prompts; masked, so any valid id does."""
+
+    def config_document(self) -> Mapping[str, Any]:
+        """Return the language model's dimensions."""
+        document: Mapping[str, Any] = self.text_config().to_dict()
+        return document
 
     @property
     def context_tokens(self) -> int | None:

@@ -108,30 +108,34 @@ def model_output_options(
     if values is None:
         return ModelOutputOptions()
     path = f"{where}.{name}"
-    section = _section(values, path, ("prediction", "visualization"))
-    prediction = _section(section.get("prediction"), f"{path}.prediction", _names(PredictionOptions))
-    shown = _section(section.get("visualization"), f"{path}.visualization", _names(VisualizationOptions))
+    section = _checked_section(values, path, ("prediction", "visualization"))
+    prediction = _checked_section(
+        section.get("prediction"), f"{path}.prediction", _field_names(PredictionOptions)
+    )
+    shown = _checked_section(
+        section.get("visualization"), f"{path}.visualization", _field_names(VisualizationOptions)
+    )
     for key, value in shown.items():
         least = 0 if key == "max_images" else 16
         if value is None and key == "max_images":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _wrong(f"{path}.visualization.{key}", f"an integer of at least {least}", value)
+            raise _invalid_value(f"{path}.visualization.{key}", f"an integer of at least {least}", value)
     for key, value in prediction.items():
         if not isinstance(value, bool):
-            raise _wrong(f"{path}.prediction.{key}", "true or false", value)
+            raise _invalid_value(f"{path}.prediction.{key}", "true or false", value)
     return ModelOutputOptions(PredictionOptions(**prediction), VisualizationOptions(**shown))
 
 
-def _names(kind: type[PredictionOptions] | type[VisualizationOptions]) -> tuple[str, ...]:
+def _field_names(kind: type[PredictionOptions] | type[VisualizationOptions]) -> tuple[str, ...]:
     return tuple(item.name for item in fields(kind))
 
 
-def _section(values: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
+def _checked_section(values: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise _wrong(path, "a group of keys", values)
+        raise _invalid_value(path, "a group of keys", values)
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
@@ -140,5 +144,5 @@ def _section(values: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _wrong(key: str, expected: str, value: object) -> ConfigError:
+def _invalid_value(key: str, expected: str, value: object) -> ConfigError:
     return ConfigError(f"{key} must be {expected}, got {value!r}", hint=f"set {key} to {expected}", key=key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from llm_perf_opt.config.schema import (
 )
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads import devices
-from llm_perf_opt.workloads.base import Sample
+from llm_perf_opt.workloads.base import Dataset, ModelAdapter, Sample
 from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 from llm_perf_opt.workloads.models.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
 from tests.unit.small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
@@ -48,6 +50,60 @@ def test_unknown_adapter_names_the_nearest() -> None:
 )
 def test_dotted_adapter_that_is_not_one(adapter: str, word: str) -> None:
     assert word in refused(ModelConfig(adapter=adapter)).message
+
+
+def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class LooksLikeOne:
+        components = build = prepare = prefill = decode_step = None
+
+    monkeypatch.setattr(devices, "LooksLikeOne", LooksLikeOne, raising=False)
+    error = refused(ModelConfig(adapter="llm_perf_opt.workloads.devices:LooksLikeOne"))
+    assert "does not inherit from ModelAdapter" in error.message
+    assert error.hint is not None
+    assert "llm_perf_opt.workloads.base" in error.hint
+
+
+def test_an_incomplete_adapter_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoModel(ModelAdapter):
+        name = "no_model"
+
+        def weights(self) -> Any:
+            return "random"
+
+    monkeypatch.setattr(devices, "NoModel", NoModel, raising=False)
+    error = refused(ModelConfig(adapter="llm_perf_opt.workloads.devices:NoModel"))
+    lacking = error.message.partition("it lacks ")[2].split(", ")
+    assert lacking == sorted(ModelAdapter.__abstractmethods__ - {"name", "weights"})
+    assert "phases" in lacking
+
+
+def test_a_data_set_needs_nothing_but_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llm_perf_opt.config.schema import DatasetConfig
+
+    class Nothing(Dataset):
+        pass
+
+    class Two(Dataset):
+        def samples(self) -> Iterator[Sample]:
+            return iter([Sample("a", "x"), Sample("b", "y")])
+
+    monkeypatch.setattr(devices, "Nothing", Nothing, raising=False)
+    monkeypatch.setattr(devices, "Two", Two, raising=False)
+    with pytest.raises(ConfigError, match="it lacks samples"):
+        load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Nothing"))
+    dataset = load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Two"))
+    assert [sample.id for sample in dataset.samples()] == ["a", "b"]
+    assert list(dataset.problems()) == []
+
+
+def test_a_model_that_cannot_be_compiled_says_so() -> None:
+    class Plain(HfCausalLmAdapter):
+        compile_decode = ModelAdapter.compile_decode
+
+    adapter = Plain(model_config("llama"), infer_config("llama"))
+    with pytest.raises(ConfigError, match="cannot be compiled") as caught:
+        adapter.compile_decode(torch.nn.Module())
+    assert caught.value.data["key"] == "model.compile"
 
 
 def test_unknown_dataset_names_the_nearest() -> None:

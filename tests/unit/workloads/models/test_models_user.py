@@ -55,7 +55,8 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.parametrize("adapter", ["byte_gru", "byte_gru.adapter:ByteGruAdapter"])
 def test_installed_example_model_runs(adapter: str, installed: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, adapter],
         capture_output=True,

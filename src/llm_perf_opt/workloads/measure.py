@@ -1,0 +1,135 @@
+"""The measured sequence: data set, model, answers as they come, timings. Every caller measures through here.
+
+It stands above engine, data sets and outputs because it joins them; none of them knows it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.stage import StageResult
+from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+from llm_perf_opt.workloads.datasets.inputs import inputs_document
+from llm_perf_opt.workloads.engine.driver import build_engine, run_workload
+from llm_perf_opt.workloads.engine.results import WorkloadResult, write_timings
+from llm_perf_opt.workloads.outputs.writer import OutputWriter
+from llm_perf_opt.workloads.registry import load_dataset
+
+if TYPE_CHECKING:
+    from llm_perf_opt.core.progress import Progress
+    from llm_perf_opt.workloads.engine.engine import Engine
+    from llm_perf_opt.workloads.outputs.config import OutputConfig
+
+_NAMED_REMARKS = 3
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """An engine, still loaded, and what it measured."""
+
+    engine: Engine
+    result: WorkloadResult
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What measuring a workload gave, and where it was written."""
+
+    run: EngineRun | None
+    """``None``: every sample had its prediction already."""
+    samples: list[Sample]
+    """Those with an answer, from this run or an interrupted one, in the data set's order."""
+    problems: list[str]
+    """Remarks about the data set and samples that were left out."""
+    files: list[Path]
+
+    def engine_run(self) -> EngineRun:
+        """Return engine and result; only a resumed measurement may have none."""
+        if self.run is None:
+            raise RuntimeError("nothing was measured: every sample had its prediction already")
+        return self.run
+
+    def inputs(self) -> dict[str, Any]:
+        """Return what ``inputs.yaml`` says of the samples."""
+        return inputs_document(self.samples, self.problems)
+
+    def stage_result(self, *further: Path) -> StageResult:
+        """Return the result of a stage that measured: degraded when the data set gave cause for remarks."""
+        files = [*self.files, *further]
+        result = StageResult("ok", artifacts=files, inputs=self.inputs())
+        if self.problems:
+            result.status, result.reason = "degraded", remarks(self.problems)
+            result.fix = "see run.log for all of them"
+        return result
+
+
+def measure(
+    workload: WorkloadConfig,
+    output: OutputConfig,
+    stage: str,
+    folder: Path,
+    *,
+    progress: Progress,
+    resume: bool = False,
+) -> Measurement:
+    """Run a workload over its data set; write timings, predictions and gallery of ``stage`` into ``folder``.
+
+    With ``resume``, samples that have a prediction of an interrupted run are not run again.
+    """
+    dataset = load_dataset(workload.dataset)
+    samples = list(dataset.samples())
+    with OutputWriter(output, stage, folder, workload) as writer:
+        pending = writer.pending(samples) if resume else samples
+        if there := len(samples) - len(pending):
+            progress.say(f"{there} of {len(samples)} predictions are there already")
+        run = None
+        if pending or not resume:
+            run = run_engine(workload, pending, progress=progress, writer=writer)
+        problems = [*dataset.problems(), *(run.result.problems if run is not None else [])]
+        timings = folder / layout.TIMINGS
+        if run is not None:
+            write_timings(timings, run.result)
+        files = [timings] if timings.exists() else []
+        files += writer.finish([remarks(problems)] if problems else [])
+    return Measurement(run, _answered(samples, pending, run), problems, files)
+
+
+def run_engine(
+    workload: WorkloadConfig,
+    samples: Sequence[Sample],
+    *,
+    progress: Progress,
+    writer: OutputWriter | None = None,
+) -> EngineRun:
+    """Build the model, warm up and measure; ``writer`` gets every answer as soon as it is there."""
+    engine = build_engine(workload, progress)
+    if writer is None:
+        return EngineRun(engine, run_workload(workload, samples, progress=progress, engine=engine))
+    info = engine.info()
+    decode = functools.partial(engine.adapter.text, skip_special_tokens=True)
+    writer.describe(weights=info.weights, dtype=info.dtype, decode=decode)
+    try:
+        result = run_workload(workload, samples, on_result=writer, progress=progress, engine=engine)
+    except KeyboardInterrupt:
+        # What is there so far is worth looking at; the predictions themselves are on disk already.
+        writer.finish(["Interrupted: these are the predictions made before."])
+        raise
+    return EngineRun(engine, result)
+
+
+def remarks(problems: Sequence[str]) -> str:
+    """Say in one sentence what was left out: how many, and the first of them by name."""
+    more = f"; and {len(problems) - _NAMED_REMARKS} more" if len(problems) > _NAMED_REMARKS else ""
+    return f"{len(problems)} remarks about the data set: {'; '.join(problems[:_NAMED_REMARKS])}{more}"
+
+
+def _answered(samples: Sequence[Sample], pending: Sequence[Sample], run: EngineRun | None) -> list[Sample]:
+    """Return the samples with an answer, from this run or an interrupted one, in their order."""
+    waiting = {sample.id for sample in pending}
+    answered = {answer.sample.id for answer in run.result.samples} if run is not None else set()
+    return [sample for sample in samples if sample.id not in waiting or sample.id in answered]
