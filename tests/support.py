@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,17 @@ def cli(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def install_example(name: str, target: Path) -> Path:
+    """Install a package of ``examples/`` into a directory of its own; return what belongs on ``PYTHONPATH``."""
+    # A copy: building writes beside the sources.
+    source = Path(shutil.copytree(REPOSITORY / "examples" / name, target / "source"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--target", str(target / "lib")]
+    pip = [sys.executable, "-m", "pip", "install", *options, str(source)]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return target / "lib"
 
 
 def files_below(folder: Path) -> list[str]:

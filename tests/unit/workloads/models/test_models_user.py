@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support import install_example
 
 SCRIPT = """
 import json, sys
@@ -31,26 +32,9 @@ print(json.dumps({"phases": phases, "document": result.to_dict(), "tokens": [one
 
 
 @pytest.fixture(scope="module")
-def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the example package into a directory of its own."""
-    target = tmp_path_factory.mktemp("site")
-    # A copy: building writes beside the sources.
-    source = Path(shutil.copytree(repository / "examples" / "user_model", target / "source"))
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        str(target / "lib"),
-        str(source),
-    ]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    return target / "lib"
+    return install_example("user_model", tmp_path_factory.mktemp("site"))
 
 
 @pytest.mark.parametrize("adapter", ["byte_gru", "byte_gru.adapter:ByteGruAdapter"])

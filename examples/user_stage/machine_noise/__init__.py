@@ -1,0 +1,1 @@
+"""How steady is this machine? A stage of a user's own."""
