@@ -24,6 +24,11 @@ from llm_perf_opt.runs.manifest import read_manifest
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
     """Write ``summary.json``, every report, and the pages and tables of the facts; return the page to open first."""
     save_summary(summary, out_dir)
+    return render(summary, facts, out_dir)
+
+
+def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
+    """Write every report, and the pages and tables of the facts; return the page to open first."""
     write_pages(summary, facts, out_dir)
     return render_all(summary, out_dir)
 
@@ -53,11 +58,11 @@ def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
         raise InputError(f"{run_dir} is not a directory", hint="give the directory of a finished run")
     if reanalyse or not (run_dir / layout.SUMMARY).is_file():
         assembled = assemble_run(run_dir)
-        summary, facts = assembled.summary, assembled.facts
+        summary = assembled.summary
+        report = save_and_render(summary, assembled.facts, run_dir)
     else:
         summary = load_summary(run_dir)
-        facts = _facts_with_pages(run_dir)
-    report = save_and_render(summary, facts, run_dir)
+        report = render(summary, _facts_with_pages(run_dir), run_dir)
     print_result(summary, report, quiet=False, as_json=as_json)
     return 0
 
