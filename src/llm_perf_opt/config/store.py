@@ -1,4 +1,4 @@
-"""The schema in Hydra's ConfigStore, under the YAML presets of ``conf/``."""
+"""The schema as OmegaConf nodes, under the YAML presets of ``conf/``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config import schema
@@ -38,9 +37,3 @@ def schema_node() -> DictConfig:
     pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
     pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
     return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})
-
-
-@functools.cache
-def register_schema() -> None:
-    """Store the schema once per process."""
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=schema_node(), provider="llm_perf_opt")

@@ -13,34 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.config.hydra_bridge import switches
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.core.nearest import nearest_key
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
-_HYDRA_ONLY = frozenset(
-    {"--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--version", "--shell-completion", "-sc"}
-)
-"""Switches after which Hydra prints something and nothing is run."""
-_MULTIRUN = ("--multirun", "-m")
-_WITH_VALUE = frozenset(
-    {
-        "--cfg",
-        "-c",
-        "--config-dir",
-        "-cd",
-        "--config-name",
-        "-cn",
-        "--config-path",
-        "-cp",
-        "--package",
-        "-p",
-        "--experimental-rerun",
-    }
-)
-_OURS = ("--plan", "--json", "--quiet", "-q", "--verbose", "-v")
-_KNOWN = frozenset({*_OURS, *_HYDRA_ONLY, *_MULTIRUN, *_WITH_VALUE, "--run", "-r", "--resolve"})
+_OURS = frozenset({"--plan", "--json", "--quiet", "-q", "--verbose", "-v"})
+_KNOWN = _OURS | switches.KNOWN
 
 
 @dataclass(slots=True)
@@ -86,19 +67,19 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Any)
             f"'{name}' is not an option of run",
             hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
         )
-    parsed.hydra_only |= name in _HYDRA_ONLY
-    parsed.multirun |= name in _MULTIRUN
+    parsed.hydra_only |= name in switches.PRINT_ONLY
+    parsed.multirun |= name in switches.MULTIRUN
     parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
-    if name not in _WITH_VALUE:
+    if name not in switches.WITH_VALUE:
         return
     value = inline if inline is not None else next(items, None)
     if value is None:
         raise ConfigError(f"{name} needs a value")
     if inline is None:
         parsed.hydra_flags.append(value)
-    if name in ("--config-dir", "-cd"):
+    if name in switches.CONFIG_DIR:
         parsed.config_dir = Path(value).expanduser().absolute()
-    elif name in ("--config-name", "-cn"):
+    elif name in switches.CONFIG_NAME:
         parsed.config_name = value
 
 
@@ -153,10 +134,12 @@ def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:
 
     return hydra_app.launch(
         [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
-        overrides=parsed.overrides,
-        switches=[flag for flag in parsed.hydra_flags if flag not in _MULTIRUN],
-        as_json=parsed.json,
-        verbosity=parsed.verbosity,
+        hydra_app.RunOptions(
+            overrides=tuple(parsed.overrides),
+            switches=tuple(flag for flag in parsed.hydra_flags if flag not in switches.MULTIRUN),
+            as_json=parsed.json,
+            verbosity=parsed.verbosity,
+        ),
     )
 
 

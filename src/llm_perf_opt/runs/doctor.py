@@ -115,13 +115,9 @@ def _disk(where: Path) -> dict[str, Any]:
 
 
 def _config(overrides: Sequence[str]) -> AppConfig:
-    from hydra.core.hydra_config import HydraConfig
+    from llm_perf_opt.config.compose import compose_config
 
-    from llm_perf_opt.config.compose import compose_raw, typed_config
-
-    raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
-    return typed_config(raw, overrides)
+    return compose_config(overrides)
 
 
 def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:

@@ -35,10 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(overrides: Sequence[str]) -> Path:
     """Compose, run, write; return the directory."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    from llm_perf_opt.config.compose import compose_raw, typed_config
+    from llm_perf_opt.config.compose import typed_config
+    from llm_perf_opt.config.hydra_bridge.compose import changes_directory, compose_raw, run_directory
     from llm_perf_opt.core.progress import LogProgress
     from llm_perf_opt.workloads.engine.driver import run_workload
     from llm_perf_opt.workloads.engine.engine import Engine
@@ -49,11 +47,10 @@ def run(overrides: Sequence[str]) -> Path:
     from llm_perf_opt.workloads.setup import workload_config
 
     raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
     config = typed_config(raw, overrides)
-    folder = Path(str(OmegaConf.select(raw, "hydra.run.dir"))).absolute() / STAGE
+    folder = run_directory(raw) / STAGE
     folder.mkdir(parents=True, exist_ok=True)
-    if OmegaConf.select(raw, "hydra.job.chdir"):
+    if changes_directory(raw):
         os.chdir(folder.parent)
     workload = workload_config(config)
     samples = list(load_dataset(workload.dataset).samples())
