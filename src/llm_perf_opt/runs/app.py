@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
 from llm_perf_opt.runs.execute import check_stages, execute
@@ -164,11 +164,7 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
             )
         return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
     except LlmPerfError as error:
-        if options.as_json:
-            print(json.dumps(error.to_dict()))
-        else:
-            print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return print_error(error, as_json=options.as_json)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:

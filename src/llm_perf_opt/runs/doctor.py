@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from llm_perf_opt.config.devices import (
     usable_cuda_devices,
 )
 from llm_perf_opt.core import units
+from llm_perf_opt.core.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
 
@@ -26,6 +28,21 @@ _TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Command line of ``llm-perf-opt doctor``."""
+    parser = verb_parser(
+        "doctor", "What this machine can do, which stages will run, and how to fix the rest."
+    )
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
+    )
+    options = parser.parse_args(arguments)
+    report = diagnose(options.overrides)
+    print(json.dumps(report, indent=2) if options.json else render(report))
+    return 0
 
 
 def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:

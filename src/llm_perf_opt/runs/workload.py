@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.logs import console_logging
 from llm_perf_opt.process.runtime_env import prepare_process
@@ -28,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(overrides)
     except LlmPerfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return print_error(error)
     return 0
 
 
