@@ -24,7 +24,6 @@ from llm_perf_opt.hardware.entries import (
     parse_device,
     patterns,
 )
-from llm_perf_opt.model.summary import Hardware
 
 _MEMORY_TOLERANCE = 0.15
 """Drivers report a little less than the data sheet (ECC, reserved); more than this is another card."""
@@ -121,27 +120,6 @@ def load_catalogue(extra: Path | None = None) -> Catalogue:
     replaced = {device.name.casefold() for device in own.devices}
     kept = tuple(device for device in shipped.devices if device.name.casefold() not in replaced)
     return Catalogue(kept + own.devices, own.ambiguities + shipped.ambiguities)
-
-
-def hardware_for(name: str, catalogue: Catalogue, *, memory_bytes: float | None = None) -> Hardware:
-    """Return limits of the device a capture or a user names; unknown names get none, and the reason.
-
-    For a name the user typed, :meth:`Catalogue.named` is stricter: it raises and suggests.
-    """
-    device, reason = catalogue.look_up(name, memory_bytes)
-    if device is None:
-        plain = " ".join(name.split()).casefold()
-        device = next((d for d in catalogue.devices if d.name.casefold() == plain), None)
-    if device is not None:
-        return device.to_hardware(name)
-    return Hardware(
-        name=name,
-        kind="unknown",
-        peak_flops_per_s={},
-        bandwidth_bytes_per_s=None,
-        source="none",
-        reason=reason,
-    )
 
 
 @functools.cache

@@ -54,12 +54,6 @@ def load_model_facts(path: Path) -> dict[str, str]:
     )
 
 
-def load_document(path: Path) -> StaticDocument:
-    """Read the whole document, to render its report again."""
-    data = _read(path)
-    return from_plain(StaticDocument, {**data, "static": data}, where=path.name)
-
-
 def _read(path: Path) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():

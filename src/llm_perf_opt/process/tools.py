@@ -66,11 +66,6 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(_existing(path)).free
 
 
-def is_writable(path: Path) -> bool:
-    """Tell whether ``path`` can be written into, or created."""
-    return os.access(_existing(path), os.W_OK | os.X_OK)
-
-
 def perf_event_paranoid() -> int | None:
     """Return the kernel's ``perf_event_paranoid``; CPU sampling needs 2 or less. ``None``: not Linux."""
     try:

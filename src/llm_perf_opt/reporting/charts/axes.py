@@ -11,6 +11,9 @@ from llm_perf_opt.reporting.charts import svg
 
 Formatter = Callable[[float | None], str]
 
+_LOG_PADDING = 1.6
+"""Factor of room on both sides of the values of a logarithmic axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -45,15 +48,11 @@ class Scale:
         return [v * self.unit for v in _linear_ticks(self.low / self.unit, self.high / self.unit, most)]
 
 
-def linear_scale(
-    values: Iterable[float], start: float, end: float, *, from_zero: bool = True, binary: bool = False
-) -> Scale:
-    """Return a scale with round ends that holds all values; ``binary``: round in KiB, MiB, GiB."""
+def linear_scale(values: Iterable[float], start: float, end: float, *, binary: bool = False) -> Scale:
+    """Return a scale with round ends that holds zero and all values; ``binary``: round in KiB, MiB, GiB."""
     known = list(values)
     unit = _binary_unit(max(abs(value) for value in known)) if binary else 1.0
-    low, high = min(known) / unit, max(known) / unit
-    if from_zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+    low, high = min(*known, 0.0) / unit, max(*known, 0.0) / unit
     if not svg.positive(high - low):
         high = low + max(abs(low), 1.0)
     step = _round_step((high - low) / 6)
@@ -65,10 +64,10 @@ def _binary_unit(largest: float) -> float:
     return next((2.0**power for power in (40, 30, 20, 10) if largest >= 2.0**power), 1.0)
 
 
-def log_scale(values: Iterable[float], start: float, end: float, *, padding: float = 1.6) -> Scale:
+def log_scale(values: Iterable[float], start: float, end: float) -> Scale:
     """Return a logarithmic scale around all (positive) values."""
     known = list(values)
-    low, high = min(known) / padding, max(known) * padding
+    low, high = min(known) / _LOG_PADDING, max(known) * _LOG_PADDING
     if high / low < 10:
         middle = math.sqrt(low * high)
         low, high = middle / math.sqrt(10), middle * math.sqrt(10)
@@ -210,14 +209,6 @@ class LabelSpace:
             (self._plot.right - 4 - width - share * room, y + shift)
             for share in ((1.0, 0.0, 0.5, 0.75, 0.25) if left_first else (0.0, 1.0, 0.5, 0.25, 0.75))
             for shift in (-5.0, 14.0)
-        ]
-        return self._first_free(candidates, width)
-
-    def beside(self, x: float, label: str) -> tuple[float, float] | None:
-        """Find a spot for the name of a vertical line, near its top; return left end and baseline."""
-        width = svg.text_width(label)
-        candidates = [
-            (left, self._plot.top + 13 + 15 * row) for row in range(5) for left in (x + 5, x - 5 - width)
         ]
         return self._first_free(candidates, width)
 

@@ -29,7 +29,6 @@ from llm_perf_opt.reporting.charts.bars import (
 from llm_perf_opt.reporting.charts.lines import (
     Level,
     Line,
-    Marker,
     histogram,
     line_chart,
 )
@@ -44,17 +43,14 @@ __all__ = [
     "Lane",
     "Level",
     "Line",
-    "Marker",
     "Roof",
     "RooflinePoint",
     "Segment",
     "StackedRow",
     "bars",
-    "batch_chart",
     "budget_chart",
     "bytes_chart",
     "component_chart",
-    "floor_chart",
     "histogram",
     "kernel_roofline",
     "line_chart",
@@ -135,24 +131,6 @@ def bytes_chart(static: Static, title: str = "Bytes each phase must move") -> st
         for phase in [static.phases[name]]
     ]
     return stacked_bars(title, rows, formatter=units.size, as_share=False)
-
-
-def floor_chart(
-    predictions: Mapping[str, Prediction], title: str = "Measured time against the hardware's floor"
-) -> str:
-    """Draw measured ÷ floor of every graded phase; 1 would be perfect."""
-    rows = [
-        Bar(
-            name,
-            prediction.error_ratio,
-            note=f"{units.number(prediction.error_ratio)} × floor of {units.seconds(prediction.floor_s)}",
-            detail=prediction.arithmetic,
-            group=f"{prediction.bound}-bound floor",
-        )
-        for name, prediction in predictions.items()
-        if prediction.error_ratio is not None
-    ]
-    return bars(title, rows, formatter=units.number)
 
 
 def phase_roofline(
@@ -296,30 +274,6 @@ def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output to
     if left_out:
         told += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
     return bars(title + suffix, shown, description=told)
-
-
-def batch_chart(rows: Sequence[WhatIf], title: str = "Most tokens per second, by batch size") -> str:
-    """Draw the throughput bound over the batch size at the first row's context; what does not fit is left out."""
-    lines: dict[str, list[tuple[float, float | None]]] = {}
-    for row in rows:
-        if (
-            row.context_tokens == rows[0].context_tokens
-            and row.tokens_per_s is not None
-            and row.fits is not False
-        ):
-            name = f"{_short_device(row.device)}, {row.dtype}"
-            lines.setdefault(name, []).append((float(row.batch_size), row.tokens_per_s))
-    drawn = [Line(name, sorted(points)) for name, points in sorted(lines.items()) if len(points) > 1]
-    suffix = f" (context {_whole(rows[0].context_tokens)})" if rows else ""
-    return line_chart(
-        title + suffix,
-        drawn,
-        x_label="Batch size (sequences per step)",
-        y_label="Tokens per second",
-        x_log=True,
-        y_log=True,
-        y_format=units.count,
-    )
 
 
 def _short_device(name: str) -> str:

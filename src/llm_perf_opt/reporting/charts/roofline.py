@@ -21,6 +21,9 @@ _LABELLED = 14
 """Points that get a printed name; all have one on hover."""
 
 
+_HEIGHT = 460.0
+
+
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
     """One kernel, module or phase."""
@@ -50,17 +53,15 @@ def roofline(
     *,
     compute: Sequence[Roof],
     memory: Sequence[Roof],
-    description: str = "",
     x_label: str = "Arithmetic intensity (FLOP per byte)",
     focusable: bool = False,
     colours: Mapping[str, int] | None = None,
-    width: float = svg.DEFAULT_WIDTH,
-    height: float = 460.0,
 ) -> str:
     """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
+    width, height = svg.DEFAULT_WIDTH, _HEIGHT
     roofs, slopes = _merged(compute), _merged(memory)
     if not roofs or not slopes:
-        return svg.no_data(title, "The limits of this device are not known.", kind="roofline", width=width)
+        return svg.no_data(title, "The limits of this device are not known.", kind="roofline")
     top_compute = max(roof.value for roof in roofs)
     top_memory = max(roof.value for roof in slopes)
     shown = [
@@ -92,7 +93,7 @@ def roofline(
         markup, used = svg.legend(list(groups.items()), 16, height - 4, width - 32)
         body.append(markup)
         total_height += used + 6
-    told = description or _tell(shown, heights, roofs, slopes, len(points) - len(shown))
+    told = _tell(shown, heights, roofs, slopes, len(points) - len(shown))
     return svg.document(title, told, width, total_height, body, kind="roofline", focusable=focusable)
 
 

@@ -49,17 +49,16 @@ def timeline(
     lanes: Sequence[Lane],
     *,
     span_s: float | None = None,
-    description: str = "",
     colours: Mapping[str, int] | None = None,
-    width: float = svg.DEFAULT_WIDTH,
 ) -> str:
     """Draw lanes under one time axis that starts at zero; overlapping events of a lane stack in sub-rows."""
+    width = svg.DEFAULT_WIDTH
     end_s = max(
         (event.end_s for lane in lanes for event in lane.events if svg.usable(event.end_s)), default=0.0
     )
     end_s = max(end_s, span_s if span_s is not None and svg.usable(span_s) else 0.0)
     if not svg.positive(end_s):
-        return svg.no_data(title, "No events to draw.", kind="timeline", width=width)
+        return svg.no_data(title, "No events to draw.", kind="timeline")
     label_width = min(max(svg.text_width(lane.name) for lane in lanes), width * 0.25)
     left = 16 + label_width + 10
     x = Scale(0.0, end_s, left, width - 24)
@@ -74,7 +73,7 @@ def timeline(
         top += used + _LANE_GAP
     head = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head"), *_time_axis(x, top)]
     legend_markup, used = svg.legend(list(groups.items()), 16, top + 2, width - 32) if groups else ("", 0.0)
-    told = description or _tell(lanes, end_s)
+    told = _tell(lanes, end_s)
     return svg.document(title, told, width, top + used + 12, [*head, *marks, legend_markup], kind="timeline")
 
 
