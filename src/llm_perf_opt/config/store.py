@@ -33,7 +33,10 @@ def _typed(cls: type) -> DictConfig:
 
 @functools.cache
 def schema_node() -> DictConfig:
-    """Return the root: one typed node per section, and one per registered stage under ``pipeline``. Not to be changed."""
+    """Return the root: one typed node per section, and one per registered stage under ``pipeline``.
+
+    It is shared: not to be changed.
+    """
     pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
     pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
     return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})

@@ -181,7 +181,10 @@ def _busy_from_totals(summary: Summary, captures: Captures) -> None:
     summary.metrics["measured_wall_s"] = wall
     use = summary.utilisation.setdefault(WHOLE, Utilisation())
     use.device_busy_ratio = min(1.0, busy / wall)
-    use.arithmetic = f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); streams that overlap are counted twice, so this is an upper bound"
+    use.arithmetic = (
+        f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); "
+        "streams that overlap are counted twice, so this is an upper bound"
+    )
     if busy > wall:
         summary.notes.append(
             "The kernel table holds more device time than the wall-clock file: they are not of the same run, or streams overlap."

@@ -182,7 +182,8 @@ def render(report: dict[str, Any]) -> str:
     """Lay the diagnosis out as text."""
     machine, torch = report["machine"], report["torch"]
     lines = [
-        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, {machine['cores']} cores, {units.size(machine['memory_bytes'])})",
+        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, "
+        f"{machine['cores']} cores, {units.size(machine['memory_bytes'])})",
         f"driver    {machine['driver'] or 'none'}",
         f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
         + _fix(torch["fix"]),
@@ -195,7 +196,8 @@ def render(report: dict[str, Any]) -> str:
     lines.append(f"counters  {state}: {permission['reason']}" + _fix(permission["fix"]))
     disk = report["disk"]
     lines.append(
-        f"disk      {units.size(disk['free_bytes'])} free in {disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
+        f"disk      {units.size(disk['free_bytes'])} free in "
+        f"{disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
         + _fix(disk["fix"])
     )
     lines.append("\nstages")

@@ -31,11 +31,13 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a value."""
+        return self.start + self._share(value) * (self.end - self.start)
+
+    def _share(self, value: float) -> float:
+        """How far along the axis a value lies, from 0 to 1."""
         if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
 
     def clamp(self, value: float) -> float:
         """Return the pixel of a value, kept inside the axis."""

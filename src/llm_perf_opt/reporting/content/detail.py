@@ -37,7 +37,8 @@ def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
         Column("measured", True),
         Column(
             "source",
-            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the phase's wall-clock split by the profiler's shares",
+            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the "
+            "phase's wall-clock split by the profiler's shares",
         ),
         Column("MFU", True, "model FLOPs utilisation"),
         Column("MBU", True, "memory bandwidth utilisation"),

@@ -192,7 +192,8 @@ def _model(summary: Summary) -> list[Block]:
         table_block(static_table(summary), "model"),
         *([chart_block(charts.component_chart(static))] if static.components else []),
         text_block(
-            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without a formula: {uncounted}.",
+            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without "
+            f"a formula: {uncounted}.",
             quiet=True,
         ),
         Block(
