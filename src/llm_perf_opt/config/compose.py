@@ -59,7 +59,7 @@ def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | 
     try:
         for message in translate_config(raw, overrides):
             LOGGER.info(message)
-        _absolute_paths(raw, cwd or Path.cwd())
+        _make_paths_absolute(raw, cwd or Path.cwd())
         _check_keys(raw)
         config = _to_objects(raw)
     except OmegaConfBaseException as error:
@@ -77,34 +77,34 @@ def resolved_yaml(raw: DictConfig) -> str:
 
 
 def _to_objects(raw: DictConfig) -> AppConfig:
-    sections: dict[str, Any] = {name: _object(cls, raw[name], name) for name, cls in SECTIONS.items()}
+    sections: dict[str, Any] = {name: _to_object(cls, raw[name], name) for name, cls in SECTIONS.items()}
     if not isinstance(raw.pipeline, DictConfig):
-        raise _replaced("pipeline", raw.pipeline)
+        raise _replaced_section("pipeline", raw.pipeline)
     pipeline = {
-        name: _object(kind.config_type, raw.pipeline[name], f"pipeline.{name}")
+        name: _to_object(kind.config_type, raw.pipeline[name], f"pipeline.{name}")
         for name, kind in stage_types().items()
     }
-    workload = _object(WorkloadCommandConfig, raw.pipeline.workload, "pipeline.workload")
+    workload = _to_object(WorkloadCommandConfig, raw.pipeline.workload, "pipeline.workload")
     return AppConfig(**sections, workload_command=workload, pipeline=pipeline)
 
 
-def _object(cls: type, node: DictConfig, key: str) -> Any:
+def _to_object(cls: type, node: DictConfig, key: str) -> Any:
     # Converted in place rather than merged into a fresh node: a second merge would resolve values twice, and a
     # literal ``${`` in a prompt would be taken for an interpolation.
     found = OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
     if not isinstance(found, cls):
-        raise _replaced(key, found)
+        raise _replaced_section(key, found)
     return found
 
 
-def _replaced(key: str, value: Any) -> ConfigError:
+def _replaced_section(key: str, value: Any) -> ConfigError:
     shown = "null" if value is None else repr(value)
     return ConfigError(
         f"{key}={shown} replaces a whole section", hint=f"set the keys inside it: {key}.KEY=VALUE", key=key
     )
 
 
-def _absolute_paths(raw: DictConfig, cwd: Path) -> None:
+def _make_paths_absolute(raw: DictConfig, cwd: Path) -> None:
     for key in _PATH_KEYS:
         value = OmegaConf.select(raw, key, throw_on_missing=False)
         if not isinstance(value, str):

@@ -24,7 +24,7 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def _typed(cls: type) -> DictConfig:
+def _typed_node(cls: type) -> DictConfig:
     """A typed node that takes unknown keys for now: they are reported, all at once, after composition."""
     node: DictConfig = OmegaConf.structured(cls)
     OmegaConf.set_struct(node, False)
@@ -37,6 +37,8 @@ def schema_node() -> DictConfig:
 
     It is shared: not to be changed.
     """
-    pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
-    pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
-    return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})
+    pipeline: dict[str, Any] = {name: _typed_node(kind.config_type) for name, kind in stage_types().items()}
+    pipeline["workload"] = _typed_node(schema.WorkloadCommandConfig)
+    return OmegaConf.create(
+        {**{name: _typed_node(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline}
+    )

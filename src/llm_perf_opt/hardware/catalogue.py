@@ -85,16 +85,18 @@ class Catalogue:
     def _suggestion(self, wanted: str) -> str:
         # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
-        plain = _compact(wanted)
+        plain = _normalise_name(wanted)
         close = sorted(
             self.names(),
-            key=lambda name: -difflib.SequenceMatcher(None, plain, _compact(name), autojunk=False).ratio(),
+            key=lambda name: (
+                -difflib.SequenceMatcher(None, plain, _normalise_name(name), autojunk=False).ratio()
+            ),
         )
         nearest = list(dict.fromkeys([*partial, *close]))[:4]
         return "the nearest are: " + ", ".join(nearest)
 
 
-def _compact(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """A name without what all share, so that letters and digits of the model decide."""
     return re.sub(r"\b(nvidia|amd|geforce|instinct)\b|\W", "", name.casefold())
 

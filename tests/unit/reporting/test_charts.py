@@ -342,9 +342,9 @@ def test_fitted_text_fits(text: str, width: float) -> None:
 
 def test_label_space_refuses_what_is_outside_or_taken() -> None:
     space = LabelSpace(Plot(0, 100, 0, 100))
-    assert space.free(10, 10, 20, 20) and not space.free(-1, 10, 20, 20)
-    space.take(15, 15, 30, 30)
-    assert not space.free(10, 10, 20, 20)
+    assert space.is_free(10, 10, 20, 20) and not space.is_free(-1, 10, 20, 20)
+    space.reserve(15, 15, 30, 30)
+    assert not space.is_free(10, 10, 20, 20)
 
 
 def _static() -> Static:

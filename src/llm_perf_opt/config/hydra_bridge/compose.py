@@ -49,10 +49,10 @@ def compose_raw(
     The result becomes Hydra's current configuration, without which ``${hydra:…}`` cannot be resolved.
     """
     register_schema()
-    _use_search_path(config_dir)
+    _add_search_path(config_dir)
     GlobalHydra.instance().clear()
     try:
-        _refuse_what_hydra_trips_over(overrides)
+        _check_overrides(overrides)
         with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -86,7 +86,7 @@ def changes_directory(raw: RawConfig) -> bool:
     return bool(OmegaConf.select(raw, "hydra.job.chdir"))
 
 
-def _refuse_what_hydra_trips_over(overrides: Sequence[str]) -> None:
+def _check_overrides(overrides: Sequence[str]) -> None:
     """Hydra takes ``=3`` for a group without a name and ``model=null`` for no preset: both end in a traceback."""
     for item in overrides:
         key, _, value = item.partition("=")
@@ -99,7 +99,7 @@ def _refuse_what_hydra_trips_over(overrides: Sequence[str]) -> None:
             )
 
 
-def _use_search_path(config_dir: Path | None) -> None:
+def _add_search_path(config_dir: Path | None) -> None:
     """Add a user's ``--config-dir`` to the search path, the way Hydra's own command line does."""
     if config_dir is None:
         return

@@ -176,11 +176,11 @@ class LabelSpace:
         self._plot = plot
         self._boxes: list[tuple[float, float, float, float]] = []
 
-    def take(self, left: float, top: float, right: float, bottom: float) -> None:
+    def reserve(self, left: float, top: float, right: float, bottom: float) -> None:
         """Mark a box as taken."""
         self._boxes.append((left, top, right, bottom))
 
-    def free(self, left: float, top: float, right: float, bottom: float) -> bool:
+    def is_free(self, left: float, top: float, right: float, bottom: float) -> bool:
         """Say whether a box is inside the plot and touches no other."""
         inside = left >= self._plot.left and right <= self._plot.right
         inside = inside and top >= self._plot.top and bottom <= self._plot.bottom
@@ -218,7 +218,7 @@ class LabelSpace:
         self, candidates: Iterable[tuple[float, float]], width: float
     ) -> tuple[float, float] | None:
         for left, baseline in candidates:
-            if self.free(left, baseline - 11, left + width, baseline + 3):
-                self.take(left, baseline - 11, left + width, baseline + 3)
+            if self.is_free(left, baseline - 11, left + width, baseline + 3):
+                self.reserve(left, baseline - 11, left + width, baseline + 3)
                 return left, baseline
         return None

@@ -88,9 +88,14 @@ def stacked_bars(
         list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, svg.DEFAULT_WIDTH - 2 * _PAD
     )
     body.append(markup)
-    told = _tell_stacked(rows, totals, formatter)
+    description = _describe_stacked(rows, totals, formatter)
     return svg.document(
-        title, told, svg.DEFAULT_WIDTH, frame.bottom(len(rows)) + legend_height + 18, body, kind="stacked"
+        title,
+        description,
+        svg.DEFAULT_WIDTH,
+        frame.bottom(len(rows)) + legend_height + 18,
+        body,
+        kind="stacked",
     )
 
 
@@ -128,8 +133,10 @@ def bars(
         )
         body.append(markup)
         height += legend_height
-    told = description or "; ".join(f"{row.label}: {note}" for row, note in zip(rows, notes, strict=True))
-    return svg.document(title, told, svg.DEFAULT_WIDTH, height + 14, body, kind="bars")
+    description = description or "; ".join(
+        f"{row.label}: {note}" for row, note in zip(rows, notes, strict=True)
+    )
+    return svg.document(title, description, svg.DEFAULT_WIDTH, height + 14, body, kind="bars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +194,14 @@ def _segments(
     for part in _drawable(row):
         length = part.value * scale
         share = units.percent(part.value / total)
-        told = f"{row.label}: {part.name} {formatter(part.value)} ({share})" + (
+        hover_text = f"{row.label}: {part.name} {formatter(part.value)} ({share})" + (
             f", {part.detail}" if part.detail else ""
         )
         index = indices[part.name]
         marks.append(
             svg.element(
                 "rect",
-                svg.hover(told),
+                svg.hover(hover_text),
                 x=left,
                 y=top,
                 width=max(length, 0.5),
@@ -224,10 +231,12 @@ def _segments(
 
 
 def _bar(row: Bar, frame: _Frame, top: float, length: float, index: int, formatter: Formatter) -> str:
-    told = f"{row.label}: {row.note or formatter(row.value)}" + (f", {row.detail}" if row.detail else "")
+    hover_text = f"{row.label}: {row.note or formatter(row.value)}" + (
+        f", {row.detail}" if row.detail else ""
+    )
     return svg.element(
         "rect",
-        svg.hover(told),
+        svg.hover(hover_text),
         x=frame.left,
         y=top,
         width=max(length, 0.5),
@@ -238,7 +247,7 @@ def _bar(row: Bar, frame: _Frame, top: float, length: float, index: int, formatt
     )
 
 
-def _tell_stacked(rows: Sequence[StackedRow], totals: Sequence[float], formatter: Formatter) -> str:
+def _describe_stacked(rows: Sequence[StackedRow], totals: Sequence[float], formatter: Formatter) -> str:
     sentences = []
     for row, total in zip(rows, totals, strict=True):
         parts = ", ".join(f"{part.name} {units.percent(part.value / total)}" for part in _drawable(row))

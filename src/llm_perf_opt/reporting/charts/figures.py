@@ -224,11 +224,16 @@ def memory_chart(
     larger = sorted((size, name) for name, size in devices.items() if size > highest)[:1]
     levels = smaller + [Level(name, size) for size, name in larger if size <= 3 * highest]
     return line_chart(
-        title, lines, x_label="Context (tokens)", y_label="Resident memory", levels=levels, x_format=_whole
+        title,
+        lines,
+        x_label="Context (tokens)",
+        y_label="Resident memory",
+        levels=levels,
+        x_format=_format_count,
     )
 
 
-def _whole(value: float | None) -> str:
+def _format_count(value: float | None) -> str:
     """Format token counts exactly, with thin gaps: 32 768."""
     return units.MISSING if value is None else f"{value:,.0f}".replace(",", "\u202f")
 
@@ -269,11 +274,11 @@ def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output to
         for row in known
     ]
     left_out = len(same) - len(known)
-    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_whole(first.context_tokens)})"
-    told = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
+    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_format_count(first.context_tokens)})"
+    description = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
     if left_out:
-        told += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
-    return bars(title + suffix, shown, description=told)
+        description += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
+    return bars(title + suffix, shown, description=description)
 
 
 def _short_device(name: str) -> str:

@@ -52,7 +52,7 @@ def line_chart(
 ) -> str:
     """Draw series over a common axis, with a mark and a hover text at every point."""
     width, height = svg.DEFAULT_WIDTH, _LINES_HEIGHT
-    drawn = [(line, [p for p in line.points if _fits(p)]) for line in lines]
+    drawn = [(line, [p for p in line.points if _is_drawable(p)]) for line in lines]
     everything = [point for _, points in drawn for point in points]
     if not everything:
         return svg.no_data(title, "No data to draw.", kind="lines")
@@ -82,8 +82,8 @@ def line_chart(
     markup, used = svg.legend(
         [(line.name, index) for index, line in enumerate(lines)], 18, height - 4, width - 32, lines=True
     )
-    told = _tell_lines(drawn, marks, x_format, y_format)
-    return svg.document(title, told, width, height + used + 6, [*body, markup], kind="lines")
+    description = _describe_lines(drawn, marks, x_format, y_format)
+    return svg.document(title, description, width, height + used + 6, [*body, markup], kind="lines")
 
 
 def histogram(
@@ -109,12 +109,12 @@ def histogram(
     body.append(axes(plot, x, y, x_label=x_label, y_label="Count", x_format=x_format, y_format=units.count))
     for low, high, amount in zip(edges, edges[1:], counts, strict=False):
         if amount > 0:
-            told = f"{x_format(low)} to {x_format(high)}: {units.count(amount)}"
+            hover_text = f"{x_format(low)} to {x_format(high)}: {units.count(amount)}"
             left, right, top = x(low), x(high), y(amount)
             body.append(
                 svg.element(
                     "rect",
-                    svg.hover(told),
+                    svg.hover(hover_text),
                     x=left,
                     y=top,
                     width=max(right - left, 0.5),
@@ -122,11 +122,11 @@ def histogram(
                     class_="lpo-fill-1 lpo-edge",
                 )
             )
-    told = _tell_histogram(edges, counts, x_format, len(values) - len(drawn))
-    return svg.document(title, told, width, height, body, kind="histogram")
+    description = _describe_histogram(edges, counts, x_format, len(values) - len(drawn))
+    return svg.document(title, description, width, height, body, kind="histogram")
 
 
-def _fits(point: tuple[float, float | None]) -> bool:
+def _is_drawable(point: tuple[float, float | None]) -> bool:
     return svg.usable(point[0]) and svg.usable(point[1])
 
 
@@ -141,7 +141,7 @@ def _levels(plot: Plot, y: Scale, levels: Sequence[Level], y_format: Formatter) 
     space = LabelSpace(plot)
     for level in levels:
         at = y(level.value)
-        space.take(plot.left, at - 1.5, plot.right, at + 1.5)
+        space.reserve(plot.left, at - 1.5, plot.right, at + 1.5)
     for level in sorted(levels, key=lambda item: (item.value, item.label)):
         at = y(level.value)
         label = f"{level.label} ({tidy(y_format(level.value))})"
@@ -218,29 +218,29 @@ def _binned(values: Sequence[float], edges: Sequence[float]) -> list[int]:
     return counts
 
 
-def _tell_lines(
+def _describe_lines(
     drawn: Sequence[tuple[Line, Sequence[tuple[float, float | None]]]],
     levels: Sequence[Level],
     x_format: Formatter,
     y_format: Formatter,
 ) -> str:
-    told = []
+    sentences = []
     for line, points in drawn:
         if points:
             first, last = points[0], points[-1]
-            told.append(
+            sentences.append(
                 f"{line.name}: {y_format(first[1])} at {x_format(first[0])} to "
                 f"{y_format(last[1])} at {x_format(last[0])}"
             )
-    told += [f"{level.label}: {y_format(level.value)}" for level in levels]
-    return "; ".join(told)
+    sentences += [f"{level.label}: {y_format(level.value)}" for level in levels]
+    return "; ".join(sentences)
 
 
-def _tell_histogram(
+def _describe_histogram(
     edges: Sequence[float],
     counts: Sequence[int],
     x_format: Formatter,
     left_out: int,
 ) -> str:
-    told = f"{units.count(sum(counts))} between {x_format(edges[0])} and {x_format(edges[-1])}"
-    return told + (f"; {left_out} values could not be drawn" if left_out else "")
+    description = f"{units.count(sum(counts))} between {x_format(edges[0])} and {x_format(edges[-1])}"
+    return description + (f"; {left_out} values could not be drawn" if left_out else "")

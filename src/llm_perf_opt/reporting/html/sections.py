@@ -73,7 +73,7 @@ def sections_of(summary: Summary) -> list[Section]:
             [table_block(environment_table(summary), "environment")],
         ),
         Section("stages", "Stages", "Stages", _stages(summary)),
-        Section("absent", "Not in this report", "Missing", _absent(summary)),
+        Section("absent", "Not in this report", "Missing", _missing(summary)),
         Section("methods", "How each number was made", "Methods", _methods(summary)),
     ]
     return [section for section in sections if section.blocks]
@@ -167,10 +167,12 @@ def _roofs(summary: Summary) -> tuple[list[charts.Roof], list[charts.Roof]]:
         if hardware.bandwidth_bytes_per_s is not None
         else []
     )
-    return compute or _told(summary, "peak_flops_per_s"), memory or _told(summary, "peak_bytes_per_s")
+    return compute or _roofs_from_counters(summary, "peak_flops_per_s"), memory or _roofs_from_counters(
+        summary, "peak_bytes_per_s"
+    )
 
 
-def _told(summary: Summary, counter: str) -> list[charts.Roof]:
+def _roofs_from_counters(summary: Summary, counter: str) -> list[charts.Roof]:
     values = [value for k in summary.kernels if (value := k.counters.get(counter))]
     return [charts.Roof("by the counters", max(values))] if values else []
 
@@ -279,7 +281,7 @@ def _stages(summary: Summary) -> list[Block]:
     return [table_block(stages_table(summary), "stages")] if summary.stages else []
 
 
-def _absent(summary: Summary) -> list[Block]:
+def _missing(summary: Summary) -> list[Block]:
     pairs = [(name[:1].upper() + name[1:], f"needs {need}.") for name, need in missing_sections(summary)]
     return [Block("list", pairs=pairs)] if pairs else []
 

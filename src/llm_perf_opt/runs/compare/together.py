@@ -36,14 +36,14 @@ INTERLEAVED = "interleaved"
 
 
 @dataclass(slots=True)
-class _Player:
+class _Side:
     """One side, warmed up."""
 
     engine: Engine
     result: WorkloadResult
     groups: list[list[Sample]]
 
-    def turn(self) -> None:
+    def run_pass(self) -> None:
         """Run every batch once."""
         for batch, group in zip(self.result.batches, self.groups, strict=True):
             _, done = self.engine.run_sample(group)
@@ -66,19 +66,19 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
         )
     began = datetime.now(UTC)
     try:
-        players = {side: _player(configs[side]) for side in sides}
+        measured_sides = {side: _prepare_side(configs[side]) for side in sides}
         turns = order(plan.rounds)
         for count, (_, side) in enumerate(turns, 1):
             if count % max(1, len(turns) // 10) == 0:
                 LOGGER.info("pass %d of %d", count, len(turns))
-            players[side].turn()
+            measured_sides[side].run_pass()
     except torch.OutOfMemoryError as error:
         raise ToolError(
             f"the device's memory does not hold both models: {error}", hint="compare them without --together"
         ) from error
     shared = uuid.uuid4().hex
-    for side, player in players.items():
-        _write(player, plan, side, out / side, shared, began)
+    for side, measured in measured_sides.items():
+        _write(measured, plan, side, out / side, shared, began)
     return str(out / "a"), str(out / "b")
 
 
@@ -88,7 +88,7 @@ def _config(plan: Plan, side: Letter, out: Path) -> AppConfig:
     return check_overrides(plan.overrides(side))
 
 
-def _player(config: AppConfig) -> _Player:
+def _prepare_side(config: AppConfig) -> _Side:
     from llm_perf_opt.workloads.engine.driver import run_workload
     from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.registry import load_dataset
@@ -102,10 +102,10 @@ def _player(config: AppConfig) -> _Player:
     groups = [[by_id[name] for name in batch.ids] for batch in result.batches]
     for batch in result.batches:
         batch.repeats.clear()  # measured before the other side was there
-    return _Player(engine, result, groups)
+    return _Side(engine, result, groups)
 
 
-def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime) -> None:
+def _write(measured: _Side, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime) -> None:
     from llm_perf_opt.model.summary import RunInfo
     from llm_perf_opt.model.summary_file import save_summary
     from llm_perf_opt.runs.assemble import Request, assemble
@@ -114,7 +114,7 @@ def _write(player: _Player, plan: Plan, side: Letter, folder: Path, shared: str,
     path = folder / "direct_inference" / "timings.json"
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(path, {**player.result.to_dict(), INTERLEAVED: shared})
+    atomic_write_json(path, {**measured.result.to_dict(), INTERLEAVED: shared})
     run = RunInfo(
         id=side,
         status="ok",
