@@ -6,12 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.command_line import run_guarded
 from llm_perf_opt.runs.migrate import main
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except LlmPerfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    sys.exit(run_guarded(main, sys.argv[1:]))

@@ -6,9 +6,8 @@ import stat
 import sys
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
-
-from llm_perf_opt.config.compose import compose_raw, typed_config
+from llm_perf_opt.config.compose import typed_config
+from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.stages.base import StageContext
@@ -27,7 +26,6 @@ def example_reports() -> list[Path]:
 
 def context(root: Path, *overrides: str, say: list[str] | None = None) -> StageContext:
     raw = compose_raw(["pipeline.ncu.enable=true", *overrides])
-    HydraConfig.instance().set_config(raw)
     return StageContext(
         typed_config(raw, overrides), Artifacts.for_run(root), _Said(say if say is not None else [])
     )

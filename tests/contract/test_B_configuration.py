@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from llm_perf_opt.config.compose import compose_raw, typed_config
+from llm_perf_opt.config.compose import typed_config
+from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.config.legacy import LEGACY_KEYS, translate_config
 from llm_perf_opt.config.schema import AppConfig, RunMode
 from llm_perf_opt.config.store import CONF_DIR, schema_node
@@ -24,7 +24,6 @@ STAGES = ("static_analysis", "torch_profiler", "nsys", "ncu")
 
 def compose(*overrides: str) -> AppConfig:
     raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
     return typed_config(raw, overrides)
 
 
@@ -88,7 +87,6 @@ def test_B5_stages_run_in_the_order_of_the_pipeline() -> None:
 @pytest.mark.parametrize("name", ["default", "stage1.default", "stage1.no-static", "stage2"])
 def test_B7_old_runner_names_still_compose(name: str) -> None:
     raw = compose_raw((), config_name=f"runner/{name}")
-    HydraConfig.instance().set_config(raw)
     config = typed_config(raw)
     assert config.pipeline["nsys"].enable is (name == "stage2")
     assert config.pipeline["static_analysis"].enable is (name in ("default", "stage1.default"))
@@ -185,7 +183,6 @@ def test_B11_old_keys_in_a_users_yaml_are_translated(tmp_path: Path) -> None:
         "# @package _global_\nrepeats: 9\noutputs:\n  save_predictions: true\n"
     )
     raw = compose_raw(["+mine=old"], config_dir=tmp_path)
-    HydraConfig.instance().set_config(raw)
     config = typed_config(raw)
     assert config.run.repeats == 9
     assert config.pipeline["torch_profiler"].output.prediction.enable is True  # type: ignore[attr-defined]
@@ -255,7 +252,6 @@ def test_a_users_mistake_names_the_key_and_the_nearest_valid_one(
 def test_relative_paths_are_made_absolute_where_the_user_is(tmp_path: Path) -> None:
     overrides = ["dataset.subset_filelist=lists/a.txt", "run.dataset_subset_filelist=lists/b.txt"]
     raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
     config = typed_config(raw, overrides, cwd=tmp_path)
     assert config.dataset.subset_filelist == str(tmp_path / "lists" / "b.txt")
 

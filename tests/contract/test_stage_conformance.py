@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hydra.core.hydra_config import HydraConfig
 
-from llm_perf_opt.config.compose import compose_raw, typed_config
+from llm_perf_opt.config.compose import typed_config
+from llm_perf_opt.config.hydra_bridge.compose import compose_raw, register_schema
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import stage as registry
 from llm_perf_opt.core.artifacts import Artifacts
@@ -34,7 +34,6 @@ BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "nsys", "nc
 
 def compose(*overrides: str) -> AppConfig:
     raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
     return typed_config(raw, overrides)
 
 
@@ -185,7 +184,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ProbeStage]]:
             *([_EntryPoint(ProbeStage)] if group == registry.ENTRY_POINT_GROUP else []),
         ]
 
-    caches = (stage_types, store.schema_node, store.register_schema, compose_module.known_keys)
+    caches = (stage_types, store.schema_node, register_schema, compose_module.known_keys)
     monkeypatch.setattr(registry, "entry_points", both)
     for cached in caches:
         cached.cache_clear()
@@ -193,7 +192,7 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ProbeStage]]:
     monkeypatch.undo()
     for cached in caches:
         cached.cache_clear()
-    store.register_schema()
+    register_schema()
 
 
 QUIET = (

@@ -86,11 +86,6 @@ def usual_charts() -> list[str]:
     }
     sizes = {"L4": 22.5 * 2.0**30, "RTX 4090": 24 * 2.0**30, "RTX 5090": 32 * 2.0**30, "A100": 40 * 2.0**30}
     durations = [2e-6 * 1.03**i for i in range(250)]
-    markers = [
-        charts.Marker("median", durations[125]),
-        charts.Marker("mean", durations[140]),
-        charts.Marker("p95", durations[238]),
-    ]
     events = [
         charts.Event(f"kernel {i}", i * 4e-5, i * 4e-5 + 1e-5 * (1 + i % 3), FAMILIES[i % 6])
         for i in range(270)
@@ -109,7 +104,7 @@ def usual_charts() -> list[str]:
         charts.stacked_bars("Bytes", rows, as_share=False, formatter=units.seconds),
         charts.roofline("Roofline by kernel", points, compute=roofs, memory=memory, focusable=True),
         charts.memory_chart(curves, sizes),
-        charts.histogram("Kernel durations", durations, x_label="Duration", x_log=True, markers=markers),
+        charts.histogram("Kernel durations", durations, x_label="Duration", x_log=True),
         charts.histogram("Time per token", [0.011 + 1e-5 * (i % 9) for i in range(64)], x_label="Duration"),
         charts.timeline("One decode step", lanes, span_s=0.011),
         charts.bars("Kernels", long_names),
@@ -121,10 +116,8 @@ def _what_if_charts() -> list[str]:
     from llm_perf_opt.analysis.roofline.demand import Point
     from tests.unit.analysis.roofline.test_what_if import decoder
 
-    points = [Point(kind, batch, 1000, 1000) for kind in ("bfloat16", "float8") for batch in (1, 8, 32)]
-    rows = price(decoder(), load_catalogue().devices, points[:1])
-    chosen = [device for device in load_catalogue().devices if "H" in device.name]
-    return [charts.what_if_chart(rows), charts.batch_chart(price(decoder(), chosen, points))]
+    rows = price(decoder(), load_catalogue().devices, [Point("bfloat16", 1, 1000, 1000)])
+    return [charts.what_if_chart(rows)]
 
 
 def open_page(browser: Browser, folder: Path, **options: Any) -> Any:

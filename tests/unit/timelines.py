@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.ingest.linking import link_ranges, order_by_thread
 from llm_perf_opt.model.timeline import (
     DeviceOps,
@@ -76,3 +77,13 @@ def make_timeline(
         column([index(one[2]) for one in calls], np.int32),
     )
     return Timeline("made by hand", names, device_ops, host, Ranges(start, end, thread, label, parent))
+
+
+def by_innermost(timeline: Timeline, attribution: Attribution) -> dict[str | None, Total]:
+    """Totals of kernels by the name of the innermost range; ``None`` outside all ranges."""
+    result: dict[str | None, Total] = {}
+    for (path, _), total in by_path_and_name(timeline, attribution).items():
+        key = timeline.names[attribution.paths.name[path]] if path != NONE else None
+        before = result.get(key, Total(0, 0))
+        result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
+    return result

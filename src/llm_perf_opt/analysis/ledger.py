@@ -218,7 +218,10 @@ def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
     row.others_s["timeline"] = device.device_s
     # Wall-clock holds waiting that device time does not: only more device time than wall-clock contradicts.
     if device.device_s > row.measured_s * (1 + TOLERANCE):
-        row.disagreement = f"timeline {units.seconds(device.device_s)} against {row.measured_source} {units.seconds(row.measured_s)}"
+        row.disagreement = (
+            f"timeline {units.seconds(device.device_s)} against {row.measured_source} "
+            f"{units.seconds(row.measured_s)}"
+        )
 
 
 def _add_host_time(row: LedgerRow, seconds: float | None) -> None:
@@ -249,5 +252,8 @@ def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:
         if row.bytes is not None and limits.bandwidth is not None:
             row.mbu_ratio = row.bytes / (row.measured_s * limits.bandwidth.value)
         if row.floor_s is not None and row.measured_s < row.floor_s / (1 + TOLERANCE):
-            row.disagreement = f"measured {units.seconds(row.measured_s)} is below the floor {units.seconds(row.floor_s)}: work and time do not belong together"
+            row.disagreement = (
+                f"measured {units.seconds(row.measured_s)} is below the floor "
+                f"{units.seconds(row.floor_s)}: work and time do not belong together"
+            )
     return row

@@ -12,8 +12,6 @@ from llm_perf_opt.model.summary import Operator
 from llm_perf_opt.model.timeline import Timeline
 
 RankBy = Literal["auto", "self_device", "total_device", "self_cpu", "total_cpu", "calls"]
-RANKINGS: tuple[RankBy, ...] = ("auto", "self_device", "total_device", "self_cpu", "total_cpu", "calls")
-"""``auto``: by self device time where the trace has a device, else by self host time."""
 
 
 def operator_records(

@@ -115,7 +115,10 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     if busy >= BUSY_ENOUGH or (worst == "copy" and waits["copy"] < COPY_MATTERS):
         return None
     shares = ", ".join(f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts)
-    arithmetic = f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (< {units.percent(BUSY_ENOUGH)}); {shares}; largest wait: {worst}"
+    arithmetic = (
+        f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (< "
+        f"{units.percent(BUSY_ENOUGH)}); {shares}; largest wait: {worst}"
+    )
     return _Answer(worst, arithmetic, [f"timeline: {budget.source or 'capture'}"])
 
 
@@ -136,7 +139,10 @@ def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
         )
     if busy >= BUSY_ENOUGH:
         return None
-    arithmetic = f"{words} {units.percent(busy)} of its wall-clock (< {units.percent(BUSY_ENOUGH)}): the rest is spent launching and on the host"
+    arithmetic = (
+        f"{words} {units.percent(busy)} of its wall-clock (< {units.percent(BUSY_ENOUGH)}): the rest is "
+        "spent launching and on the host"
+    )
     return _Answer("launch", arithmetic, _sources(summary, "nsys", "trace", "timings"))
 
 
@@ -170,7 +176,10 @@ def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
     memory = _weighted(rows, "dram_ratio", covered)
     if compute is None or memory is None or max(compute, memory) < COUNTER_NEAR:
         return None
-    arithmetic = f"counters of {units.percent(covered / everything)} of the kernel time: compute units {units.percent(compute)}, DRAM {units.percent(memory)} of peak"
+    arithmetic = (
+        f"counters of {units.percent(covered / everything)} of the kernel time: compute units "
+        f"{units.percent(compute)}, DRAM {units.percent(memory)} of peak"
+    )
     return _Answer(_larger(compute, memory), arithmetic, _sources(summary, "ncu"))
 
 
@@ -224,7 +233,10 @@ def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
     if share >= ARITHMETIC_MOSTLY and prediction is not None:
         reached = 1 / (prediction.error_ratio * share) if prediction.error_ratio else None
         if reached is not None and reached < MATRIX_NEAR:
-            text += f", but in that time it reaches {units.percent(reached)} of its {prediction.bound} limit: small products, or kernels that do not use the machine"
+            text += (
+                f", but in that time it reaches {units.percent(reached)} of its {prediction.bound} limit: "
+                "small products, or kernels that do not use the machine"
+            )
             return _Answer("unknown", f"no single limit: {text}", _sources(summary, "trace", "static"))
         return _Answer(
             prediction.bound,
@@ -253,7 +265,8 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
         return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}{mixed}"
     elif use.mbu_ratio is not None:
         wants.append(
-            f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} are both below {units.percent(NEAR_A_LIMIT)})"
+            f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} "
+            f"are both below {units.percent(NEAR_A_LIMIT)})"
         )
     return "not decided; would need " + " or ".join(wants) if wants else "not decided: no limit is near"
 

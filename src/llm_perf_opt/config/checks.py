@@ -45,7 +45,7 @@ RANGES: tuple[RangeRule, ...] = (
 )
 
 
-def _value(config: AppConfig, key: str) -> Any:
+def _get_value(config: AppConfig, key: str) -> Any:
     node: Any = config
     for part in key.split("."):
         node = getattr(node, part)
@@ -55,7 +55,7 @@ def _value(config: AppConfig, key: str) -> Any:
 def check_config(config: AppConfig) -> None:
     """Raise :class:`ConfigError` for the first value or combination that cannot be meant."""
     for rule in RANGES:
-        value = _value(config, rule.key)
+        value = _get_value(config, rule.key)
         if value is not None and not rule.allowed(value):
             key = rule.key.replace("workload_command", "pipeline.workload")
             raise ConfigError(

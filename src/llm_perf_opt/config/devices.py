@@ -59,14 +59,14 @@ def resolve_device(wanted: str) -> str:
     index = int(match.group(1) or 0)
     if index >= available:
         raise ConfigError(
-            f"run.device={wanted} is not available: {_why_not(available)}",
+            f"run.device={wanted} is not available: {_unavailable_reason(available)}",
             hint="use run.device=auto or run.device=cpu",
             key="run.device",
         )
     return f"cuda:{index}"
 
 
-def _why_not(available: int) -> str:
+def _unavailable_reason(available: int) -> str:
     if available:
         return f"there are {available} CUDA devices (cuda:0 to cuda:{available - 1})"
     if cuda_device_count() and not torch_has_cuda():

@@ -13,11 +13,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 LOGGER = logging.getLogger("llm_perf_opt.config")
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _metrics(value: Any) -> Any:
+def _split_metrics(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -27,7 +27,7 @@ class LegacyKey:
 
     old: str
     new: str
-    convert: Callable[[Any], Any] = _same
+    convert: Callable[[Any], Any] = _identity
 
 
 _OUTPUT = "pipeline.torch_profiler.output"
@@ -63,7 +63,7 @@ LEGACY_KEYS: tuple[LegacyKey, ...] = (
     *_output_keys("output"),
     LegacyKey("pipeline.ncu.nvtx_include", "pipeline.ncu.ncu_cli.nvtx.include"),
     LegacyKey("pipeline.ncu.set", "pipeline.ncu.ncu_cli.set"),
-    LegacyKey("pipeline.ncu.metrics", "pipeline.ncu.ncu_cli.metrics", _metrics),
+    LegacyKey("pipeline.ncu.metrics", "pipeline.ncu.ncu_cli.metrics", _split_metrics),
     LegacyKey("pipeline.ncu.sections", "pipeline.ncu.ncu_cli.sections"),
     LegacyKey("pipeline.ncu.target_processes", "pipeline.ncu.ncu_cli.target_processes"),
     LegacyKey("pipeline.ncu.csv", "pipeline.ncu.ncu_cli.export.csv"),
@@ -107,32 +107,32 @@ def translate_config(config: DictConfig, overrides: Sequence[str] = ()) -> list[
     messages: list[str] = []
     with open_dict(config):
         for entry in LEGACY_KEYS:
-            messages.extend(_translate_one(config, entry, explicit))
+            messages.extend(_translate_key(config, entry, explicit))
         for root in LEGACY_ROOTS:
             if root in config and not OmegaConf.to_container(config, resolve=False).get(root):  # type: ignore[union-attr]
                 del config[root]
     return messages
 
 
-def _translate_one(config: DictConfig, entry: LegacyKey, explicit: set[str]) -> list[str]:
+def _translate_key(config: DictConfig, entry: LegacyKey, explicit: set[str]) -> list[str]:
     whole = entry.old.endswith(".*")
     old = entry.old.removesuffix(".*")
     value = OmegaConf.select(config, old, throw_on_missing=False)
     if value is None:
         return []
     if not whole:
-        _remove(config, old)
-        return [_place(config, old, entry.new, entry.convert(value), explicit)]
+        _remove_key(config, old)
+        return [_move_value(config, old, entry.new, entry.convert(value), explicit)]
     if not isinstance(value, DictConfig):
         return []
     messages = [
-        _place(config, f"{old}.{key}", f"{entry.new}.{key}", value[key], explicit) for key in list(value)
+        _move_value(config, f"{old}.{key}", f"{entry.new}.{key}", value[key], explicit) for key in list(value)
     ]
-    _remove(config, old)
+    _remove_key(config, old)
     return messages
 
 
-def _place(config: DictConfig, old: str, new: str, value: Any, explicit: set[str]) -> str:
+def _move_value(config: DictConfig, old: str, new: str, value: Any, explicit: set[str]) -> str:
     if new in explicit:
         return f"'{old}' is deprecated and ignored: '{new}' is set too"
     plain = OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
@@ -140,11 +140,11 @@ def _place(config: DictConfig, old: str, new: str, value: Any, explicit: set[str
     return f"'{old}' is deprecated: use '{new}'"
 
 
-def _remove(config: DictConfig, path: str) -> None:
+def _remove_key(config: DictConfig, path: str) -> None:
     """Delete a key, and the parents it leaves empty."""
     parent_path, _, last = path.rpartition(".")
     parent = OmegaConf.select(config, parent_path) if parent_path else config
     if isinstance(parent, DictConfig) and last in parent:
         del parent[last]
         if parent_path and not len(parent) and parent_path.split(".", 1)[0] in LEGACY_ROOTS:
-            _remove(config, parent_path)
+            _remove_key(config, parent_path)

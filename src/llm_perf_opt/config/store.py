@@ -1,4 +1,4 @@
-"""The schema in Hydra's ConfigStore, under the YAML presets of ``conf/``."""
+"""The schema as OmegaConf nodes, under the YAML presets of ``conf/``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config import schema
@@ -25,7 +24,7 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def _typed(cls: type) -> DictConfig:
+def _typed_node(cls: type) -> DictConfig:
     """A typed node that takes unknown keys for now: they are reported, all at once, after composition."""
     node: DictConfig = OmegaConf.structured(cls)
     OmegaConf.set_struct(node, False)
@@ -34,13 +33,12 @@ def _typed(cls: type) -> DictConfig:
 
 @functools.cache
 def schema_node() -> DictConfig:
-    """Return the root: one typed node per section, and one per registered stage under ``pipeline``. Not to be changed."""
-    pipeline: dict[str, Any] = {name: _typed(kind.config_type) for name, kind in stage_types().items()}
-    pipeline["workload"] = _typed(schema.WorkloadCommandConfig)
-    return OmegaConf.create({**{name: _typed(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline})
+    """Return the root: one typed node per section, and one per registered stage under ``pipeline``.
 
-
-@functools.cache
-def register_schema() -> None:
-    """Store the schema once per process."""
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=schema_node(), provider="llm_perf_opt")
+    It is shared: not to be changed.
+    """
+    pipeline: dict[str, Any] = {name: _typed_node(kind.config_type) for name, kind in stage_types().items()}
+    pipeline["workload"] = _typed_node(schema.WorkloadCommandConfig)
+    return OmegaConf.create(
+        {**{name: _typed_node(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline}
+    )

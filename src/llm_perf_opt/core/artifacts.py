@@ -57,12 +57,12 @@ class Artifacts:
     def out_dir(self, stage: str) -> Path:
         """Return (and create) the directory of a stage's final artifacts."""
         self._check(stage, tuple(stage_types()))
-        return self._make(self._root / stage)
+        return self._make_directory(self._root / stage)
 
     def tmp_dir(self, stage: str) -> Path:
         """Return (and create) the scratch directory of a stage, or of the inner ``workload``."""
         self._check(stage, (*stage_types(), layout.WORKLOAD))
-        return self._make(self._root / layout.SCRATCH / stage)
+        return self._make_directory(self._root / layout.SCRATCH / stage)
 
     def path(self, name: str) -> Path:
         """Return a path below the root, creating its parent; a path that leaves the root is an error."""
@@ -72,7 +72,7 @@ class Artifacts:
                 f"'{name}' is not inside the run directory {self._root}",
                 hint="give a relative path without '..'",
             )
-        self._make(target.parent)
+        self._make_directory(target.parent)
         return target
 
     def relative(self, path: Path) -> str:
@@ -88,7 +88,7 @@ class Artifacts:
             raise ConfigError(f"unknown stage '{stage}'", hint=hint, stage=stage)
 
     @staticmethod
-    def _make(directory: Path) -> Path:
+    def _make_directory(directory: Path) -> Path:
         with explain_os_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)
         return directory

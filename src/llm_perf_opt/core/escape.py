@@ -69,11 +69,11 @@ def md_code(text: object, *, cell: bool = False) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def md_block(text: str, language: str = "text") -> str:
+def md_block(text: str) -> str:
     """Return a fenced block that no content can close."""
     body = visible(text.replace("\r\n", "\n").replace("\r", "\n")).rstrip("\n")
     fence = "`" * max(3, _longest_backticks(body) + 1)
-    return f"{fence}{language}\n{body}\n{fence}"
+    return f"{fence}text\n{body}\n{fence}"
 
 
 def md_target(path: str) -> str:

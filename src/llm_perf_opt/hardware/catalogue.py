@@ -24,7 +24,6 @@ from llm_perf_opt.hardware.entries import (
     parse_device,
     patterns,
 )
-from llm_perf_opt.model.summary import Hardware
 
 _MEMORY_TOLERANCE = 0.15
 """Drivers report a little less than the data sheet (ECC, reserved); more than this is another card."""
@@ -86,16 +85,18 @@ class Catalogue:
     def _suggestion(self, wanted: str) -> str:
         # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
-        plain = _compact(wanted)
+        plain = _normalise_name(wanted)
         close = sorted(
             self.names(),
-            key=lambda name: -difflib.SequenceMatcher(None, plain, _compact(name), autojunk=False).ratio(),
+            key=lambda name: (
+                -difflib.SequenceMatcher(None, plain, _normalise_name(name), autojunk=False).ratio()
+            ),
         )
         nearest = list(dict.fromkeys([*partial, *close]))[:4]
         return "the nearest are: " + ", ".join(nearest)
 
 
-def _compact(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """A name without what all share, so that letters and digits of the model decide."""
     return re.sub(r"\b(nvidia|amd|geforce|instinct)\b|\W", "", name.casefold())
 
@@ -121,27 +122,6 @@ def load_catalogue(extra: Path | None = None) -> Catalogue:
     replaced = {device.name.casefold() for device in own.devices}
     kept = tuple(device for device in shipped.devices if device.name.casefold() not in replaced)
     return Catalogue(kept + own.devices, own.ambiguities + shipped.ambiguities)
-
-
-def hardware_for(name: str, catalogue: Catalogue, *, memory_bytes: float | None = None) -> Hardware:
-    """Return limits of the device a capture or a user names; unknown names get none, and the reason.
-
-    For a name the user typed, :meth:`Catalogue.named` is stricter: it raises and suggests.
-    """
-    device, reason = catalogue.look_up(name, memory_bytes)
-    if device is None:
-        plain = " ".join(name.split()).casefold()
-        device = next((d for d in catalogue.devices if d.name.casefold() == plain), None)
-    if device is not None:
-        return device.to_hardware(name)
-    return Hardware(
-        name=name,
-        kind="unknown",
-        peak_flops_per_s={},
-        bandwidth_bytes_per_s=None,
-        source="none",
-        reason=reason,
-    )
 
 
 @functools.cache

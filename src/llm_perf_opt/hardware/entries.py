@@ -43,7 +43,11 @@ def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, st
     kind = entry.get("kind", "gpu")
     if kind not in ("gpu", "cpu"):
         raise bad(here, f"kind must be gpu or cpu, not '{kind}'")
-    figures = _printed(entry, here, titles) if "printed" in entry else _direct(entry, here, titles)
+    figures = (
+        _parse_printed_figures(entry, here, titles)
+        if "printed" in entry
+        else _parse_direct_figures(entry, here, titles)
+    )
     memory, bandwidth = (figures.pop(key, None) for key in _MEMORY_KEYS)
     return Device(
         name=name,
@@ -59,7 +63,9 @@ def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, st
     )
 
 
-def _printed(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> dict[str, Figure]:
+def _parse_printed_figures(
+    entry: Mapping[str, Any], here: str, titles: Mapping[str, str]
+) -> dict[str, Figure]:
     """The figures of ``printed``: of each, the one of the first document that has it."""
     both = sorted(_DIRECT_KEYS & set(entry))
     if both:
@@ -81,7 +87,9 @@ def _printed(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> 
     return found
 
 
-def _direct(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> dict[str, Figure]:
+def _parse_direct_figures(
+    entry: Mapping[str, Any], here: str, titles: Mapping[str, str]
+) -> dict[str, Figure]:
     source = _title(entry.get("source"), titles)
     if not source:
         raise bad(here, "needs a 'source': the document its numbers come from")
@@ -98,13 +106,13 @@ def _direct(entry: Mapping[str, Any], here: str, titles: Mapping[str, str]) -> d
 def read_figure(given: Any, here: str, key: str, source: str, titles: Mapping[str, str]) -> Figure | None:
     """Read ``number``, ``{value, source}``, ``{sparse}`` (twice the dense peak) or ``{package}`` (two devices)."""
     if not isinstance(given, dict):
-        number = _number(given, here, key)
+        number = _parse_number(given, here, key)
         return None if number is None else Figure(number, source)
     forms = [form for form in given if form != "source"]
     if len(forms) != 1 or forms[0] not in _FORMS:
         raise bad(here, f"{key} must be a number, {{value: …}}, {{sparse: …}} or {{package: …}}")
     form, source = forms[0], _title(given.get("source"), titles) or source
-    number = _number(given[form], here, key)
+    number = _parse_number(given[form], here, key)
     if form == "sparse" and key.rpartition(".")[2] in _MEMORY_KEYS:
         raise bad(here, f"{key}: only rates of arithmetic can be sparse")
     if number is None or form == "value":
@@ -119,7 +127,7 @@ def _dtype(key: Any, here: str, where: str) -> str:
     return dtype
 
 
-def _number(value: Any, here: str, key: str) -> float | None:
+def _parse_number(value: Any, here: str, key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:

@@ -153,7 +153,7 @@ def _measure(device: str, name: str, threads: int | None, wanted: tuple[str, ...
     left = list(wanted)
     for isa in _ISA_FALLBACKS if device == "cpu" else (None,):
         crashed = _run_worker(result, left, threads, isa)
-        left = [item for item in left if not _has(result, item)]
+        left = [item for item in left if not _is_measured(result, item)]
         if not left or not crashed:
             break
     for item in left:
@@ -162,7 +162,7 @@ def _measure(device: str, name: str, threads: int | None, wanted: tuple[str, ...
     return result
 
 
-def _has(result: ProbeResult, item: str) -> bool:
+def _is_measured(result: ProbeResult, item: str) -> bool:
     return result.bandwidth_bytes_per_s is not None if item == "bandwidth" else item in result.flops_per_s
 
 
@@ -189,16 +189,16 @@ def _run_worker(result: ProbeResult, items: Sequence[str], threads: int | None, 
     result.seconds = (result.seconds or 0.0) + ended.seconds
     for line in ended.stdout.splitlines():
         if line.startswith("{"):
-            _take(result, json.loads(line), isa)
+            _apply_measurement(result, json.loads(line), isa)
     illegal = ended.returncode in (-signal.SIGILL, 128 + signal.SIGILL)
     if ended.returncode != 0 and not illegal:
         last = (ended.stderr.strip().splitlines() or [f"ended with {ended.ended} {ended.returncode}"])[-1]
-        missing = next((item for item in items if not _has(result, item)), "probe")
+        missing = next((item for item in items if not _is_measured(result, item)), "probe")
         result.notes.append(f"{missing}: {last}")
     return illegal
 
 
-def _take(result: ProbeResult, row: dict[str, Any], isa: str | None) -> None:
+def _apply_measurement(result: ProbeResult, row: dict[str, Any], isa: str | None) -> None:
     limited = f", ONEDNN_MAX_CPU_ISA={isa}" if isa else ""
     if row["kind"] == "start":
         result.threads, result.torch = int(row["threads"]), str(row["torch"])

@@ -33,7 +33,7 @@ def hardware_by_name(
             None,
             "the captures do not name the device; name it with --device (ingest) or hardware.device (run)",
         )
-    return _looked_up(catalogue, name, None)
+    return _look_up_hardware(catalogue, name, None)
 
 
 def resolve_hardware(
@@ -58,12 +58,12 @@ def resolve_hardware(
         return catalogue.named(chosen).to_hardware()
     if run_device == "cpu":
         items = ("bandwidth", "float32") if dtype in (None, "auto", "float32") else None
-        return _cpu(catalogue, allow_probe, threads, cache_dir, items)
+        return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
     index = int(run_device.partition(":")[2] or 0)
     gpu = detect_gpu(index)
     if gpu is None:
         return unknown_hardware(None, f"no GPU was found for {run_device}")
-    hardware = _looked_up(catalogue, gpu.name, gpu.memory_bytes)
+    hardware = _look_up_hardware(catalogue, gpu.name, gpu.memory_bytes)
     hardware.kind = "gpu"
     hardware.memory_bytes = gpu.memory_bytes or hardware.memory_bytes
     if allow_probe:
@@ -71,14 +71,14 @@ def resolve_hardware(
     return hardware
 
 
-def _looked_up(catalogue: Catalogue, name: str, memory_bytes: float | None) -> Hardware:
+def _look_up_hardware(catalogue: Catalogue, name: str, memory_bytes: float | None) -> Hardware:
     device, reason = catalogue.look_up(name, memory_bytes)
     if device is None:
         return unknown_hardware(name, reason or "unknown device")
     return device.to_hardware(name)
 
 
-def _cpu(
+def _resolve_cpu(
     catalogue: Catalogue,
     allow_probe: bool,
     threads: int | None,

@@ -25,7 +25,7 @@ def survivors(group: int, job: str) -> list[int]:
         return []
     marker = f"{JOB_VARIABLE}={job}".encode()
     pids = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
-    return sorted(pid for pid in pids if pid != os.getpid() and _belongs(_PROC / str(pid), group, marker))
+    return sorted(pid for pid in pids if pid != os.getpid() and _is_in_job(_PROC / str(pid), group, marker))
 
 
 def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
@@ -55,7 +55,7 @@ def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
     return len(killed)
 
 
-def _belongs(entry: Path, group: int, marker: bytes) -> bool:
+def _is_in_job(entry: Path, group: int, marker: bytes) -> bool:
     """Tell by ``stat`` (state, group) and ``environ``; a process that ends meanwhile does not belong."""
     try:
         # The command name may hold spaces and parentheses: fields start after the last one.

@@ -63,12 +63,7 @@ def modified_ns(executable: Path | str, tool: str) -> int:
 
 def free_bytes(path: Path) -> int:
     """Return the free space where ``path`` is, or would be created."""
-    return shutil.disk_usage(_existing(path)).free
-
-
-def is_writable(path: Path) -> bool:
-    """Tell whether ``path`` can be written into, or created."""
-    return os.access(_existing(path), os.W_OK | os.X_OK)
+    return shutil.disk_usage(_nearest_existing(path)).free
 
 
 def perf_event_paranoid() -> int | None:
@@ -116,7 +111,7 @@ def _executable(name: str) -> Path | None:
     return Path(found).absolute() if found else None
 
 
-def _existing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     path = Path(path).absolute()
     while not path.exists() and path != path.parent:
         path = path.parent

@@ -124,11 +124,11 @@ def _work_lines(summary: Summary) -> list[str]:
 
 
 def _verdicts(summary: Summary) -> list[str]:
-    said = [
+    limits = [
         f"{phase_name(phase)}: {BOUND_NAMES[summary.verdicts[phase].bound]}"
         for phase in sorted(summary.verdicts, key=phase_rank)
     ]
-    return _wrapped(f"limited by: {'; '.join(said)}", "", most=2) if said else []
+    return _wrapped(f"limited by: {'; '.join(limits)}", "", most=2) if limits else []
 
 
 def _first_finding(summary: Summary) -> list[str]:

@@ -93,8 +93,12 @@ FINDINGS = {
 
 MEASUREMENT = {
     "noisy-timings": "The measurements varied from one repetition to the next, so small differences mean nothing.",
-    "warm-up-pollution": "The first repetition was slower than the others, which makes the typical times look a little worse.",
-    "profiler-pollution": "Recording the details slowed the program down; the times on this page were taken without recording.",
+    "warm-up-pollution": (
+        "The first repetition was slower than the others, which makes the typical times look a little worse."
+    ),
+    "profiler-pollution": (
+        "Recording the details slowed the program down; the times on this page were taken without recording."
+    ),
 }
 """Findings about the measurement itself: they say how far to trust the page, not what to change."""
 

@@ -146,7 +146,7 @@ def _notes(document: StaticDocument) -> list[str]:
     return ["\n".join(f"> **Note.** {md_text(note)}" for note in document.notes)] if document.notes else []
 
 
-def _exact(value: float | None) -> str:
+def _format_count(value: float | None) -> str:
     """A count to the last digit, in groups of three."""
     return units.MISSING if value is None else f"{value:,.0f}".replace(",", "\u202f")
 
@@ -156,7 +156,7 @@ def _phases(document: StaticDocument) -> str:
         (
             name,
             units.flops(phase.flops),
-            _exact(phase.flops),
+            _format_count(phase.flops),
             units.size(phase.weight_bytes),
             units.size(phase.activation_bytes),
             units.size(phase.kv_bytes),
@@ -173,11 +173,11 @@ def _phases(document: StaticDocument) -> str:
 def _totals(document: StaticDocument) -> str:
     totals = document.totals
     rows = [
-        ("up to the first token (vision + prefill)", _exact(totals.prefill_including_vision_flops)),
-        (f"decode, {totals.decode_steps} steps", _exact(totals.decode_flops)),
-        ("whole request", _exact(totals.request_flops)),
-        ("KV cache after the prompt (bytes)", _exact(totals.kv_prefill_bytes)),
-        ("KV cache per position and sequence (bytes)", _exact(document.static.kv_bytes_per_token)),
+        ("up to the first token (vision + prefill)", _format_count(totals.prefill_including_vision_flops)),
+        (f"decode, {totals.decode_steps} steps", _format_count(totals.decode_flops)),
+        ("whole request", _format_count(totals.request_flops)),
+        ("KV cache after the prompt (bytes)", _format_count(totals.kv_prefill_bytes)),
+        ("KV cache per position and sequence (bytes)", _format_count(document.static.kv_bytes_per_token)),
     ]
     return _table(("total of a request", "FLOPs"), rows)
 
@@ -194,16 +194,18 @@ def _components(document: StaticDocument) -> str:
     labels = list(dict.fromkeys([*static.components, *static.params.components]))
     rows = []
     for label in labels:
-        cells = [label, _exact(static.params.components.get(label))]
+        cells = [label, _format_count(static.params.components.get(label))]
         for phase in phases:
             value = static.components.get(label, {}).get(phase)
             whole = static.phases[phase].flops
             share = units.percent(value / whole) if value and whole else units.MISSING
             cells += [units.flops(value), share]
         rows.append(cells)
-    active = _exact(static.params.active_per_token)
+    active = _format_count(static.params.active_per_token)
     header = ["component", "parameters", *(title for phase in phases for title in (phase, "share"))]
-    intro = f"{_exact(static.params.total)} parameters, {active} of them met by one token in decode.\n\n"
+    intro = (
+        f"{_format_count(static.params.total)} parameters, {active} of them met by one token in decode.\n\n"
+    )
     return intro + _table(header, rows)
 
 
@@ -214,7 +216,7 @@ def _memory(document: StaticDocument) -> str:
     contexts = list(dict.fromkeys(row.context_tokens for row in document.resident))
     totals = {(row.context_tokens, row.batch_size): row for row in document.resident}
     rows = [
-        [_exact(context)]
+        [_format_count(context)]
         + [
             f"{units.size(totals[context, batch].total_bytes)} (KV {units.size(totals[context, batch].kv_bytes)})"
             for batch in batches
@@ -244,11 +246,11 @@ def _cross_checks(document: StaticDocument) -> str:
     rows = [
         (
             f"{check.phase} {check.component}",
-            _exact(check.counted_flops),
-            _exact(check.closed_form_flops),
+            _format_count(check.counted_flops),
+            _format_count(check.closed_form_flops),
             "equal"
             if check.agrees
-            else f"**differs by {_exact(check.counted_flops - check.closed_form_flops)}**",
+            else f"**differs by {_format_count(check.counted_flops - check.closed_form_flops)}**",
         )
         for check in document.cross_checks
     ]

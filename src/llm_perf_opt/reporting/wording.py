@@ -158,13 +158,15 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             bool(summary.predictions),
             "floors",
-            "the longer of FLOPs ÷ peak and bytes ÷ bandwidth: perfect overlap, no launch cost, so no run can be faster",
+            "the longer of FLOPs ÷ peak and bytes ÷ bandwidth: perfect overlap, no launch cost, so no run "
+            "can be faster",
             sources.get("static", ""),
         ),
         (
             bool(summary.budget),
             "wall-clock budget",
-            "every instant of the captured span counted once: kernel running, else copy, else waiting in a synchronisation, else launching, else host",
+            "every instant of the captured span counted once: kernel running, else copy, else waiting in a "
+            "synchronisation, else launching, else host",
             sources.get("nsys") or sources.get("trace", ""),
         ),
         (
@@ -196,7 +198,8 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             bool(summary.ledger),
             "module ledger",
-            "static work joined with the measurement nearest to the truth; other sources stand beside it and a disagreement is shown",
+            "static work joined with the measurement nearest to the truth; other sources stand beside it "
+            "and a disagreement is shown",
             "",
         ),
         (
@@ -226,7 +229,10 @@ _LIMITS_NEED = (
     f"{_STATIC_NEED}, and known hardware limits (`hardware.device`, `--device`); for kernels, Nsight Compute "
     "counters (`pipeline.ncu.enable=true`, `--ncu DIR`)"
 )
-_PEAK_NEED = "a peak of this data type and the memory bandwidth of the device (`hardware.device`, `--device`, `model.dtype`)"
+_PEAK_NEED = (
+    "a peak of this data type and the memory bandwidth of the device (`hardware.device`, `--device`, "
+    "`model.dtype`)"
+)
 _CLOCK_NEED = "wall-clock timings: `llm-perf-opt run`, or `llm-perf-opt ingest --timings FILE`"
 _TRACE_NEED = "a torch profile: `pipeline.torch_profiler.enable=true`, or `llm-perf-opt ingest --trace FILE`"
 

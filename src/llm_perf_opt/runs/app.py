@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-
-from llm_perf_opt.config.compose import compose_raw, explain, typed_config
-from llm_perf_opt.config.hydra_values import override
-from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.config.compose import resolved_yaml, typed_config
+from llm_perf_opt.config.hydra_bridge import compose
+from llm_perf_opt.config.hydra_bridge.launch import job_settings, run_job
+from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
+from llm_perf_opt.config.hydra_bridge.values import override
+from llm_perf_opt.config.legacy import explicit_keys
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.config.store import CONF_DIR, register_schema
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
 from llm_perf_opt.runs.execute import check_stages, execute
@@ -40,32 +33,29 @@ class Prepared:
     """A configuration that passed every check, before anything was written."""
 
     config: AppConfig
-    raw: DictConfig
+    raw: compose.RawConfig
     run_dir: Path
     overrides: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Session:
-    """What the job function, which Hydra calls with the configuration alone, needs and gives back."""
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a user asked for beside the configuration."""
 
     overrides: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    """Recorded in the command of the manifest (``--config-dir DIR``), which then can be repeated."""
     as_json: bool = False
     verbosity: Verbosity = Verbosity.normal
-    exit_code: int = 0
-
-
-_SESSION = _Session()
 
 
 def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
     """Compose and check everything, stages included; raises before anything is written."""
-    raw = compose_raw(overrides, config_dir=config_dir, config_name=config_name)
-    HydraConfig.instance().set_config(raw)
+    raw = compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
     config = typed_config(raw, overrides, cwd=Path.cwd())
-    run_dir = Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links as given
-    prepared = Prepared(config=config, raw=raw, run_dir=run_dir, overrides=tuple(overrides))
+    prepared = Prepared(
+        config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides)
+    )
     _check_names(config)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
@@ -112,14 +102,9 @@ def _check_checkpoint(config: AppConfig) -> None:
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> list[Prepared]:
     """Check every job of a sweep before the first one starts; each is given its own run directory."""
-    try:
-        parsed = OverridesParser.create().parse_overrides(translate_overrides(overrides))
-    except HydraException as error:
-        raise explain(error) from error
-    jobs = itertools.chain.from_iterable(BasicSweeper.split_arguments(parsed, None))
     return [
-        prepare(list(job), config_dir=config_dir, config_name=config_name)
-        for job in itertools.islice(jobs, _MOST_CHECKED_JOBS)
+        prepare(job, config_dir=config_dir, config_name=config_name)
+        for job in itertools.islice(sweep_jobs(overrides), _MOST_CHECKED_JOBS)
     ]
 
 
@@ -129,7 +114,7 @@ def sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> Path:
     own = {job.run_dir for job in jobs}
     if "hydra.sweep.dir" not in keys and keys.intersection(_RUN_DIRECTORY_KEYS) and len(own) == 1:
         return own.pop()
-    return Path(str(OmegaConf.select(jobs[0].raw, "hydra.sweep.dir"))).absolute()
+    return compose.sweep_directory(jobs[0].raw)
 
 
 def reserve_sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> list[str]:
@@ -147,62 +132,39 @@ def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[
     return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
 
 
-def launch(
-    hydra_arguments: Sequence[str],
-    *,
-    overrides: Sequence[str] = (),
-    switches: Sequence[str] = (),
-    as_json: bool = False,
-    verbosity: Verbosity = Verbosity.normal,
-) -> int:
-    """Hand over to Hydra, which composes again and calls the job in its run directory.
+def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) -> int:
+    """Hand over to Hydra, which composes again and calls the job in its run directory; return the exit code."""
+    codes = [0]
 
-    ``switches`` (``--config-dir DIR``) are recorded in the command of the manifest, which then can be repeated.
-    """
-    register_schema()
-    _SESSION.overrides, _SESSION.switches = tuple(overrides), tuple(switches)
-    _SESSION.as_json, _SESSION.verbosity, _SESSION.exit_code = as_json, verbosity, 0
-    previous = sys.argv
-    sys.argv = ["llm-perf-opt", *hydra_arguments]
-    try:
-        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(_job)()
-    except SystemExit as leaving:
-        # Hydra ends its own switches (and its own errors) this way.
-        return leaving.code if isinstance(leaving.code, int) else _SESSION.exit_code
-    finally:
-        sys.argv = previous
-    return _SESSION.exit_code
+    def job(raw: compose.RawConfig) -> None:
+        codes.append(_run_job(raw, options or RunOptions()))
+
+    own_code = run_job(job, hydra_arguments)
+    return max(codes) if own_code is None else own_code
 
 
-def _job(raw: DictConfig) -> None:
+def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     from llm_perf_opt.core.progress import make_progress
     from llm_perf_opt.runs.finish import finish_run
 
-    hydra_config = HydraConfig.get()
-    runtime = hydra_config.runtime
-    overrides = _SESSION.overrides
-    if hydra_config.mode is RunMode.MULTIRUN:
-        overrides = tuple(hydra_config.overrides.task)  # those of this job, not the lists of the sweep
+    settings = job_settings()
+    # A job of a sweep is recorded as itself, without the lists of the sweep.
+    overrides = options.overrides if settings.sweep_overrides is None else settings.sweep_overrides
     try:
-        config = typed_config(raw, overrides, cwd=Path(runtime.cwd))
-        artifacts = Artifacts.for_run(runtime.output_dir)
-        with make_progress(_SESSION.verbosity) as progress:
+        config = typed_config(raw, overrides, cwd=settings.original_directory)
+        artifacts = Artifacts.for_run(settings.run_directory)
+        with make_progress(options.verbosity) as progress:
             outcome = execute(
                 config,
                 artifacts,
                 progress,
-                command=["llm-perf-opt", "run", *_SESSION.switches, *overrides],
+                command=["llm-perf-opt", "run", *options.switches, *overrides],
                 overrides=overrides,
-                resolved_yaml=OmegaConf.to_yaml(raw, resolve=True),
+                resolved_yaml=resolved_yaml(raw),
             )
-        code = finish_run(outcome, quiet=_SESSION.verbosity is Verbosity.quiet, as_json=_SESSION.as_json)
+        return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
     except LlmPerfError as error:
-        if _SESSION.as_json:
-            print(json.dumps(error.to_dict()))
-        else:
-            print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    _SESSION.exit_code = max(_SESSION.exit_code, code)
+        return print_error(error, as_json=options.as_json)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:
@@ -219,10 +181,7 @@ def show_sweep_plan(jobs: Sequence[Prepared], overrides: Sequence[str], *, as_js
     """Print the plan of every job of a sweep; as JSON, one list."""
     directory = sweep_directory(jobs, overrides)
     for number, job in enumerate(jobs):
-        raw = job.raw.copy()
-        OmegaConf.set_readonly(raw.hydra, False)
-        OmegaConf.update(raw, "hydra.job.num", number, force_add=True)
-        job.run_dir = directory / str(OmegaConf.select(raw, "hydra.sweep.subdir"))
+        job.run_dir = directory / compose.sweep_subdirectory(job.raw, number)
     plans = [_plan(job) for job in jobs]
     if as_json:
         print(json.dumps(plans, indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from llm_perf_opt.config.devices import (
     usable_cuda_devices,
 )
 from llm_perf_opt.core import units
+from llm_perf_opt.core.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
 
@@ -26,6 +28,21 @@ _TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Command line of ``llm-perf-opt doctor``."""
+    parser = verb_parser(
+        "doctor", "What this machine can do, which stages will run, and how to fix the rest."
+    )
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
+    )
+    options = parser.parse_args(arguments)
+    report = diagnose(options.overrides)
+    print(json.dumps(report, indent=2) if options.json else render(report))
+    return 0
 
 
 def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -115,13 +132,9 @@ def _disk(where: Path) -> dict[str, Any]:
 
 
 def _config(overrides: Sequence[str]) -> AppConfig:
-    from hydra.core.hydra_config import HydraConfig
+    from llm_perf_opt.config.compose import compose_config
 
-    from llm_perf_opt.config.compose import compose_raw, typed_config
-
-    raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
-    return typed_config(raw, overrides)
+    return compose_config(overrides)
 
 
 def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
@@ -169,7 +182,8 @@ def render(report: dict[str, Any]) -> str:
     """Lay the diagnosis out as text."""
     machine, torch = report["machine"], report["torch"]
     lines = [
-        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, {machine['cores']} cores, {units.size(machine['memory_bytes'])})",
+        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, "
+        f"{machine['cores']} cores, {units.size(machine['memory_bytes'])})",
         f"driver    {machine['driver'] or 'none'}",
         f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
         + _fix(torch["fix"]),
@@ -182,7 +196,8 @@ def render(report: dict[str, Any]) -> str:
     lines.append(f"counters  {state}: {permission['reason']}" + _fix(permission["fix"]))
     disk = report["disk"]
     lines.append(
-        f"disk      {units.size(disk['free_bytes'])} free in {disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
+        f"disk      {units.size(disk['free_bytes'])} free in "
+        f"{disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
         + _fix(disk["fix"])
     )
     lines.append("\nstages")

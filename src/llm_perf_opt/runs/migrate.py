@@ -115,7 +115,7 @@ def _remove_empty(folder: Path, stop: Path) -> None:
         folder = folder.parent
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Command line of ``llm-perf-opt migrate`` and ``scripts/migrate-run-layout.py``."""
     parser = argparse.ArgumentParser(
         prog="llm-perf-opt migrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import (
     ConfigError,
     InputError,
@@ -65,8 +66,7 @@ def profile_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt nc
     try:
         return _profile(options, program)
     except LlmPerfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return print_error(error)
 
 
 def _split_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -232,8 +232,8 @@ def _conclude(result: NcuRunResult, folder: Path, kernels: KernelList) -> int:
         none = "check --kernel-regex, --nvtx-include and that the program launches kernels"
         fix = none if result.fault.kind == "no-kernels" else result.fault.fix
         error = ToolError(result.fault.message, hint=fix)
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code if result.fault.status == "failed" else 0
+        code = print_error(error)
+        return code if result.fault.status == "failed" else 0
     print(f"written: {folder}")
     print(f"read it with: llm-perf-opt ingest --ncu {folder} --out report")
     return 0
@@ -262,8 +262,7 @@ def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt to
             atomic_write_text(options.output, text)
             print(f"written: {options.output}")
     except LlmPerfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return print_error(error)
     return 0
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.logs import console_logging
 from llm_perf_opt.process.runtime_env import prepare_process
@@ -27,17 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         run(overrides)
     except LlmPerfError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return print_error(error)
     return 0
 
 
 def run(overrides: Sequence[str]) -> Path:
     """Compose, run, write; return the directory."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    from llm_perf_opt.config.compose import compose_raw, typed_config
+    from llm_perf_opt.config.compose import typed_config
+    from llm_perf_opt.config.hydra_bridge.compose import changes_directory, compose_raw, run_directory
     from llm_perf_opt.core.progress import LogProgress
     from llm_perf_opt.vendor.torch.config import TorchProfilerConfig
     from llm_perf_opt.workloads.measure import measure
@@ -45,11 +43,10 @@ def run(overrides: Sequence[str]) -> Path:
     from llm_perf_opt.workloads.setup import workload_config
 
     raw = compose_raw(overrides)
-    HydraConfig.instance().set_config(raw)
     config = typed_config(raw, overrides)
-    folder = Path(str(OmegaConf.select(raw, "hydra.run.dir"))).absolute() / STAGE
+    folder = run_directory(raw) / STAGE
     folder.mkdir(parents=True, exist_ok=True)
-    if OmegaConf.select(raw, "hydra.job.chdir"):
+    if changes_directory(raw):
         os.chdir(folder.parent)
     stage = config.pipeline[STAGE]
     output = stage.output if isinstance(stage, TorchProfilerConfig) else OutputConfig()

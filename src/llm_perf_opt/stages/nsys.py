@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.config.hydra_bridge.working_directory import original_directory
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
@@ -37,7 +38,7 @@ from llm_perf_opt.vendor.nsys.files import (
 )
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
-from llm_perf_opt.vendor.workload import original_directory, workload
+from llm_perf_opt.vendor.workload import workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
 
 _MIN_FREE_BYTES = 256 << 20

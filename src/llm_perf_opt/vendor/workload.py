@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.config.hydra_values import leaves, override
+from llm_perf_opt.config.hydra_bridge.values import leaves, override
+from llm_perf_opt.config.hydra_bridge.working_directory import original_directory
 from llm_perf_opt.config.schema import AppConfig
 
 WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
@@ -104,15 +105,6 @@ def workload_environment() -> dict[str, str]:
     folders = (Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())
     own = [str(path) for path in folders if not any(path.is_relative_to(root) for root in installed)]
     return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(own))} if own else {}
-
-
-def original_directory() -> Path:
-    """Return where the user started: Hydra may have changed into the run directory since."""
-    from hydra.core.hydra_config import HydraConfig
-
-    if HydraConfig.initialized():
-        return Path(HydraConfig.get().runtime.cwd)
-    return Path.cwd()
 
 
 def replay_lines(

@@ -98,9 +98,7 @@ def every_chart(name: str = "name") -> dict[str, str]:
             y_label=name,
             levels=[charts.Level(name, 2.5)],
         ),
-        "histogram": charts.histogram(
-            name, [1.0, 2.0, 2.5], x_label=name, y_label=name, markers=[charts.Marker(name, 2.0)]
-        ),
+        "histogram": charts.histogram(name, [1.0, 2.0, 2.5], x_label=name),
         "timeline": charts.timeline(name, [charts.Lane(name, [charts.Event(name, 0.0, 1.0, name, name)])]),
     }
 
@@ -147,9 +145,7 @@ def test_any_text_and_number_gives_well_formed_xml(name: str, value: float) -> N
             compute=[charts.Roof("c", 1e12)],
             memory=[charts.Roof("m", 1e11)],
         ),
-        charts.line_chart(
-            name, [charts.Line(name, [(1.0, 1.0), (2.0, value)])], x_label="x", y_label="y", x_log=True
-        ),
+        charts.line_chart(name, [charts.Line(name, [(1.0, 1.0), (2.0, value)])], x_label="x", y_label="y"),
         charts.histogram(name, [1.0, value, 3.0], x_label="x", x_log=True),
         charts.timeline(name, [charts.Lane(name, [charts.Event(name, 0.0, value), charts.Event("x", 0, 1)])]),
     ):
@@ -260,12 +256,7 @@ def test_labels_of_the_other_charts_do_not_overlap() -> None:
     }
     assert_no_overlap(parse(charts.memory_chart(curves, sizes)))
     values = [1e-5 * 1.02**i for i in range(300)]
-    near = [
-        charts.Marker("median", values[150]),
-        charts.Marker("mean", values[170]),
-        charts.Marker("p95", values[285]),
-    ]
-    assert_no_overlap(parse(charts.histogram("h", values, x_label="Duration", x_log=True, markers=near)))
+    assert_no_overlap(parse(charts.histogram("h", values, x_label="Duration", x_log=True)))
     rows = [charts.StackedRow("decode", [charts.Segment(f"part {i}", 2.0**-i) for i in range(12)])]
     assert_no_overlap(parse(charts.stacked_bars("s", rows)))
     long_names = [charts.Bar("void cutlass::Kernel2<" + "x" * 200 + f"{i}>", 1.0 / i) for i in range(1, 9)]
@@ -351,9 +342,9 @@ def test_fitted_text_fits(text: str, width: float) -> None:
 
 def test_label_space_refuses_what_is_outside_or_taken() -> None:
     space = LabelSpace(Plot(0, 100, 0, 100))
-    assert space.free(10, 10, 20, 20) and not space.free(-1, 10, 20, 20)
-    space.take(15, 15, 30, 30)
-    assert not space.free(10, 10, 20, 20)
+    assert space.is_free(10, 10, 20, 20) and not space.is_free(-1, 10, 20, 20)
+    space.reserve(15, 15, 30, 30)
+    assert not space.is_free(10, 10, 20, 20)
 
 
 def _static() -> Static:
@@ -382,7 +373,6 @@ def test_summary_charts() -> None:
     assert "decode (1.00 s): compute 30.0 %, launch 70.0 %" in root.find(f"{SVG}desc").text  # type: ignore[union-attr,operator]
     parse(charts.component_chart(_static()))
     parse(charts.bytes_chart(_static()))
-    parse(charts.floor_chart(predictions))
     points = {
         node.get("data-name"): node
         for node in parse(charts.phase_roofline(_static(), hardware, "bfloat16", predictions)).iter(

@@ -125,7 +125,10 @@ def _too_few(evidence: Evidence) -> str:
         return f"{evidence.n} rounds are too few: five or more can decide (compare --run --rounds 8)"
     if evidence.kind is None:
         return "one value per side: five samples, three repeats (run.repeats=3) or five rounds can decide"
-    return f"{evidence.n} {evidence.kind} are too few: three repeats on both sides, five samples or five rounds can decide"
+    return (
+        f"{evidence.n} {evidence.kind} are too few: three repeats on both sides, five samples or five "
+        "rounds can decide"
+    )
 
 
 def _result(gate: Gate, status: GateStatus, reason: str, ratio: float | None = None) -> GateResult:

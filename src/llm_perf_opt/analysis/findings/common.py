@@ -44,9 +44,9 @@ def part_share(summary: Summary, phase: str, name: str) -> float | None:
     return sum(part.share_ratio for part in budget.parts if part.name == name)
 
 
-def kernel_seconds(summary: Summary, wanted: Callable[[Kernel], bool], phase: str | None = None) -> float:
+def kernel_seconds(summary: Summary, wanted: Callable[[Kernel], bool]) -> float:
     """Sum the device time of matching kernels."""
-    return sum(k.total_s or 0.0 for k in summary.kernels if wanted(k) and (phase is None or k.phase == phase))
+    return sum(k.total_s or 0.0 for k in summary.kernels if wanted(k))
 
 
 def kernel_busy_share(summary: Summary, phase: str) -> float | None:
@@ -58,9 +58,9 @@ def kernel_busy_share(summary: Summary, phase: str) -> float | None:
     return use.device_busy_ratio if use is not None else None
 
 
-def share_of_sample(summary: Summary, share_of_kernel_time: float, phase: str | None = None) -> float | None:
+def share_of_sample(summary: Summary, share_of_kernel_time: float) -> float | None:
     """Turn a share of kernel time into seconds of one sample: share × share with kernels running × wall-clock."""
-    key = phase or _only_phase(summary) or WHOLE
+    key = _only_phase(summary) or WHOLE
     seconds, busy = span_seconds(summary, key), kernel_busy_share(summary, key)
     return None if seconds is None or busy is None else seconds * busy * share_of_kernel_time
 

@@ -41,7 +41,8 @@ def _kernels(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=share_of_sample(summary, share),
             arithmetic=f"{units.seconds(moved)} of {units.seconds(total)} kernel time",
-            advice="Look for .to(dtype), .contiguous(), cat and cache updates that copy; keep one data type and one layout.",
+            advice="Look for .to(dtype), .contiguous(), cat and cache updates that copy; keep one data type "
+            "and one layout.",
             confidence="medium",
         )
     ]

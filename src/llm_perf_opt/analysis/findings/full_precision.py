@@ -43,12 +43,15 @@ def _whole_run(summary: Summary) -> list[Finding]:
             title="The model runs in float32",
             phase=None,
             evidence=[
-                f"data type float32; peaks: float32 {units.flops_per_s(full.dense)} ({full.source}), half precision {units.flops_per_s(half.dense)} ({half.source})",
+                f"data type float32; peaks: float32 {units.flops_per_s(full.dense)} ({full.source}), half "
+                f"precision {units.flops_per_s(half.dense)} ({half.source})",
                 *sources(summary, "timings"),
             ],
             gain_upper_s=total * saved,
-            arithmetic=f"{units.seconds(total)} × (1 − 1/{units.number(max(2.0, ratio))}) = {units.seconds(total * saved)}",
-            advice="Try model.dtype=bfloat16 and compare the outputs; bytes halve and matrix units run at their half-precision rate.",
+            arithmetic=f"{units.seconds(total)} × (1 − 1/{units.number(max(2.0, ratio))}) = "
+            f"{units.seconds(total * saved)}",
+            advice="Try model.dtype=bfloat16 and compare the outputs; bytes halve and matrix units run at "
+            "their half-precision rate.",
             confidence="medium",
         )
     ]
@@ -73,7 +76,8 @@ def _stray_kernels(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=_scaled(share_of_sample(summary, share), saved),
             arithmetic=f"{units.seconds(stray)} of {units.seconds(total)} kernel time; {reason}",
-            advice="Find which module keeps float32 weights or up-casts its input (vision encoders and routers often do).",
+            advice="Find which module keeps float32 weights or up-casts its input (vision encoders and "
+            "routers often do).",
             confidence="medium",
         )
     ]

@@ -36,7 +36,8 @@ def _by_timeline(summary: Summary, phase: str) -> Finding | None:
     ):
         return None
     evidence = [
-        f"the device idles in {units.percent(share)} of {phase_words(phase)} while the host waits in a synchronising call",
+        f"the device idles in {units.percent(share)} of {phase_words(phase)} while the host waits in a "
+        "synchronising call",
         *sources(summary, "nsys", "trace"),
     ]
     evidence.extend(_operator_evidence(summary, phase))
@@ -87,6 +88,7 @@ def _finding(
         evidence=evidence,
         gain_upper_s=gain,
         arithmetic=arithmetic,
-        advice="Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing is the usual place) and keep the decision on the device.",
+        advice="Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing "
+        "is the usual place) and keep the decision on the device.",
         confidence="high" if confidence == "high" else "medium",
     )

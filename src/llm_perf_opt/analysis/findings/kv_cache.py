@@ -20,7 +20,8 @@ def find(summary: Summary) -> list[Finding]:
         share = phase.kv_bytes / (phase.kv_bytes + phase.weight_bytes)
         if share >= _BYTES_SHARE:
             evidence.append(
-                f"the cache is {units.percent(share)} of the bytes a decode step must read ({units.size(phase.kv_bytes)} of {units.size(phase.kv_bytes + phase.weight_bytes)})"
+                f"the cache is {units.percent(share)} of the bytes a decode step must read "
+                f"({units.size(phase.kv_bytes)} of {units.size(phase.kv_bytes + phase.weight_bytes)})"
             )
     if growth is not None and growth >= _GROWTH:
         evidence.append(
@@ -32,7 +33,10 @@ def find(summary: Summary) -> list[Finding]:
     gain = None
     if seconds is not None and growth is not None and growth >= _GROWTH:
         gain = seconds * (1 - 2 / (1 + growth))
-        arithmetic = f"if every step were as fast as the first quarter: {units.seconds(seconds)} × (1 − 2/(1 + {units.number(growth)})) = {units.seconds(gain)}"
+        arithmetic = (
+            f"if every step were as fast as the first quarter: {units.seconds(seconds)} × (1 − 2/(1 + "
+            f"{units.number(growth)})) = {units.seconds(gain)}"
+        )
     elif seconds is not None and share is not None:
         gain = seconds * share
         arithmetic = f"{units.seconds(seconds)} × {units.percent(share)} of the bytes = {units.seconds(gain)}"
@@ -46,7 +50,8 @@ def find(summary: Summary) -> list[Finding]:
             evidence=[*evidence, *sources(summary, "static", "timings")],
             gain_upper_s=gain,
             arithmetic=arithmetic,
-            advice="Shorten the prompt (fewer image tokens), store the cache in fewer bits, use grouped heads or a sliding window where the model allows it.",
+            advice="Shorten the prompt (fewer image tokens), store the cache in fewer bits, use grouped heads "
+            "or a sliding window where the model allows it.",
             confidence="medium",
         )
     ]

@@ -28,9 +28,15 @@ def _finding(summary: Summary, phase: str) -> Finding:
     launches = summary.metrics.get("launches_per_token")
     if launches is not None and phase == "decode":
         evidence.append(f"{units.number(launches)} kernel launches per generated token")
-    advice = "Capture the decode step as a CUDA graph or compile it (model.compile=true with model.cache=static); fuse small kernels; raise infer.batch_size."
+    advice = (
+        "Capture the decode step as a CUDA graph or compile it (model.compile=true with "
+        "model.cache=static); fuse small kernels; raise infer.batch_size."
+    )
     if summary.hardware.kind == "cpu":
-        advice = "Compile the decode step (model.compile=true with model.cache=static) so that small operators are fused; raise infer.batch_size."
+        advice = (
+            "Compile the decode step (model.compile=true with model.cache=static) so that small operators "
+            "are fused; raise infer.batch_size."
+        )
     name = "The run" if phase == WHOLE else phase.capitalize()
     return Finding(
         id="launch-bound",
@@ -56,14 +62,18 @@ def _gain(summary: Summary, phase: str, seconds: float | None) -> tuple[float | 
         gain = seconds * waiting
         return (
             gain,
-            f"{units.seconds(seconds)} × {units.percent(waiting)} spent launching or on the host = at most {units.seconds(gain)}",
+            f"{units.seconds(seconds)} × {units.percent(waiting)} spent launching or on the host = at most "
+            f"{units.seconds(gain)}",
         )
     whole, idle = span_seconds(summary, WHOLE), _waiting_share(summary, WHOLE)
     if whole is None or idle is None:
         return None, None
     gain = min(seconds, whole * idle)
     of = "per sample" if phase_seconds(summary, WHOLE) is not None else "captured"
-    text = f"the device idles for {units.percent(idle)} of {units.seconds(whole)} {of}; at most {units.seconds(gain)} of that is in {phase}"
+    text = (
+        f"the device idles for {units.percent(idle)} of {units.seconds(whole)} {of}; at most "
+        f"{units.seconds(gain)} of that is in {phase}"
+    )
     return gain, text
 
 

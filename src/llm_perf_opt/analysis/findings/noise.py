@@ -32,7 +32,8 @@ def find(summary: Summary) -> list[Finding]:
             evidence=[*evidence, *sources(summary, "timings")],
             gain_upper_s=None,
             arithmetic="spread = (p95 − p5) ÷ median, over repeats of the same work",
-            advice="Raise run.repeats, fix the clocks, keep the machine to yourself; compare runs with `llm-perf-opt compare --run`.",
+            advice="Raise run.repeats, fix the clocks, keep the machine to yourself; compare runs with "
+            "`llm-perf-opt compare --run`.",
             confidence="high",
         )
     ]

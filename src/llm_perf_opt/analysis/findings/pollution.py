@@ -30,7 +30,8 @@ def _warm_up(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=None,
             arithmetic="a measurement problem, not a saving",
-            advice="Raise infer.warmup_rounds, so that caches, autotuning and lazy initialisation are over before timing starts.",
+            advice="Raise infer.warmup_rounds, so that caches, autotuning and lazy initialisation are over "
+            "before timing starts.",
             confidence="high",
         )
     ]

@@ -25,11 +25,13 @@ def find(summary: Summary) -> list[Finding]:
             title="Small element-by-element kernels take a large share",
             phase=None,
             evidence=[
-                f"{units.percent(share)} of kernel time in {units.count(launches)} launches of {len(rows)} element-wise, norm and reduction kernels",
+                f"{units.percent(share)} of kernel time in {units.count(launches)} launches of {len(rows)} "
+                "element-wise, norm and reduction kernels",
                 *sources(summary, "nsys", "trace"),
             ],
             gain_upper_s=share_of_sample(summary, share),
-            arithmetic=f"{units.seconds(small)} of {units.seconds(total)} kernel time; fusing cannot save more than all of it",
+            arithmetic=f"{units.seconds(small)} of {units.seconds(total)} kernel time; fusing cannot save more "
+            "than all of it",
             advice="Compile the model (model.compile=true) or use fused norm, rotary and activation kernels.",
             confidence="medium",
         )

@@ -24,7 +24,8 @@ def find(summary: Summary) -> list[Finding]:
     }
     largest = max(parts, key=lambda name: parts[name], default=None)
     evidence = [
-        f"vision {units.seconds(vision.median)} of {units.seconds(first.median)} to the first token ({units.percent(share)})"
+        f"vision {units.seconds(vision.median)} of {units.seconds(first.median)} to the first token "
+        f"({units.percent(share)})"
     ]
     if largest is not None:
         evidence.append(f"its largest component is {largest} with {units.seconds(parts[largest])}")
@@ -36,7 +37,8 @@ def find(summary: Summary) -> list[Finding]:
             evidence=[*evidence, *sources(summary, "timings")],
             gain_upper_s=gain,
             arithmetic=f"the whole of vision, {units.seconds(gain)}; prefill stays",
-            advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several pages, or compile the encoder.",
+            advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several "
+            "pages, or compile the encoder.",
             confidence="high",
         )
     ]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from llm_perf_opt.model.counters import Quantity
 
 _VECTOR = {"fp32": "f", "fp64": "d", "fp16": "h"}
-_CHART_LETTERS = {"fp32": "F", "fp64": "D", "fp16": "H"}
 _TENSOR_ID = re.compile(
     r"(?:sm|smsp)__ops_path_tensor(?:_op_(?P<op>[a-z]+))?_src_(?P<src>[a-z0-9_]+?)(?:_dst_(?P<dst>[a-z0-9]+))?"
     r"(?:_sparsity_(?P<sparsity>on|off))?\.sum(?P<rest>\.per_cycle_elapsed|\.peak_sustained|)"

@@ -7,7 +7,6 @@ rest is linear in the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_perf_opt.analysis.static.counts import expected_distinct_experts
@@ -95,24 +94,6 @@ def demand(static: Static, point: Point) -> Demand:
 def _counted(static: Static, phase: str) -> bool:
     facts = static.phases.get(phase)
     return facts is not None and facts.flops is not None and facts.weight_bytes is not None
-
-
-def memory_curve(
-    static: Static, batch_size: int, contexts: Sequence[int], dtype: str | None = None
-) -> list[tuple[float, float]]:
-    """Return (context, resident bytes of weights and cache) for a chart; in the run's own type by default."""
-    scaling = static.scaling
-    size = (
-        scaling.element_bytes
-        if scaling is not None
-        else static.resident_bytes.get("weights", 0.0) / max(static.params.total, 1)
-    )
-    factor = (dtype_bytes(dtype) or size) / size if dtype and size else 1.0
-    weights = static.params.total * size * factor
-    return [
-        (float(context), weights + batch_size * _kv_held(static, scaling, context) * factor)
-        for context in contexts
-    ]
 
 
 def _fixed(static: Static, base: Point) -> Scaling:

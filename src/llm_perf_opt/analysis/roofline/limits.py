@@ -90,16 +90,6 @@ def intensity(flops: float, moved_bytes: float) -> float | None:
     return flops / moved_bytes if moved_bytes > 0 else None
 
 
-def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the intensity (FLOP/byte) above which computing, not memory, is the limit."""
-    return peak_flops_per_s / bandwidth_bytes_per_s
-
-
-def attainable_flops_per_s(intensity_flops_per_byte: float, peak: float, bandwidth: float) -> float:
-    """Return the height of the roof at an intensity."""
-    return min(peak, intensity_flops_per_byte * bandwidth)
-
-
 def floor_time(flops: float, moved_bytes: float, peak: Ceiling, bandwidth: Ceiling) -> Floor:
     """Return the least time ``flops`` and ``moved_bytes`` can take, perfectly overlapped."""
     compute_s = flops / peak.value

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from llm_perf_opt.analysis.roofline.limits import (
     Floor,
-    floor_time,
     limits_for,
     phase_floor,
 )
@@ -18,15 +15,6 @@ from llm_perf_opt.model.summary import (
     Static,
     Timings,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleFloor:
-    """Roofline floor of one module in one phase."""
-
-    module: str
-    phase: str
-    floor: Floor
 
 
 def predict_phases(
@@ -82,22 +70,6 @@ def missing_reasons(static: Static, hardware: Hardware, dtype: str | None) -> li
         if phase.weight_bytes is None:
             reasons.append(f"the weights {name} reads were not counted")
     return reasons
-
-
-def module_floors(static: Static, hardware: Hardware, dtype: str | None) -> list[ModuleFloor]:
-    """Return the floor of every module in every phase it works in (weights once, KV cache left out)."""
-    limits = limits_for(hardware, dtype)
-    if limits.peak is None or limits.bandwidth is None:
-        return []
-    return [
-        ModuleFloor(
-            module.name,
-            phase,
-            floor_time(flops, module.weight_bytes.get(phase, 0.0), limits.peak, limits.bandwidth),
-        )
-        for module in static.modules
-        for phase, flops in module.flops.items()
-    ]
 
 
 def _graded(floor: Floor, measured: Stat | None) -> Prediction:

@@ -182,13 +182,3 @@ def by_range_and_name(
             before = result.get(key, Total(0, 0))
             result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
     return result
-
-
-def by_innermost(timeline: Timeline, attribution: Attribution) -> dict[str | None, Total]:
-    """Totals of kernels by the name of the innermost range; ``None`` outside all ranges."""
-    result: dict[str | None, Total] = {}
-    for (path, _), total in by_path_and_name(timeline, attribution).items():
-        key = timeline.names[attribution.paths.name[path]] if path != NONE else None
-        before = result.get(key, Total(0, 0))
-        result[key] = Total(before.launches + total.launches, before.total_ns + total.total_ns)
-    return result

@@ -31,7 +31,6 @@ from llm_perf_opt.analysis.timeline.intervals import (
     union,
     unite,
 )
-from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.timeline import (
     HostCalls,
     Int32,
@@ -58,36 +57,15 @@ class PhaseBudget:
     span_ns: int
     parts_ns: dict[str, int]
     """Part → length; the values sum to the span."""
-    windows: int
-    """How many separate stretches of time the span consists of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A stretch in which no device did anything."""
-
-    start_ns: int
-    end_ns: int
-    phase: str | None
-    cause: str
-    """``sync``, ``launch`` or ``host``: what the host did for most of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
     """What devices and launching threads did, each as a set of intervals."""
 
-    syncs: IntervalSet
-    launches: IntervalSet
     busy_by_device: dict[int, IntervalSet]
-
     claimed: list[IntervalSet]
     """Kernels, then with copies, then with waits, then with launches: each claims what is left."""
-
-    @property
-    def busy(self) -> IntervalSet:
-        """Any device does anything."""
-        return self.claimed[1]
 
 
 def is_sync_call(name: str) -> bool:
@@ -109,7 +87,7 @@ def activity(timeline: Timeline) -> Activity:
     syncs, launches = _host_layers(timeline.calls, timeline.names, timeline.ops.launch)
     kernels = union(ops.start_ns[kernel], ops.end_ns[kernel])
     copies = union(ops.start_ns[~kernel], ops.end_ns[~kernel])
-    return Activity(syncs, launches, busy, growing([kernels, copies, syncs, launches]))
+    return Activity(busy, growing([kernels, copies, syncs, launches]))
 
 
 def _host_layers(calls: HostCalls, names: list[str], launched_by: Int32) -> tuple[IntervalSet, IntervalSet]:
@@ -183,7 +161,7 @@ def whole_window(timeline: Timeline) -> IntervalSet:
 def budget_of(window: IntervalSet, found: Activity) -> PhaseBudget:
     """Split one window."""
     lengths = steps(window, found.claimed)
-    return PhaseBudget(window.length_ns, dict(zip(PARTS, lengths, strict=True)), len(window))
+    return PhaseBudget(window.length_ns, dict(zip(PARTS, lengths, strict=True)))
 
 
 def busy_ratios(window: IntervalSet, found: Activity) -> dict[int, float]:
@@ -192,22 +170,3 @@ def busy_ratios(window: IntervalSet, found: Activity) -> dict[int, float]:
     if not length:
         return {}
     return {device: busy.length_within(window) / length for device, busy in found.busy_by_device.items()}
-
-
-def largest_gaps(windows: dict[str, IntervalSet], found: Activity, limit: int = 10) -> list[Gap]:
-    """The longest stretches in which no device did anything, longest first."""
-    busy = found.busy
-    waiting_or_launching = unite(found.syncs, found.launches)
-    gaps = []
-    for phase, window in windows.items():
-        idle = complement(busy, window)
-        order = np.argsort(idle.start - idle.end, kind="stable")[:limit]
-        start, end = idle.start[order], idle.end[order]
-        sync = found.syncs.length_before(end) - found.syncs.length_before(start)
-        launch = waiting_or_launching.length_before(end) - waiting_or_launching.length_before(start) - sync
-        cause = np.argmax(np.stack((sync, launch, end - start - sync - launch)), axis=0)
-        gaps += [
-            Gap(begin, finish, None if phase == WHOLE else phase, ("sync", "launch", "host")[index])
-            for begin, finish, index in zip(start.tolist(), end.tolist(), cause.tolist(), strict=True)
-        ]
-    return sorted(gaps, key=lambda gap: (gap.start_ns - gap.end_ns, gap.start_ns, gap.phase or ""))[:limit]

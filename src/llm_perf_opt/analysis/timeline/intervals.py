@@ -125,8 +125,3 @@ def steps(window: IntervalSet, unions: Sequence[IntervalSet]) -> list[int]:
     """
     reach = [0, *(one.length_within(window) for one in unions), window.length_ns]
     return [after - before for before, after in pairwise(reach)]
-
-
-def shares(window: IntervalSet, layers: Sequence[IntervalSet]) -> list[int]:
-    """Split a window without overlap: each layer gets what no earlier layer covers; the rest comes last."""
-    return steps(window, growing(layers))

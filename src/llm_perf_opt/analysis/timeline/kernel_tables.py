@@ -58,10 +58,10 @@ def kernel_rows(
     return sort_rows(rows)
 
 
-def rows_of_totals(kernels: Iterable[NamedTotal], phase: str | None = None) -> list[KernelRow]:
+def rows_of_totals(kernels: Iterable[NamedTotal]) -> list[KernelRow]:
     """Kernels of a summary table, which knows neither phases nor modules."""
     return sort_rows(
-        KernelRow(one.name, short_name(one.name), family_of(one.name), phase, None, one.count, one.total_ns)
+        KernelRow(one.name, short_name(one.name), family_of(one.name), None, None, one.count, one.total_ns)
         for one in kernels
     )
 

@@ -27,15 +27,6 @@ def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]
     return counts
 
 
-def module_host_times(timeline: Timeline, attribution: Attribution) -> dict[Key, tuple[float, int]]:
-    """Return host seconds and calls by module and phase, calls inside it included, other phases inside it not.
-
-    On a CPU this is the module's time; with a GPU it is the time the host took to queue its work. Only ranges whose
-    phase is named by a range around them count: a component's own name says where it belongs, not where it ran.
-    """
-    return _module_times(attribution, _seconds_by_path(timeline, attribution))
-
-
 def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
     """Return each module's share of the host time of its phase; phases inside a phase are not part of it."""
     seconds = _seconds_by_path(timeline, attribution)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +17,10 @@ from llm_perf_opt.analysis.timeline.attribution import (
 )
 from llm_perf_opt.analysis.timeline.budget import (
     Activity,
-    Gap,
     PhaseBudget,
     activity,
     budget_of,
     busy_ratios,
-    largest_gaps,
     phase_windows,
     whole_window,
 )
@@ -38,7 +35,6 @@ from llm_perf_opt.analysis.timeline.kernel_tables import (
     rows_of_totals,
 )
 from llm_perf_opt.analysis.timeline.module_times import phase_counts
-from llm_perf_opt.analysis.timeline.range_meaning import RangeRule
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
 from llm_perf_opt.model.timeline import KernelTotals, OpKind, Timeline
@@ -72,8 +68,6 @@ class TimelineFacts:
     """Phase → how often the capture holds it (decode: steps)."""
     components: dict[str, Total] = field(default_factory=dict)
     """Component label → launches and device time of kernels."""
-    gaps: list[Gap] = field(default_factory=list)
-    """The longest stretches without device work."""
     timeline: dict[str, Any] = field(default_factory=dict)
     """One decode step, as ``Summary.timeline``."""
     devices: dict[int, str] = field(default_factory=dict)
@@ -85,11 +79,10 @@ def summarise_timeline(
     timeline: Timeline,
     *,
     attribution: Attribution | None = None,
-    rules: Sequence[RangeRule] | None = None,
     source: str | None = None,
 ) -> TimelineFacts:
-    """Analyse a timeline; ``attribution`` where it was made already, else ``rules`` say what its ranges mean."""
-    attribution = attribution if attribution is not None else attribute(timeline, rules)
+    """Analyse a timeline; ``attribution`` where it was made already."""
+    attribution = attribution if attribution is not None else attribute(timeline)
     cells = by_path_and_name(timeline, attribution)
     rows = kernel_rows(timeline, attribution, cells)
     facts = _facts_of_rows(rows, source or timeline.source)
@@ -112,14 +105,10 @@ def summarise_timeline(
 def summarise_totals(
     found: KernelTotals,
     *,
-    phase: str | None = None,
     source: str | None = None,
 ) -> TimelineFacts:
-    """Analyse totals from a summary table: kernels and families; no budget, no busy time, no phases.
-
-    ``phase`` says which phase the whole table belongs to, when the caller knows.
-    """
-    rows = rows_of_totals(found.kernels, phase)
+    """Analyse totals from a summary table: kernels and families; no budget, no busy time, no phases."""
+    rows = rows_of_totals(found.kernels)
     facts = _facts_of_rows(rows, source or found.source)
     facts.warnings += [
         *found.warnings,
@@ -172,7 +161,6 @@ def _add_time_axis(facts: TimelineFacts, timeline: Timeline, attribution: Attrib
         facts.busy_by_device[phase] = ratios
         if ratios:
             facts.device_busy_ratio[phase] = sum(ratios.values()) / len(ratios)
-    facts.gaps = largest_gaps(windows or {WHOLE: whole_window(timeline)}, found)
     facts.timeline = draw_step(timeline, attribution)
 
 

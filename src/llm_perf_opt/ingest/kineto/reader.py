@@ -165,7 +165,8 @@ def _what_is_missing(columns: Columns, timeline: Timeline, *, ambiguous: bool) -
     orphans = int((ops.launch < 0).sum())
     if orphans and len(calls):
         warnings.append(
-            f"{orphans} of {len(ops)} device operations have no launching call: they were launched before the profiler started"
+            f"{orphans} of {len(ops)} device operations have no launching call: they were launched before "
+            "the profiler started"
         )
     if not len(timeline.ranges):
         warnings.append("no record_function annotations in the trace: phases are not known")

@@ -11,6 +11,9 @@ from llm_perf_opt.reporting.charts import svg
 
 Formatter = Callable[[float | None], str]
 
+_LOG_PADDING = 1.6
+"""Factor of room on both sides of the values of a logarithmic axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -28,11 +31,13 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a value."""
+        return self.start + self._share(value) * (self.end - self.start)
+
+    def _share(self, value: float) -> float:
+        """How far along the axis a value lies, from 0 to 1."""
         if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
 
     def clamp(self, value: float) -> float:
         """Return the pixel of a value, kept inside the axis."""
@@ -45,15 +50,11 @@ class Scale:
         return [v * self.unit for v in _linear_ticks(self.low / self.unit, self.high / self.unit, most)]
 
 
-def linear_scale(
-    values: Iterable[float], start: float, end: float, *, from_zero: bool = True, binary: bool = False
-) -> Scale:
-    """Return a scale with round ends that holds all values; ``binary``: round in KiB, MiB, GiB."""
+def linear_scale(values: Iterable[float], start: float, end: float, *, binary: bool = False) -> Scale:
+    """Return a scale with round ends that holds zero and all values; ``binary``: round in KiB, MiB, GiB."""
     known = list(values)
     unit = _binary_unit(max(abs(value) for value in known)) if binary else 1.0
-    low, high = min(known) / unit, max(known) / unit
-    if from_zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+    low, high = min(*known, 0.0) / unit, max(*known, 0.0) / unit
     if not svg.positive(high - low):
         high = low + max(abs(low), 1.0)
     step = _round_step((high - low) / 6)
@@ -65,10 +66,10 @@ def _binary_unit(largest: float) -> float:
     return next((2.0**power for power in (40, 30, 20, 10) if largest >= 2.0**power), 1.0)
 
 
-def log_scale(values: Iterable[float], start: float, end: float, *, padding: float = 1.6) -> Scale:
+def log_scale(values: Iterable[float], start: float, end: float) -> Scale:
     """Return a logarithmic scale around all (positive) values."""
     known = list(values)
-    low, high = min(known) / padding, max(known) * padding
+    low, high = min(known) / _LOG_PADDING, max(known) * _LOG_PADDING
     if high / low < 10:
         middle = math.sqrt(low * high)
         low, high = middle / math.sqrt(10), middle * math.sqrt(10)
@@ -175,11 +176,11 @@ class LabelSpace:
         self._plot = plot
         self._boxes: list[tuple[float, float, float, float]] = []
 
-    def take(self, left: float, top: float, right: float, bottom: float) -> None:
+    def reserve(self, left: float, top: float, right: float, bottom: float) -> None:
         """Mark a box as taken."""
         self._boxes.append((left, top, right, bottom))
 
-    def free(self, left: float, top: float, right: float, bottom: float) -> bool:
+    def is_free(self, left: float, top: float, right: float, bottom: float) -> bool:
         """Say whether a box is inside the plot and touches no other."""
         inside = left >= self._plot.left and right <= self._plot.right
         inside = inside and top >= self._plot.top and bottom <= self._plot.bottom
@@ -213,19 +214,11 @@ class LabelSpace:
         ]
         return self._first_free(candidates, width)
 
-    def beside(self, x: float, label: str) -> tuple[float, float] | None:
-        """Find a spot for the name of a vertical line, near its top; return left end and baseline."""
-        width = svg.text_width(label)
-        candidates = [
-            (left, self._plot.top + 13 + 15 * row) for row in range(5) for left in (x + 5, x - 5 - width)
-        ]
-        return self._first_free(candidates, width)
-
     def _first_free(
         self, candidates: Iterable[tuple[float, float]], width: float
     ) -> tuple[float, float] | None:
         for left, baseline in candidates:
-            if self.free(left, baseline - 11, left + width, baseline + 3):
-                self.take(left, baseline - 11, left + width, baseline + 3)
+            if self.is_free(left, baseline - 11, left + width, baseline + 3):
+                self.reserve(left, baseline - 11, left + width, baseline + 3)
                 return left, baseline
         return None

@@ -61,9 +61,7 @@ def stacked_bars(
     *,
     as_share: bool = True,
     formatter: Formatter = units.seconds,
-    description: str = "",
     colours: Mapping[str, int] | None = None,
-    width: float = svg.DEFAULT_WIDTH,
 ) -> str:
     """Draw one stacked bar per row.
 
@@ -72,12 +70,12 @@ def stacked_bars(
     """
     totals = [sum(part.value for part in _drawable(row)) for row in rows]
     if not any(total > 0 for total in totals):
-        return svg.no_data(title, "No data to draw.", kind="stacked", width=width)
+        return svg.no_data(title, "No data to draw.", kind="stacked")
     indices = svg.colour_indices((part.name for row in rows for part in _drawable(row)), colours)
     notes = [row.note or formatter(total) for row, total in zip(rows, totals, strict=True)]
-    frame = _Frame.around([row.label for row in rows], notes, width)
+    frame = _Frame.around([row.label for row in rows], notes)
     longest = max(totals)
-    body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
+    body = [svg.text(_PAD, 24, svg.fit(title, svg.DEFAULT_WIDTH - 2 * _PAD, 14), role="head")]
     for place, (row, total, note) in enumerate(zip(rows, totals, notes, strict=True)):
         scale = (frame.bar_width / (total if as_share else longest)) if total > 0 else 0.0
         top = frame.top + place * frame.pitch
@@ -87,12 +85,17 @@ def stacked_bars(
         note_x = frame.left + (frame.bar_width if as_share else total * scale) + 8
         body.append(svg.text(note_x, top + frame.baseline, svg.fit(note, frame.note_width), role="muted"))
     markup, legend_height = svg.legend(
-        list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, width - 2 * _PAD
+        list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, svg.DEFAULT_WIDTH - 2 * _PAD
     )
     body.append(markup)
-    told = description or _tell_stacked(rows, totals, formatter)
+    description = _describe_stacked(rows, totals, formatter)
     return svg.document(
-        title, told, width, frame.bottom(len(rows)) + legend_height + 18, body, kind="stacked"
+        title,
+        description,
+        svg.DEFAULT_WIDTH,
+        frame.bottom(len(rows)) + legend_height + 18,
+        body,
+        kind="stacked",
     )
 
 
@@ -102,17 +105,16 @@ def bars(
     *,
     formatter: Formatter = units.seconds,
     description: str = "",
-    width: float = svg.DEFAULT_WIDTH,
 ) -> str:
     """Draw one bar per row, lengths comparable, longest first as given."""
     known = [row.value for row in rows if row.value is not None and svg.positive(row.value)]
     if not known:
-        return svg.no_data(title, "No data to draw.", kind="bars", width=width)
+        return svg.no_data(title, "No data to draw.", kind="bars")
     groups = svg.colour_indices((row.group for row in rows if row.group), None)
     notes = [row.note or formatter(row.value if svg.usable(row.value) else None) for row in rows]
-    frame = _Frame.around([row.label for row in rows], notes, width)
+    frame = _Frame.around([row.label for row in rows], notes)
     scale = frame.bar_width / max(known)
-    body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
+    body = [svg.text(_PAD, 24, svg.fit(title, svg.DEFAULT_WIDTH - 2 * _PAD, 14), role="head")]
     for place, (row, note) in enumerate(zip(rows, notes, strict=True)):
         top = frame.top + place * frame.pitch
         length = row.value * scale if row.value is not None and row.value in known else 0.0
@@ -126,11 +128,15 @@ def bars(
         )
     height = frame.bottom(len(rows))
     if groups:
-        markup, legend_height = svg.legend(list(groups.items()), _PAD, height + 6, width - 2 * _PAD)
+        markup, legend_height = svg.legend(
+            list(groups.items()), _PAD, height + 6, svg.DEFAULT_WIDTH - 2 * _PAD
+        )
         body.append(markup)
         height += legend_height
-    told = description or "; ".join(f"{row.label}: {note}" for row, note in zip(rows, notes, strict=True))
-    return svg.document(title, told, width, height + 14, body, kind="bars")
+    description = description or "; ".join(
+        f"{row.label}: {note}" for row, note in zip(rows, notes, strict=True)
+    )
+    return svg.document(title, description, svg.DEFAULT_WIDTH, height + 14, body, kind="bars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +157,8 @@ class _Frame:
         return self.bar_height / 2 + 4.5
 
     @staticmethod
-    def around(labels: Sequence[str], notes: Sequence[str], width: float) -> _Frame:
+    def around(labels: Sequence[str], notes: Sequence[str]) -> _Frame:
+        width = svg.DEFAULT_WIDTH
         label_width = min(max(svg.text_width(label) for label in labels), width * _LABEL_SHARE)
         note_width = min(max(svg.text_width(note) for note in notes), width * 0.4)
         left = _PAD + label_width + 10
@@ -187,14 +194,14 @@ def _segments(
     for part in _drawable(row):
         length = part.value * scale
         share = units.percent(part.value / total)
-        told = f"{row.label}: {part.name} {formatter(part.value)} ({share})" + (
+        hover_text = f"{row.label}: {part.name} {formatter(part.value)} ({share})" + (
             f", {part.detail}" if part.detail else ""
         )
         index = indices[part.name]
         marks.append(
             svg.element(
                 "rect",
-                svg.hover(told),
+                svg.hover(hover_text),
                 x=left,
                 y=top,
                 width=max(length, 0.5),
@@ -224,10 +231,12 @@ def _segments(
 
 
 def _bar(row: Bar, frame: _Frame, top: float, length: float, index: int, formatter: Formatter) -> str:
-    told = f"{row.label}: {row.note or formatter(row.value)}" + (f", {row.detail}" if row.detail else "")
+    hover_text = f"{row.label}: {row.note or formatter(row.value)}" + (
+        f", {row.detail}" if row.detail else ""
+    )
     return svg.element(
         "rect",
-        svg.hover(told),
+        svg.hover(hover_text),
         x=frame.left,
         y=top,
         width=max(length, 0.5),
@@ -238,7 +247,7 @@ def _bar(row: Bar, frame: _Frame, top: float, length: float, index: int, formatt
     )
 
 
-def _tell_stacked(rows: Sequence[StackedRow], totals: Sequence[float], formatter: Formatter) -> str:
+def _describe_stacked(rows: Sequence[StackedRow], totals: Sequence[float], formatter: Formatter) -> str:
     sentences = []
     for row, total in zip(rows, totals, strict=True):
         parts = ", ".join(f"{part.name} {units.percent(part.value / total)}" for part in _drawable(row))

@@ -29,7 +29,6 @@ from llm_perf_opt.reporting.charts.bars import (
 from llm_perf_opt.reporting.charts.lines import (
     Level,
     Line,
-    Marker,
     histogram,
     line_chart,
 )
@@ -44,17 +43,14 @@ __all__ = [
     "Lane",
     "Level",
     "Line",
-    "Marker",
     "Roof",
     "RooflinePoint",
     "Segment",
     "StackedRow",
     "bars",
-    "batch_chart",
     "budget_chart",
     "bytes_chart",
     "component_chart",
-    "floor_chart",
     "histogram",
     "kernel_roofline",
     "line_chart",
@@ -135,24 +131,6 @@ def bytes_chart(static: Static, title: str = "Bytes each phase must move") -> st
         for phase in [static.phases[name]]
     ]
     return stacked_bars(title, rows, formatter=units.size, as_share=False)
-
-
-def floor_chart(
-    predictions: Mapping[str, Prediction], title: str = "Measured time against the hardware's floor"
-) -> str:
-    """Draw measured ÷ floor of every graded phase; 1 would be perfect."""
-    rows = [
-        Bar(
-            name,
-            prediction.error_ratio,
-            note=f"{units.number(prediction.error_ratio)} × floor of {units.seconds(prediction.floor_s)}",
-            detail=prediction.arithmetic,
-            group=f"{prediction.bound}-bound floor",
-        )
-        for name, prediction in predictions.items()
-        if prediction.error_ratio is not None
-    ]
-    return bars(title, rows, formatter=units.number)
 
 
 def phase_roofline(
@@ -246,11 +224,16 @@ def memory_chart(
     larger = sorted((size, name) for name, size in devices.items() if size > highest)[:1]
     levels = smaller + [Level(name, size) for size, name in larger if size <= 3 * highest]
     return line_chart(
-        title, lines, x_label="Context (tokens)", y_label="Resident memory", levels=levels, x_format=_whole
+        title,
+        lines,
+        x_label="Context (tokens)",
+        y_label="Resident memory",
+        levels=levels,
+        x_format=_format_count,
     )
 
 
-def _whole(value: float | None) -> str:
+def _format_count(value: float | None) -> str:
     """Format token counts exactly, with thin gaps: 32 768."""
     return units.MISSING if value is None else f"{value:,.0f}".replace(",", "\u202f")
 
@@ -291,35 +274,11 @@ def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output to
         for row in known
     ]
     left_out = len(same) - len(known)
-    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_whole(first.context_tokens)})"
-    told = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
+    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_format_count(first.context_tokens)})"
+    description = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
     if left_out:
-        told += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
-    return bars(title + suffix, shown, description=told)
-
-
-def batch_chart(rows: Sequence[WhatIf], title: str = "Most tokens per second, by batch size") -> str:
-    """Draw the throughput bound over the batch size at the first row's context; what does not fit is left out."""
-    lines: dict[str, list[tuple[float, float | None]]] = {}
-    for row in rows:
-        if (
-            row.context_tokens == rows[0].context_tokens
-            and row.tokens_per_s is not None
-            and row.fits is not False
-        ):
-            name = f"{_short_device(row.device)}, {row.dtype}"
-            lines.setdefault(name, []).append((float(row.batch_size), row.tokens_per_s))
-    drawn = [Line(name, sorted(points)) for name, points in sorted(lines.items()) if len(points) > 1]
-    suffix = f" (context {_whole(rows[0].context_tokens)})" if rows else ""
-    return line_chart(
-        title + suffix,
-        drawn,
-        x_label="Batch size (sequences per step)",
-        y_label="Tokens per second",
-        x_log=True,
-        y_log=True,
-        y_format=units.count,
-    )
+        description += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
+    return bars(title + suffix, shown, description=description)
 
 
 def _short_device(name: str) -> str:

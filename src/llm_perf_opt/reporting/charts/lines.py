@@ -16,11 +16,11 @@ from llm_perf_opt.reporting.charts.axes import (
     axes,
     line_path,
     linear_scale,
-    log_scale,
     tidy,
 )
 
 _SYMBOL_RADIUS = 3.0
+_LINES_HEIGHT, _HISTOGRAM_HEIGHT = 380.0, 320.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,11 @@ class Line:
     name: str
     points: Sequence[tuple[float, float | None]]
     """(x, y), ascending in x; ``None`` leaves a gap."""
-    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """A horizontal line to compare with: a memory size, a target."""
-
-    label: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """A vertical line in a histogram: median, p95."""
 
     label: str
     value: float
@@ -58,22 +49,18 @@ def line_chart(
     levels: Sequence[Level] = (),
     x_format: Formatter = units.count,
     y_format: Formatter = units.size,
-    x_log: bool = False,
-    y_log: bool = False,
-    description: str = "",
-    width: float = svg.DEFAULT_WIDTH,
-    height: float = 380.0,
 ) -> str:
     """Draw series over a common axis, with a mark and a hover text at every point."""
-    drawn = [(line, [p for p in line.points if _fits(p, x_log, y_log)]) for line in lines]
+    width, height = svg.DEFAULT_WIDTH, _LINES_HEIGHT
+    drawn = [(line, [p for p in line.points if _is_drawable(p)]) for line in lines]
     everything = [point for _, points in drawn for point in points]
     if not everything:
-        return svg.no_data(title, "No data to draw.", kind="lines", width=width)
-    marks = [level for level in levels if _fits((1.0, level.value), False, y_log)]
+        return svg.no_data(title, "No data to draw.", kind="lines")
+    marks = [level for level in levels if svg.usable(level.value)]
     plot = Plot(84.0, width - 24, 62.0, height - 50)
     ys = [float(py) for _, py in everything if py is not None] + [level.value for level in marks]
-    x = _scale([px for px, _ in everything], plot.left, plot.right, x_log, from_zero=False)
-    y = _scale(ys, plot.bottom, plot.top, y_log, from_zero=True, binary=y_format is units.size)
+    x = _scale([px for px, _ in everything], plot.left, plot.right)
+    y = linear_scale(ys, plot.bottom, plot.top, binary=y_format is units.size)
     shared = sorted({px for px, _ in everything})
     body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
     body.append(
@@ -95,8 +82,8 @@ def line_chart(
     markup, used = svg.legend(
         [(line.name, index) for index, line in enumerate(lines)], 18, height - 4, width - 32, lines=True
     )
-    told = description or _tell_lines(drawn, marks, x_format, y_format)
-    return svg.document(title, told, width, height + used + 6, [*body, markup], kind="lines")
+    description = _describe_lines(drawn, marks, x_format, y_format)
+    return svg.document(title, description, width, height + used + 6, [*body, markup], kind="lines")
 
 
 def histogram(
@@ -104,38 +91,30 @@ def histogram(
     values: Sequence[float],
     *,
     x_label: str,
-    y_label: str = "Count",
     x_format: Formatter = units.seconds,
     x_log: bool = False,
     bins: int | None = None,
-    markers: Sequence[Marker] = (),
-    weights: Sequence[float] | None = None,
-    y_format: Formatter = units.count,
-    description: str = "",
-    width: float = svg.DEFAULT_WIDTH,
-    height: float = 320.0,
 ) -> str:
-    """Draw how values spread. ``weights`` (one per value) sums them instead of counting."""
-    amounts = weights if weights is not None else [1.0] * len(values)
-    pairs = [(v, w) for v, w in zip(values, amounts, strict=True) if _fits((v, w), x_log, False)]
-    if not pairs:
-        return svg.no_data(title, "No data to draw.", kind="histogram", width=width)
-    edges = _edges([value for value, _ in pairs], bins, x_log)
-    heights = _binned(pairs, edges)
+    """Draw how values spread."""
+    width, height = svg.DEFAULT_WIDTH, _HISTOGRAM_HEIGHT
+    drawn = [value for value in values if (svg.positive(value) if x_log else svg.usable(value))]
+    if not drawn:
+        return svg.no_data(title, "No data to draw.", kind="histogram")
+    edges = _edges(drawn, bins, x_log)
+    counts = _binned(drawn, edges)
     plot = Plot(84.0, width - 24, 62.0, height - 50)
     x = Scale(edges[0], edges[-1], plot.left, plot.right, log=x_log)
-    # Room above the bars for the names of the markers.
-    y = linear_scale([max(heights) * (1.2 if markers else 1.0)], plot.bottom, plot.top)
+    y = linear_scale([max(counts)], plot.bottom, plot.top)
     body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
-    body.append(axes(plot, x, y, x_label=x_label, y_label=y_label, x_format=x_format, y_format=y_format))
-    for low, high, amount in zip(edges, edges[1:], heights, strict=False):
+    body.append(axes(plot, x, y, x_label=x_label, y_label="Count", x_format=x_format, y_format=units.count))
+    for low, high, amount in zip(edges, edges[1:], counts, strict=False):
         if amount > 0:
-            told = f"{x_format(low)} to {x_format(high)}: {y_format(amount)}"
+            hover_text = f"{x_format(low)} to {x_format(high)}: {units.count(amount)}"
             left, right, top = x(low), x(high), y(amount)
             body.append(
                 svg.element(
                     "rect",
-                    svg.hover(told),
+                    svg.hover(hover_text),
                     x=left,
                     y=top,
                     width=max(right - left, 0.5),
@@ -143,26 +122,15 @@ def histogram(
                     class_="lpo-fill-1 lpo-edge",
                 )
             )
-    body.extend(_markers(plot, x, markers, x_format))
-    told = description or _tell_histogram(
-        edges, heights, markers, x_format, y_format, len(values) - len(pairs)
-    )
-    return svg.document(title, told, width, height, body, kind="histogram")
+    description = _describe_histogram(edges, counts, x_format, len(values) - len(drawn))
+    return svg.document(title, description, width, height, body, kind="histogram")
 
 
-def _fits(point: tuple[float, float | None], x_log: bool, y_log: bool) -> bool:
-    px, py = point
-    x_good = svg.positive(px) if x_log else svg.usable(px)
-    return x_good and (svg.positive(py) if y_log else svg.usable(py))
+def _is_drawable(point: tuple[float, float | None]) -> bool:
+    return svg.usable(point[0]) and svg.usable(point[1])
 
 
-def _scale(
-    values: Sequence[float], start: float, end: float, log: bool, *, from_zero: bool, binary: bool = False
-) -> Scale:
-    if log:
-        return log_scale(values, start, end, padding=1.25)
-    if from_zero:
-        return linear_scale(values, start, end, binary=binary)
+def _scale(values: Sequence[float], start: float, end: float) -> Scale:
     low, high = min(values), max(values)
     return Scale(low, high if svg.positive(high - low) else low + (abs(low) or 1.0), start, end)
 
@@ -173,7 +141,7 @@ def _levels(plot: Plot, y: Scale, levels: Sequence[Level], y_format: Formatter) 
     space = LabelSpace(plot)
     for level in levels:
         at = y(level.value)
-        space.take(plot.left, at - 1.5, plot.right, at + 1.5)
+        space.reserve(plot.left, at - 1.5, plot.right, at + 1.5)
     for level in sorted(levels, key=lambda item: (item.value, item.label)):
         at = y(level.value)
         label = f"{level.label} ({tidy(y_format(level.value))})"
@@ -202,7 +170,7 @@ def _series(
         elif runs[-1]:
             runs.append([])
     colour = index % svg.PALETTE_SIZE + 1
-    dash = " lpo-dash" if line.dashed or index >= svg.PALETTE_SIZE else ""
+    dash = " lpo-dash" if index >= svg.PALETTE_SIZE else ""
     parts: list[str] = []
     for run in runs:
         if len(run) > 1:
@@ -242,58 +210,37 @@ def _edges(values: Sequence[float], bins: int | None, log: bool) -> list[float]:
     return [low + (high - low) * place / amount for place in range(amount)] + [high]
 
 
-def _binned(pairs: Sequence[tuple[float, float]], edges: Sequence[float]) -> list[float]:
-    heights = [0.0] * (len(edges) - 1)
-    for value, amount in pairs:
-        place = next((i for i in range(len(heights)) if value < edges[i + 1]), len(heights) - 1)
-        heights[place] += amount
-    return heights
+def _binned(values: Sequence[float], edges: Sequence[float]) -> list[int]:
+    counts = [0] * (len(edges) - 1)
+    for value in values:
+        place = next((i for i in range(len(counts)) if value < edges[i + 1]), len(counts) - 1)
+        counts[place] += 1
+    return counts
 
 
-def _markers(plot: Plot, x: Scale, markers: Sequence[Marker], x_format: Formatter) -> list[str]:
-    """Draw vertical lines, each name beside its line where it touches neither a name nor another line."""
-    shown = [m for m in markers if x.low <= m.value <= x.high]
-    space = LabelSpace(plot)
-    for marker in shown:
-        space.take(x(marker.value) - 1.5, plot.top, x(marker.value) + 1.5, plot.bottom)
-    parts: list[str] = []
-    for marker in sorted(shown, key=lambda item: (item.value, item.label)):
-        at = x(marker.value)
-        label = f"{marker.label} {x_format(marker.value)}"
-        path = line_path([(at, plot.top), (at, plot.bottom)])
-        parts.append(svg.element("path", svg.hover(label), d=path, class_="lpo-roof lpo-dash"))
-        spot = space.beside(at, label)
-        if spot is not None:
-            parts.append(svg.text(spot[0], spot[1], label, role="text lpo-halo"))
-    return parts
-
-
-def _tell_lines(
+def _describe_lines(
     drawn: Sequence[tuple[Line, Sequence[tuple[float, float | None]]]],
     levels: Sequence[Level],
     x_format: Formatter,
     y_format: Formatter,
 ) -> str:
-    told = []
+    sentences = []
     for line, points in drawn:
         if points:
             first, last = points[0], points[-1]
-            told.append(
+            sentences.append(
                 f"{line.name}: {y_format(first[1])} at {x_format(first[0])} to "
                 f"{y_format(last[1])} at {x_format(last[0])}"
             )
-    told += [f"{level.label}: {y_format(level.value)}" for level in levels]
-    return "; ".join(told)
+    sentences += [f"{level.label}: {y_format(level.value)}" for level in levels]
+    return "; ".join(sentences)
 
 
-def _tell_histogram(
+def _describe_histogram(
     edges: Sequence[float],
-    heights: Sequence[float],
-    markers: Sequence[Marker],
+    counts: Sequence[int],
     x_format: Formatter,
-    y_format: Formatter,
     left_out: int,
 ) -> str:
-    told = f"{y_format(sum(heights))} between {x_format(edges[0])} and {x_format(edges[-1])}"
-    told += "".join(f"; {marker.label}: {x_format(marker.value)}" for marker in markers)
-    return told + (f"; {left_out} values could not be drawn" if left_out else "")
+    description = f"{units.count(sum(counts))} between {x_format(edges[0])} and {x_format(edges[-1])}"
+    return description + (f"; {left_out} values could not be drawn" if left_out else "")

@@ -21,6 +21,9 @@ _LABELLED = 14
 """Points that get a printed name; all have one on hover."""
 
 
+_HEIGHT = 460.0
+
+
 @dataclass(frozen=True, slots=True)
 class RooflinePoint:
     """One kernel, module or phase."""
@@ -50,17 +53,15 @@ def roofline(
     *,
     compute: Sequence[Roof],
     memory: Sequence[Roof],
-    description: str = "",
     x_label: str = "Arithmetic intensity (FLOP per byte)",
     focusable: bool = False,
     colours: Mapping[str, int] | None = None,
-    width: float = svg.DEFAULT_WIDTH,
-    height: float = 460.0,
 ) -> str:
     """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
+    width, height = svg.DEFAULT_WIDTH, _HEIGHT
     roofs, slopes = _merged(compute), _merged(memory)
     if not roofs or not slopes:
-        return svg.no_data(title, "The limits of this device are not known.", kind="roofline", width=width)
+        return svg.no_data(title, "The limits of this device are not known.", kind="roofline")
     top_compute = max(roof.value for roof in roofs)
     top_memory = max(roof.value for roof in slopes)
     shown = [
@@ -81,7 +82,7 @@ def roofline(
             y,
             x_label=x_label,
             y_label="Speed (FLOP/s)",
-            x_format=_plain,
+            x_format=_format_intensity,
             y_format=units.flops_per_s,
         )
     )
@@ -92,8 +93,8 @@ def roofline(
         markup, used = svg.legend(list(groups.items()), 16, height - 4, width - 32)
         body.append(markup)
         total_height += used + 6
-    told = description or _tell(shown, heights, roofs, slopes, len(points) - len(shown))
-    return svg.document(title, told, width, total_height, body, kind="roofline", focusable=focusable)
+    description = _describe(shown, heights, roofs, slopes, len(points) - len(shown))
+    return svg.document(title, description, width, total_height, body, kind="roofline", focusable=focusable)
 
 
 def _merged(roofs: Sequence[Roof]) -> list[Roof]:
@@ -109,7 +110,7 @@ def _drawable(speed: float | None) -> bool:
     return speed is None or svg.positive(speed)
 
 
-def _plain(value: float | None) -> str:
+def _format_intensity(value: float | None) -> str:
     """Format an intensity: 0.01, 1, 1 000."""
     if value is None:
         return units.MISSING
@@ -145,7 +146,7 @@ def _ceilings(
     parts: list[str] = []
     top, fastest = max(roof.value for roof in roofs), max(slope.value for slope in slopes)
     for roof in roofs:
-        space.take(x.clamp(roof.value / fastest), y(roof.value) - 1.5, plot.right, y(roof.value) + 1.5)
+        space.reserve(x.clamp(roof.value / fastest), y(roof.value) - 1.5, plot.right, y(roof.value) + 1.5)
     for slope in sorted(slopes, key=lambda item: -item.value):
         parts.extend(_slope(x, y, slope, top, slope.value == fastest, space))
     for roof in sorted(roofs, key=lambda item: -item.value):
@@ -188,7 +189,7 @@ def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: La
             along = step / 8 * width
             bx = cx + along * math.cos(angle) - (shift - 4) * math.sin(angle)
             by = cy + along * math.sin(angle) + (shift - 4) * math.cos(angle)
-            space.take(bx - 8, by - 8, bx + 8, by + 8)
+            space.reserve(bx - 8, by - 8, bx + 8, by + 8)
     return parts
 
 
@@ -206,7 +207,7 @@ def _marks(
     radii = {id(p): 4.0 + 6.0 * math.sqrt(max(p.weight, 0.0) / heaviest) for p in ordered}
     for point in ordered:
         px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
-        space.take(px - r, py - r, px + r, py + r)
+        space.reserve(px - r, py - r, px + r, py + r)
     marks: list[str] = []
     labels: list[str] = []
     for place, point in enumerate(ordered):
@@ -223,7 +224,7 @@ def _marks(
 def _mark(
     point: RooflinePoint, px: float, py: float, r: float, index: int, speed: float, focusable: bool
 ) -> str:
-    told = _point_text(point, speed)
+    hover_text = _point_text(point, speed)
     extra = svg.data_attributes(
         {
             "name": point.label,
@@ -235,14 +236,14 @@ def _mark(
     hollow = f"lpo-hollow lpo-line-{index % svg.PALETTE_SIZE + 1}"
     return svg.element(
         "circle",
-        svg.hover(told),
+        svg.hover(hover_text),
         cx=px,
         cy=py,
         r=r,
         class_=hollow if point.flops_per_s is None else f"{svg.colour_class(index)} lpo-edge",
         tabindex="0" if focusable else None,
         role="img" if focusable else None,
-        aria_label=told if focusable else None,
+        aria_label=hover_text if focusable else None,
         **extra,
     )
 
@@ -254,7 +255,7 @@ def _point_text(point: RooflinePoint, speed: float) -> str:
     return f"{text}, {point.detail}" if point.detail else text
 
 
-def _tell(
+def _describe(
     points: Sequence[RooflinePoint],
     heights: Mapping[int, float],
     roofs: Sequence[Roof],

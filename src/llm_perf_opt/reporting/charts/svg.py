@@ -36,6 +36,9 @@ _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069
 _WIDE = frozenset("mwMWQO@%&GDHNUCRABKVXYZPESTFL—…")
 _NARROW = frozenset("iljtfrI.,:;'|!()[] ·")
 
+_LEGEND_ENTRIES = 24
+"""More names than this are counted, not listed."""
+
 
 def clean(text: str) -> str:
     """Replace what XML cannot hold; line breaks and tabs become spaces."""
@@ -211,8 +214,9 @@ def document(
     )
 
 
-def no_data(title: str, reason: str, *, kind: str, width: float = DEFAULT_WIDTH) -> str:
+def no_data(title: str, reason: str, *, kind: str) -> str:
     """Return a chart that says why it is empty."""
+    width = DEFAULT_WIDTH
     body = [
         text(16, 24, fit(title, width - 32, 14), role="head"),
         text(16, 52, fit(reason, width - 32), role="muted"),
@@ -226,7 +230,6 @@ def legend(
     y: float,
     width: float,
     *,
-    limit: int = 24,
     lines: bool = False,
 ) -> tuple[str, float]:
     """Lay out (name, colour index) entries in rows; return the markup and the height it takes.
@@ -235,7 +238,7 @@ def legend(
     """
     parts: list[str] = []
     left, top = x, y
-    shown = list(entries[:limit])
+    shown = list(entries[:_LEGEND_ENTRIES])
     for name, index in shown:
         label = fit(name, min(width - 20, 240))
         needed = 18 + text_width(label) + 14
@@ -244,10 +247,10 @@ def legend(
         parts.append(_sample(left, top, index, lines))
         parts.append(text(left + 16, top + 10, label))
         left += needed
-    if len(entries) > limit:
+    if len(entries) > _LEGEND_ENTRIES:
         if left + 90 > x + width:
             left, top = x, top + LINE_HEIGHT + 3
-        parts.append(text(left, top + 10, f"and {len(entries) - limit} more", role="muted"))
+        parts.append(text(left, top + 10, f"and {len(entries) - _LEGEND_ENTRIES} more", role="muted"))
     return "".join(parts), top + LINE_HEIGHT - y
 
 

@@ -39,7 +39,7 @@ class _Mark:
     start_s: float
     end_s: float
     group: str
-    told: str
+    hover_text: str
     label: str
     """Empty for merged events."""
 
@@ -49,17 +49,16 @@ def timeline(
     lanes: Sequence[Lane],
     *,
     span_s: float | None = None,
-    description: str = "",
     colours: Mapping[str, int] | None = None,
-    width: float = svg.DEFAULT_WIDTH,
 ) -> str:
     """Draw lanes under one time axis that starts at zero; overlapping events of a lane stack in sub-rows."""
+    width = svg.DEFAULT_WIDTH
     end_s = max(
         (event.end_s for lane in lanes for event in lane.events if svg.usable(event.end_s)), default=0.0
     )
     end_s = max(end_s, span_s if span_s is not None and svg.usable(span_s) else 0.0)
     if not svg.positive(end_s):
-        return svg.no_data(title, "No events to draw.", kind="timeline", width=width)
+        return svg.no_data(title, "No events to draw.", kind="timeline")
     label_width = min(max(svg.text_width(lane.name) for lane in lanes), width * 0.25)
     left = 16 + label_width + 10
     x = Scale(0.0, end_s, left, width - 24)
@@ -74,8 +73,10 @@ def timeline(
         top += used + _LANE_GAP
     head = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head"), *_time_axis(x, top)]
     legend_markup, used = svg.legend(list(groups.items()), 16, top + 2, width - 32) if groups else ("", 0.0)
-    told = description or _tell(lanes, end_s)
-    return svg.document(title, told, width, top + used + 12, [*head, *marks, legend_markup], kind="timeline")
+    description = _describe(lanes, end_s)
+    return svg.document(
+        title, description, width, top + used + 12, [*head, *marks, legend_markup], kind="timeline"
+    )
 
 
 def _time_axis(x: Scale, bottom: float) -> list[str]:
@@ -113,7 +114,7 @@ def _draw(mark: _Mark, top: float, height: float, x: Scale, groups: Mapping[str,
     parts = [
         svg.element(
             "rect",
-            svg.hover(mark.told),
+            svg.hover(mark.hover_text),
             x=left,
             y=top,
             width=length,
@@ -165,14 +166,20 @@ def _as_mark(events: Sequence[Event]) -> _Mark:
     first = events[0]
     end_s = max(event.end_s for event in events)
     if len(events) == 1:
-        told = f"{first.name}: {units.seconds(end_s - first.start_s)} from {units.seconds(first.start_s)}"
+        hover_text = (
+            f"{first.name}: {units.seconds(end_s - first.start_s)} from {units.seconds(first.start_s)}"
+        )
         return _Mark(
-            first.start_s, end_s, first.group, f"{told}, {first.detail}" if first.detail else told, first.name
+            first.start_s,
+            end_s,
+            first.group,
+            f"{hover_text}, {first.detail}" if first.detail else hover_text,
+            first.name,
         )
     busy_s = sum(event.end_s - event.start_s for event in events)
     begin = units.seconds(first.start_s)
-    told = f"{len(events)} short events ({first.name}, …): {units.seconds(busy_s)} from {begin}"
-    return _Mark(first.start_s, end_s, first.group, told, "")
+    hover_text = f"{len(events)} short events ({first.name}, …): {units.seconds(busy_s)} from {begin}"
+    return _Mark(first.start_s, end_s, first.group, hover_text, "")
 
 
 def _stack(marks: Sequence[_Mark]) -> list[list[_Mark]]:
@@ -187,6 +194,6 @@ def _stack(marks: Sequence[_Mark]) -> list[list[_Mark]]:
     return rows
 
 
-def _tell(lanes: Sequence[Lane], end_s: float) -> str:
-    told = [f"{lane.name}: {len(lane.events)} events" for lane in lanes]
-    return f"{units.seconds(end_s)} in all. " + "; ".join(told)
+def _describe(lanes: Sequence[Lane], end_s: float) -> str:
+    sentences = [f"{lane.name}: {len(lane.events)} events" for lane in lanes]
+    return f"{units.seconds(end_s)} in all. " + "; ".join(sentences)

@@ -288,8 +288,10 @@ def method_text(comparison: Comparison) -> str:
     method = comparison.method
     return (
         "A and B are means over the samples both sides share, of each sample's median. "
-        f"Changes are Hodges–Lehmann estimates of the log ratio B ÷ A over blocks, so not the quotient of the two; intervals are bootstrap intervals "
-        f"({units.percent(method.confidence_ratio)}, {method.resamples} resamples of whole blocks, seed {method.seed}); "
+        "Changes are Hodges–Lehmann estimates of the log ratio B ÷ A over blocks, so not the quotient of "
+        "the two; intervals are bootstrap intervals "
+        f"({units.percent(method.confidence_ratio)}, {method.resamples} resamples of whole blocks, seed "
+        f"{method.seed}); "
         f"p is an exact rank test. A difference counts as shown when the interval leaves out zero and "
         f"p ≤ {method.alpha}. A gate reports a regression only when the whole interval lies beyond its limit and the "
         "one-sided rank test against the limit agrees."

@@ -37,19 +37,20 @@ def ledger_table(rows: Sequence[LedgerRow], *, tree: bool = False) -> Table:
         Column("measured", True),
         Column(
             "source",
-            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the phase's wall-clock split by the profiler's shares",
+            help="hooks: wall-clock without a profiler; timeline: device time of a capture; profiler: the "
+            "phase's wall-clock split by the profiler's shares",
         ),
         Column("MFU", True, "model FLOPs utilisation"),
         Column("MBU", True, "memory bandwidth utilisation"),
         Column("launches", True, "kernel launches attributed to it"),
     ]
     ordered = sorted(rows, key=lambda row: phase_rank(row.phase)) if tree else list(rows)
-    known = {_key(row) for row in ordered}
+    known = {_row_key(row) for row in ordered}
     table = Table(header, [_ledger_row(row, known if tree else set()) for row in ordered])
     return table.without_empty_columns()
 
 
-def _key(row: LedgerRow) -> str:
+def _row_key(row: LedgerRow) -> str:
     return f"{row.phase}:{row.module}"
 
 
@@ -80,7 +81,7 @@ def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
         num(row.mbu_ratio, units.percent),
         num(row.launches, units.count),
     ]
-    return Row(cells, _key(row), parent, row.depth, row.phase, details)
+    return Row(cells, _row_key(row), parent, row.depth, row.phase, details)
 
 
 def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: bool = True) -> Table:
@@ -162,21 +163,21 @@ def environment_table(summary: Summary) -> Table:
     rows = [("command", " ".join(summary.run.command)), ("started", summary.run.started)]
     rows += [("duration", units.seconds(summary.run.seconds))] if summary.run.seconds is not None else []
     rows += [
-        (key.replace("_", "-" if key == "llm_perf_opt" else " "), _plain(value))
+        (key.replace("_", "-" if key == "llm_perf_opt" else " "), _format_value(value))
         for key, value in summary.environment.items()
     ]
     return simple(columns("what", "value"), [[text(name), text(value)] for name, value in rows if value])
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(_named(str(key), item) for key, item in value.items())
+        return ", ".join(_format_entry(str(key), item) for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(units.number(item) if isinstance(item, float) else str(item) for item in value)
     return "" if value is None else str(value)
 
 
-def _named(key: str, value: Any) -> str:
+def _format_entry(key: str, value: Any) -> str:
     if key.endswith("_bytes") and isinstance(value, int | float):
         return f"{key.removesuffix('_bytes')} {units.size(value)}"
     return f"{key} {value}"

@@ -17,7 +17,7 @@ from llm_perf_opt.reporting.content.tables import (
     simple,
     text,
 )
-from llm_perf_opt.reporting.wording import BOUND_NAMES, phase_name, phase_rank
+from llm_perf_opt.reporting.wording import phase_name, phase_rank
 
 
 def _rate(value: float | None) -> str:
@@ -68,16 +68,6 @@ def time_table(summary: Summary) -> Table:
     ]
     header = columns("per sample", "median#", "p5#", "p95#", "mean ± std#", "n#")
     return simple(header, rows)
-
-
-def wall_clock_table(summary: Summary) -> Table:
-    """Return a sample's wall-clock by phase."""
-    split = summary.wall_clock
-    rows = [
-        [text(part.name), num(part.seconds, units.seconds), num(part.share_ratio, units.percent)]
-        for part in (split.parts if split is not None else ())
-    ]
-    return simple(columns("phase", "time#", "share#"), rows)
 
 
 def budget_table(summary: Summary) -> Table:
@@ -154,17 +144,3 @@ def static_table(summary: Summary) -> Table:
         ],
         rows,
     )
-
-
-def verdict_table(summary: Summary) -> Table:
-    """Return what limits each phase and why."""
-    rows = [
-        [
-            text(phase_name(phase)),
-            text(BOUND_NAMES[summary.verdicts[phase].bound], strong=True),
-            text(summary.verdicts[phase].arithmetic),
-            text(summary.verdicts[phase].lever),
-        ]
-        for phase in sorted(summary.verdicts, key=phase_rank)
-    ]
-    return simple(columns("phase", "bound by", "why", "what would move it"), rows)

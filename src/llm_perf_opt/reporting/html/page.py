@@ -44,7 +44,7 @@ def report_html(summary: Summary) -> str:
         title=f"{title_of(summary)}: performance report",
         navigation=_navigation(summary, sections),
         data={"points": points},
-        context={**_opening(summary), "sections": sections},
+        context={**_introduction(summary), "sections": sections},
     )
 
 
@@ -52,7 +52,7 @@ def render_page(
     template: str, *, title: str, navigation: list[Section], data: dict[str, Any], context: dict[str, Any]
 ) -> str:
     """Render a template inside the shell; scripts other than ours are refused by the page itself."""
-    script = _text("report.js")
+    script = _read_asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
@@ -65,7 +65,7 @@ def render_page(
             title=title,
             version=__version__,
             policy=policy,
-            css=Markup(_text("report.css")),
+            css=Markup(_read_asset("report.css")),
             script=Markup(script),
             data=Markup(safe_json(data)),
             navigation=navigation,
@@ -108,7 +108,7 @@ def inline(value: str) -> Markup:
 def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
-        loader=FunctionLoader(_text),
+        loader=FunctionLoader(_read_asset),
         undefined=StrictUndefined,
         finalize=_printable,
         trim_blocks=True,
@@ -119,7 +119,7 @@ def _environment() -> Environment:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files("llm_perf_opt.reporting.html").joinpath(_FOLDER, name).read_text(encoding="utf-8")
 
 
@@ -130,7 +130,7 @@ def _navigation(summary: Summary, sections: list[Section]) -> list[Section]:
     return first + sections
 
 
-def _opening(summary: Summary) -> dict[str, Any]:
+def _introduction(summary: Summary) -> dict[str, Any]:
     """Return what the reader sees first."""
     return {
         "heading": title_of(summary),

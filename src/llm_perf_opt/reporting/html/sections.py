@@ -77,7 +77,7 @@ def sections_of(summary: Summary) -> list[Section]:
             [table_block(environment_table(summary), "environment")],
         ),
         Section("stages", "Stages", "Stages", _stages(summary)),
-        Section("absent", "Not in this report", "Missing", _absent(summary)),
+        Section("absent", "Not in this report", "Missing", _missing(summary)),
         Section("methods", "How each number was made", "Methods", _methods(summary)),
     ]
     return [section for section in sections if section.blocks]
@@ -171,10 +171,12 @@ def _roofs(summary: Summary) -> tuple[list[charts.Roof], list[charts.Roof]]:
         if hardware.bandwidth_bytes_per_s is not None
         else []
     )
-    return compute or _told(summary, "peak_flops_per_s"), memory or _told(summary, "peak_bytes_per_s")
+    return compute or _roofs_from_counters(summary, "peak_flops_per_s"), memory or _roofs_from_counters(
+        summary, "peak_bytes_per_s"
+    )
 
 
-def _told(summary: Summary, counter: str) -> list[charts.Roof]:
+def _roofs_from_counters(summary: Summary, counter: str) -> list[charts.Roof]:
     values = [value for k in summary.kernels if (value := k.counters.get(counter))]
     return [charts.Roof("by the counters", max(values))] if values else []
 
@@ -196,7 +198,8 @@ def _model(summary: Summary) -> list[Block]:
         table_block(static_table(summary), "model"),
         *([chart_block(charts.component_chart(static))] if static.components else []),
         text_block(
-            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without a formula: {uncounted}.",
+            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without "
+            f"a formula: {uncounted}.",
             quiet=True,
         ),
         Block(
@@ -307,7 +310,7 @@ def _stages(summary: Summary) -> list[Block]:
     return [table_block(stages_table(summary), "stages")] if summary.stages else []
 
 
-def _absent(summary: Summary) -> list[Block]:
+def _missing(summary: Summary) -> list[Block]:
     pairs = [(name[:1].upper() + name[1:], f"needs {need}.") for name, need in missing_sections(summary)]
     return [Block("list", pairs=pairs)] if pairs else []
 

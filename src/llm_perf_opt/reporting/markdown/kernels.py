@@ -26,7 +26,7 @@ def kernels_markdown(summary: Summary) -> str:
     return (
         "".join(
             (
-                f"# Kernels\n\n{_opening(summary)}\n\n",
+                f"# Kernels\n\n{_introduction(summary)}\n\n",
                 section("By family", render_table(family_table(summary))),
                 section(
                     "By time",
@@ -46,7 +46,7 @@ def kernels_markdown(summary: Summary) -> str:
     )
 
 
-def _opening(summary: Summary) -> str:
+def _introduction(summary: Summary) -> str:
     count = len(summary.kernels)
     text = f"{count} kernel{'s' if count != 1 else ''}"
     total = summary.metrics.get("kernel_time_s")

@@ -20,8 +20,10 @@ def operators_markdown(summary: Summary) -> str:
     return (
         "".join(
             (
-                "# Operators\n\nFrom one profiled pass; the profiler adds time of its own, so compare shares, not seconds. "
-                "*Self* leaves out what an operator called; *total* includes it, nested calls of the same operator once. "
+                "# Operators\n\nFrom one profiled pass; the profiler adds time of its own, so compare "
+                "shares, not seconds. "
+                "*Self* leaves out what an operator called; *total* includes it, nested calls of the same "
+                "operator once. "
                 "*Share* is of the self time of the phase: device time where there is any, else host time.\n\n",
                 *(
                     section(

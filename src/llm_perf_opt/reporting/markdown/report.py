@@ -57,7 +57,7 @@ def report_markdown(summary: Summary) -> str:
         "".join(
             (
                 f"# Performance report: {md_text(title_of(summary))}\n\n",
-                _opening(summary),
+                _introduction(summary),
                 section("What limits each phase", _verdicts(summary)),
                 section("What to change first", _findings(summary)),
                 section("Time", render_table(time_table(summary)), _budget(summary)),
@@ -71,7 +71,7 @@ def report_markdown(summary: Summary) -> str:
                 section("What if: the same model elsewhere", *_what_if(summary)),
                 section("Stages", render_table(stages_table(summary))),
                 section("Environment", render_table(environment_table(summary))),
-                section("Not in this report", _absent(summary)),
+                section("Not in this report", _missing(summary)),
                 section("How each number was made", render_table(methods_table(summary))),
             )
         ).rstrip("\n")
@@ -98,11 +98,11 @@ def _stage_sections(summary: Summary) -> list[str]:
     ]
 
 
-def _opening(summary: Summary) -> str:
+def _introduction(summary: Summary) -> str:
     facts = ", ".join(f"{name} {md_text(value)}" for name, value in workload_facts(summary))
     lines = [
         f"Run {md_code(summary.run.id)}, status **{summary.run.status}**."
-        + (f" {_capital(facts)}." if facts else "")
+        + (f" {_capitalised(facts)}." if facts else "")
     ]
     covered = ", ".join(f"{name} {value}" for name, value in coverage_facts(summary))
     if covered:
@@ -111,7 +111,7 @@ def _opening(summary: Summary) -> str:
     return "\n\n".join(lines) + "\n\n"
 
 
-def _capital(text: str) -> str:
+def _capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -255,5 +255,7 @@ def _what_if(summary: Summary) -> list[str]:
     ]
 
 
-def _absent(summary: Summary) -> str:
-    return bullets(f"**{_capital(name)}**: needs {prose(need)}." for name, need in missing_sections(summary))
+def _missing(summary: Summary) -> str:
+    return bullets(
+        f"**{_capitalised(name)}**: needs {prose(need)}." for name, need in missing_sections(summary)
+    )

@@ -23,12 +23,12 @@ def stakeholder_markdown(summary: Summary) -> str:
     page = "".join(
         (
             "# Summary for stakeholders\n\n",
-            _what(summary),
+            _workload_sentence(summary),
             section("How fast it is", _speed(summary)),
-            section("Where the time goes", _where(summary)),
+            section("Where the time goes", _time_split(summary)),
             section("What holds it back", bullets(_limits(summary))),
             section("What to do, and what each step is worth", _advice(summary)),
-            section("How far to trust this page", bullets(_trust(summary))),
+            section("How far to trust this page", bullets(_reliability(summary))),
         )
     )
     return page.rstrip("\n") + "\n" + _small_units(page)
@@ -45,7 +45,7 @@ def _small_units(page: str) -> str:
     return f"\n*{'; '.join(used)}.*\n" if used else ""
 
 
-def _what(summary: Summary) -> str:
+def _workload_sentence(summary: Summary) -> str:
     workload = summary.workload
     name = md_text(workload.model) if workload.model else "the model"
     place = summary.hardware.name or workload.device
@@ -100,7 +100,7 @@ def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | Non
     ]
 
 
-def _where(summary: Summary) -> str:
+def _time_split(summary: Summary) -> str:
     if summary.wall_clock is None:
         return ""
     rows = [
@@ -118,12 +118,12 @@ def _limits(summary: Summary) -> list[str]:
     # The whole says nothing new beside its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
-        f"{_capital(PHASES.get(phase) or md_text(phase))}: {BOUNDS[summary.verdicts[phase].bound]}."
+        f"{_capitalised(PHASES.get(phase) or md_text(phase))}: {BOUNDS[summary.verdicts[phase].bound]}."
         for phase in sorted(phases, key=phase_rank)
     ]
 
 
-def _capital(text: str) -> str:
+def _capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -134,7 +134,9 @@ def _advice(summary: Summary) -> str:
     lines = []
     for place, finding in enumerate(to_change[:_THREE], 1):
         plain = in_plain_words(finding)
-        lines.append(f"{place}. **{_sentence(plain.problem)}** {_sentence(plain.action)} {_worth(finding)}")
+        lines.append(
+            f"{place}. **{_sentence(plain.problem)}** {_sentence(plain.action)} {_gain_sentence(finding)}"
+        )
     if len(to_change) < _THREE:
         lines.append("\nThe data at hand shows no further cause with evidence.")
     return "\n".join(lines)
@@ -144,7 +146,7 @@ def _sentence(text: str) -> str:
     return md_text(text if text.endswith((".", "!", "?")) else f"{text}.")
 
 
-def _worth(finding: Finding) -> str:
+def _gain_sentence(finding: Finding) -> str:
     sure = {"high": "", "medium": " (fairly sure)", "low": " (a guess)"}[finding.confidence]
     if finding.gain_upper_s is None:
         return f"What it is worth cannot be bounded with the data at hand{sure}."
@@ -157,7 +159,7 @@ def _worth(finding: Finding) -> str:
     return f"Worth at most {saved}, {units.percent(finding.gain_share_ratio)} {whole}{sure}."
 
 
-def _trust(summary: Summary) -> list[str]:
+def _reliability(summary: Summary) -> list[str]:
     lines = []
     if summary.workload.weights == "random":
         lines.append(
@@ -167,7 +169,7 @@ def _trust(summary: Summary) -> list[str]:
         lines.append(
             "It ran on an ordinary processor, without an accelerator; an accelerator behaves differently."
         )
-    lines.extend(_clock_trust(summary))
+    lines.extend(_timing_reliability(summary))
     lines.extend(MEASUREMENT[f.id] for f in summary.findings if f.id in MEASUREMENT)
     if summary.hardware.source == "none":
         lines.append(
@@ -192,7 +194,7 @@ def _trust(summary: Summary) -> list[str]:
     return lines
 
 
-def _clock_trust(summary: Summary) -> list[str]:
+def _timing_reliability(summary: Summary) -> list[str]:
     stats = (summary.timings.ttft_s, summary.timings.decode_s, summary.timings.prefill_s)
     counts = [stat.n for stat in stats if stat is not None]
     if not counts:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from llm_perf_opt.config.hydra_values import override
+from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.process.launch import run_process
 

@@ -134,7 +134,7 @@ def make_plan(
     cli = config.ncu_cli
     wanted = metric_list(cli.metrics)
     sections = accept_sections(cli.sections, capabilities.sections)
-    metrics = accept_metrics(wanted, _known(config, capabilities)) if wanted else None
+    metrics = accept_metrics(wanted, _available_metrics(config, capabilities)) if wanted else None
     warnings = [*sections.warnings, *(metrics.warnings if metrics else [])]
     if cli.sections and not sections.names and not (metrics and metrics.names) and not cli.set:
         raise ConfigError(
@@ -159,13 +159,15 @@ def make_plan(
         metrics=names_collected,
         filter_mode=filter_mode,
         launch_count=count,
-        cost=_cost(targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count),
+        cost=_cost_estimate(
+            targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count
+        ),
         warnings=warnings,
         export_sections=_export_sections(set_name, sections.names, capabilities),
     )
 
 
-def _known(config: NcuConfig, capabilities: NcuCapabilities) -> frozenset[str] | None:
+def _available_metrics(config: NcuConfig, capabilities: NcuCapabilities) -> frozenset[str] | None:
     """Return the metrics of this machine's GPU, else of the preset's chips, else of any; ``None``: unknown."""
     own = device_metrics(capabilities.executable) if nvidia_driver() else frozenset()
     if own:
@@ -204,7 +206,7 @@ def _launch_limits(
     return None, targets * _WITHOUT_COUNTING if regex and targets else _UNFILTERED
 
 
-def _cost(targets: list[Target], passes: int, filter_mode: str | None, count: int | None) -> str:
+def _cost_estimate(targets: list[Target], passes: int, filter_mode: str | None, count: int | None) -> str:
     what = f"{len(targets)} kernels" if targets else "all kernels (no filter)"
     covered = sum(target.share_ratio for target in targets)
     share = (
@@ -223,11 +225,11 @@ def nsys_tables(folder: Path) -> dict[str, list[KernelTime]]:
     tables: dict[str, list[KernelTime]] = {}
     whole = folder / "summary.csv"
     for path in sorted(folder.glob("summary.*.csv")):
-        tables |= _table(path, path.name.removeprefix("summary.").removesuffix(".csv"))
-    return tables or (_table(whole, "") if whole.is_file() else {})
+        tables |= _read_table(path, path.name.removeprefix("summary.").removesuffix(".csv"))
+    return tables or (_read_table(whole, "") if whole.is_file() else {})
 
 
-def _table(path: Path, label: str) -> dict[str, list[KernelTime]]:
+def _read_table(path: Path, label: str) -> dict[str, list[KernelTime]]:
     try:
         kernels = read_kernel_summary(path)
     except InputError:

@@ -214,7 +214,7 @@ def export_pages(
             temporary.replace(target)
             files.append(target)
         else:
-            said = temporary.read_text(errors="replace")[:200] if temporary.is_file() else process.tail(2)
+            message = temporary.read_text(errors="replace")[:200] if temporary.is_file() else process.tail(2)
             temporary.unlink(missing_ok=True)
-            problems.append(f"{name}: {said.strip() or process.ended}")
+            problems.append(f"{name}: {message.strip() or process.ended}")
     return files, codes, problems

@@ -49,19 +49,19 @@ def read_kernel_summary(path: Path) -> list[KernelTime]:
         )
     totals: dict[str, list[float]] = {}
     for row in csv.DictReader(io.StringIO(text[start.start() :])):
-        name, total = row.get("Name"), _number(row.get("Total Time (ns)"))
+        name, total = row.get("Name"), _parse_number(row.get("Total Time (ns)"))
         if not name or total is None:
             continue
         entry = totals.setdefault(name, [0.0, 0.0])
         entry[0] += total
-        entry[1] += _number(row.get("Instances")) or 0.0
+        entry[1] += _parse_number(row.get("Instances")) or 0.0
     return sorted(
         (KernelTime(name, total, int(count)) for name, (total, count) in totals.items()),
         key=lambda kernel: (-kernel.total_ns, kernel.name),
     )
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         return float((text or "").replace(",", ""))
     except ValueError:
@@ -80,7 +80,7 @@ def select_targets(
     ``tables``: phase → its kernels. ``per_phase``: the top of every phase, else of all together.
     ``until_share``: stop once this share of the time is covered (``top_n`` still limits).
     """
-    groups = tables if per_phase else {"": _together(tables.values())}
+    groups = tables if per_phase else {"": _merge_tables(tables.values())}
     found: dict[str, Target] = {}
     for phase, kernels in groups.items():
         total = sum(kernel.total_ns for kernel in kernels)
@@ -97,7 +97,7 @@ def select_targets(
     return sorted(found.values(), key=lambda target: (-target.share_ratio, target.name))
 
 
-def _together(tables: Iterable[Sequence[KernelTime]]) -> list[KernelTime]:
+def _merge_tables(tables: Iterable[Sequence[KernelTime]]) -> list[KernelTime]:
     totals: dict[str, tuple[float, int]] = {}
     for kernel in (kernel for table in tables for kernel in table):
         time, launches = totals.get(kernel.name, (0.0, 0))
@@ -150,14 +150,14 @@ def _distinguishing(name: str, rivals: Sequence[str]) -> list[str]:
     chosen: list[int] = []
     while left and len(chosen) < _MAX_WORDS:
         best = min(
-            (index for index in range(len(words)) if index not in chosen and _usable(words[index])),
+            (index for index in range(len(words)) if index not in chosen and _is_word(words[index])),
             key=lambda index: (_count(words, sorted([*chosen, index]), left), -len(words[index]), index),
             default=None,
         )
         if best is None:
             break
         remaining = [
-            rival for rival in left if _in_order([words[at] for at in sorted([*chosen, best])], rival)
+            rival for rival in left if _is_subsequence([words[at] for at in sorted([*chosen, best])], rival)
         ]
         if len(remaining) == len(left) and chosen:
             break
@@ -166,16 +166,16 @@ def _distinguishing(name: str, rivals: Sequence[str]) -> list[str]:
     return [words[index] for index in sorted(chosen)]
 
 
-def _usable(word: str) -> bool:
+def _is_word(word: str) -> bool:
     return re.fullmatch(r"\w+", word) is not None
 
 
 def _count(words: Sequence[str], indices: Sequence[int], rivals: Iterable[tuple[str, ...]]) -> int:
     wanted = [words[index] for index in indices]
-    return sum(_in_order(wanted, rival) for rival in rivals)
+    return sum(_is_subsequence(wanted, rival) for rival in rivals)
 
 
-def _in_order(wanted: Sequence[str], words: Sequence[str]) -> bool:
+def _is_subsequence(wanted: Sequence[str], words: Sequence[str]) -> bool:
     rest = iter(words)
     return all(word in rest for word in wanted)
 

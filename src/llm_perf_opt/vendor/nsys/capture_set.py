@@ -50,7 +50,9 @@ class CaptureSet:
 
     def add(self, request: CaptureRequest) -> None:
         """Capture, export, summarise."""
-        self._record(replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.env))
+        self._record_command(
+            replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.env)
+        )
         title = f"nsys {request.label or 'whole run'}"
         with self._progress.task(title) as task:
             captured = capture(
@@ -62,7 +64,7 @@ class CaptureSet:
                 on_tick=_follow_time(task),
             )
         name = request.base.name
-        self._note(name, captured)
+        self._add_outcome(name, captured)
         kernels = [self._export(name, report) for report in captured.reports]
         if captured.reports and not any(kernels) and None not in kernels:
             fault = no_kernels(self._device, traced="cuda" in request.trace.split(","))
@@ -75,11 +77,11 @@ class CaptureSet:
             failed = any(fault.status == "failed" for _, fault in self._faults)
             some = self._reports and not all(fault.kind == "program-crashed" for _, fault in self._faults)
             self._result.status = "failed" if failed and not some else "degraded"
-            self._result.reason = "; ".join(self._reasons())
+            self._result.reason = "; ".join(self._fault_messages())
             self._result.fix = "; ".join(dict.fromkeys(fault.fix for _, fault in self._faults))
         return self._result
 
-    def _reasons(self) -> list[str]:
+    def _fault_messages(self) -> list[str]:
         """Each message once, with the captures it is about where there are several captures."""
         by_message: dict[str, list[str]] = {}
         for name, fault in self._faults:
@@ -90,7 +92,7 @@ class CaptureSet:
             for message, names in by_message.items()
         ]
 
-    def _note(self, name: str, captured: Captured) -> None:
+    def _add_outcome(self, name: str, captured: Captured) -> None:
         result = self._result
         result.exit_codes[name] = captured.process.returncode
         result.artifacts += [*captured.reports, *captured.kept_streams]
@@ -105,7 +107,7 @@ class CaptureSet:
     def _export(self, name: str, report: Path) -> bool | None:
         """Export one report and summarise it; return whether it has kernels, ``None`` when unknown."""
         executable = self._capabilities.executable
-        self._record(replay_lines(build_export_cmd(report, sqlite_of(report), executable=executable)))
+        self._record_command(replay_lines(build_export_cmd(report, sqlite_of(report), executable=executable)))
         database, process = export_sqlite(executable, report, log_dir=self._logs)
         stem = report.name.removesuffix(".nsys-rep")
         self._result.exit_codes[f"{stem}.export"] = process.returncode
@@ -126,20 +128,20 @@ class CaptureSet:
         base = database.stem.replace("run", "summary", 1)
         names = [found for kind in SUMMARIES if (found := self._capabilities.report_name(kind))]
         stats = build_stats_cmd(database, names, base, executable=self._capabilities.executable)
-        self._record(replay_lines(stats, cwd=self._folder))
+        self._record_command(replay_lines(stats, cwd=self._folder))
         written, process = write_summaries(self._capabilities, database, base=base, log_dir=self._logs)
         self._result.exit_codes[f"{database.stem}.stats"] = process.returncode
         self._result.artifacts += written.values()
         if not written:
-            said = process.tail(3) or process.ended
+            message = process.tail(3) or process.ended
             fix = "the SQLite export is complete: reports are made from it"
             self._faults.append(
-                (name, Fault("stats", "degraded", f"nsys stats summarised nothing: {said}", fix))
+                (name, Fault("stats", "degraded", f"nsys stats summarised nothing: {message}", fix))
             )
         if "kernels" in written:
-            self._publish(written["kernels"], base)
+            self._copy_summary(written["kernels"], base)
 
-    def _publish(self, kernels: Path, base: str) -> None:
+    def _copy_summary(self, kernels: Path, base: str) -> None:
         """Give the kernel summary its predictable name; with several captures, the first one gets it."""
         for target in dict.fromkeys((self._folder / f"{base}.csv", self._folder / SUMMARY)):
             if not target.exists():
@@ -147,7 +149,7 @@ class CaptureSet:
                     shutil.copyfile(kernels, temporary)
                 self._result.artifacts.append(target)
 
-    def _record(self, command: str) -> None:
+    def _record_command(self, command: str) -> None:
         self._commands.append(command)
         atomic_write_text(self._folder / "cmd.txt", "\n\n".join(self._commands) + "\n")
 

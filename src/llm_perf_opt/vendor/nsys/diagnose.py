@@ -119,7 +119,7 @@ def diagnose(evidence: Evidence) -> Fault | None:
         return Fault(
             "program-crashed",
             status,
-            f"the program under nsys ended with {_ending(process)}; the report holds what came before\n"
+            f"the program under nsys ended with {_exit_description(process)}; the report holds what came before\n"
             + _quoted(process),
             "fix the program (its output is above and in the log), then run again",
         )
@@ -171,14 +171,14 @@ def _nothing_captured(evidence: Evidence) -> Fault:
         if found:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, transient)
     if evidence.streams:
-        said = re.search(
+        reason = re.search(
             r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
         )
         return Fault(
             "importer",
             "failed",
             "nsys left only its raw stream (.qdstrm): the importer made no report of it"
-            + (f" ({said.group().strip()})" if said else ""),
+            + (f" ({reason.group().strip()})" if reason else ""),
             "install the host part of Nsight Systems beside the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )
@@ -186,7 +186,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
         return Fault(
             "program-crashed",
             "failed",
-            f"the program under nsys ended with {_ending(process)} before anything was captured\n"
+            f"the program under nsys ended with {_exit_description(process)} before anything was captured\n"
             + _quoted(process),
             "fix the program (its output is above and in the log), then run again",
             transient=process.returncode == 1 and not process.text.strip(),
@@ -230,7 +230,7 @@ def _program_failed(evidence: Evidence) -> bool:
     return code != 0
 
 
-def _ending(process: ProcessResult) -> str:
+def _exit_description(process: ProcessResult) -> str:
     code = process.returncode
     if code is not None and (code < 0 or 128 < code < 160):
         return f"signal {-code if code < 0 else code - 128}"
@@ -239,6 +239,6 @@ def _ending(process: ProcessResult) -> str:
 
 def _quoted(process: ProcessResult, lines: int = 15) -> str:
     """The program's own last words, without nsys' progress bars."""
-    said = [line for line in process.text.replace("\r", "\n").splitlines() if line.strip()]
-    said = [line for line in said if not re.match(r"\[\d+/\d+\] \[|Generat(ed|ing)\b|Capture range ", line)]
-    return "\n".join(f"  | {line}" for line in said[-lines:])
+    shown = [line for line in process.text.replace("\r", "\n").splitlines() if line.strip()]
+    shown = [line for line in shown if not re.match(r"\[\d+/\d+\] \[|Generat(ed|ing)\b|Capture range ", line)]
+    return "\n".join(f"  | {line}" for line in shown[-lines:])

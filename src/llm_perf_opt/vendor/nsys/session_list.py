@@ -47,7 +47,7 @@ def _is_used(status: os.stat_result, proc: Path) -> bool:
             if _is_mapped(entry, status.st_ino) or _is_open(entry, status):
                 return True
         except PermissionError:
-            if _name(entry).startswith("nsys"):
+            if _process_name(entry).startswith("nsys"):
                 return True
         except OSError:
             continue  # ended meanwhile
@@ -69,7 +69,7 @@ def _is_open(entry: Path, status: os.stat_result) -> bool:
     return False
 
 
-def _name(entry: Path) -> str:
+def _process_name(entry: Path) -> str:
     try:
         return (entry / "comm").read_text(errors="replace")
     except OSError:

@@ -63,7 +63,7 @@ def profile_pass(
     engine: Engine, batch: Batch, max_new_tokens: int, options: ProfileOptions, scratch: Path
 ) -> Profile:
     """Run prepared passes under the profiler and export the trace to ``scratch``."""
-    _start_up(engine, options)
+    _start_profiler_once(engine, options)
     for _ in range(options.start_up_passes):
         with _profiler(options):
             engine.run_prepared(batch, max_new_tokens=min(_START_UP_TOKENS, max_new_tokens))
@@ -98,7 +98,7 @@ def export_trace(profiler: Any, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         profiler.export_chrome_trace(str(path))
-    if not path.is_file() or not _is_closed(path):
+    if not path.is_file() or not _is_complete(path):
         raise ToolError(
             f"torch could not write the trace {path}",
             hint="is the disk full? choose another artifacts.runs_dir",
@@ -120,7 +120,7 @@ def compress(source: Path, target: Path) -> Path:
     return target
 
 
-def _start_up(engine: Engine, options: ProfileOptions) -> None:
+def _start_profiler_once(engine: Engine, options: ProfileOptions) -> None:
     """Let the tracer load its libraries and allocate its buffers; that would be part of the first phase."""
     import torch
 
@@ -167,7 +167,7 @@ def _by_shape(profiler: Any) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["self_cpu_s"], row["name"], str(row["shapes"])))
 
 
-def _is_closed(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     with path.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - 64))

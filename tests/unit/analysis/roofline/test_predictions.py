@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.roofline.predictions import missing_reasons, module_floors, predict_phases
+from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.model.summary import (
     Coverage,
@@ -16,7 +16,6 @@ from llm_perf_opt.model.summary import (
     Peak,
     Stat,
     Static,
-    StaticModule,
     StaticPhase,
     Timings,
 )
@@ -150,23 +149,6 @@ def test_unknown_device_predicts_nothing_and_says_why() -> None:
     assert all(row.mfu_ratio is None and row.mbu_ratio is None for row in used.values())
     assert "not in the catalogue" in (used["prefill"].arithmetic or "")
     assert any("not in the catalogue" in reason for reason in missing_reasons(document, unknown, "bfloat16"))
-
-
-def test_module_floors_cover_every_phase_a_module_works_in() -> None:
-    document = static(prefill=deepseek_ocr_prefill(500))
-    document.modules.append(
-        StaticModule(
-            "mlp", "Linear", 1, 10, {"prefill": 2.095e12, "decode": 1e3}, weight_bytes={"decode": 1.792e9}
-        )
-    )
-    floors = {(row.module, row.phase): row.floor for row in module_floors(document, RTX_5090, "bfloat16")}
-    assert (
-        floors["mlp", "prefill"].seconds == pytest.approx(0.01)
-        and floors["mlp", "prefill"].bound == "compute"
-    )
-    assert (
-        floors["mlp", "decode"].seconds == pytest.approx(0.001) and floors["mlp", "decode"].bound == "memory"
-    )
 
 
 def test_no_wall_clock_gives_no_ratio() -> None:

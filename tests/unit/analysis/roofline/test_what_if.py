@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from llm_perf_opt.analysis.roofline.demand import (
     Point,
     demand,
-    memory_curve,
     own_point,
 )
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
@@ -220,14 +219,6 @@ def test_no_decode_or_no_type_gives_no_rows() -> None:
     assert what_if(static, load_catalogue(), dtype=None) == []
     del static.phases["decode"]
     assert what_if(static, load_catalogue(), dtype="bfloat16") == []
-
-
-def test_memory_curve_is_weights_plus_cache() -> None:
-    assert memory_curve(decoder(), 2, [0, 1000]) == [(0.0, 1e10), (1000.0, 1e10 + 2e8)]
-    windowed = decoder()
-    assert windowed.scaling is not None
-    windowed.scaling.kv = [KvPart(10, 10_000.0, window=100)]
-    assert memory_curve(windowed, 1, [5000]) == [(5000.0, 1e10 + 1e7)]
 
 
 def test_several_shapes_keep_their_mean_point(count: Callable[..., Static]) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.timeline.attribution import (
     attribute,
-    by_innermost,
     by_path_and_name,
     by_range_and_name,
 )
@@ -18,7 +17,7 @@ from llm_perf_opt.analysis.timeline.kernel_tables import kernel_rows
 from llm_perf_opt.analysis.timeline.range_meaning import meaning_of, parse_rules
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.core.errors import ConfigError
-from tests.unit.timelines import make_timeline
+from tests.unit.timelines import by_innermost, make_timeline
 
 LAUNCH = "cudaLaunchKernel"
 

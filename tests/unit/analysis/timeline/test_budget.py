@@ -14,7 +14,6 @@ from llm_perf_opt.analysis.timeline.budget import (
     budget_of,
     busy_ratios,
     is_sync_call,
-    largest_gaps,
     phase_windows,
     whole_window,
 )
@@ -93,19 +92,6 @@ def test_busy_ratio_is_per_device() -> None:
     assert busy_ratios(window, activity(timeline)) == {0: 0.6, 1: 1.0}
     facts = summarise_timeline(timeline)
     assert facts.device_busy_ratio["decode"] == pytest.approx(0.8)
-
-
-def test_gaps_are_found_and_explained() -> None:
-    timeline = make_timeline(
-        ops=[(0, 10, "a", 0), (40, 50, "a", 0), (150, 160, "a", 0), (170, 180, "a", 0)],
-        calls=[(0, 5, LAUNCH), (10, 35, SYNC), (160, 169, LAUNCH)],
-    )
-    gaps = largest_gaps({"all": whole_window(timeline)}, activity(timeline), limit=3)
-    assert [(gap.start_ns, gap.end_ns, gap.cause) for gap in gaps] == [
-        (50, 150, "host"),
-        (10, 40, "sync"),
-        (160, 170, "launch"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from llm_perf_opt.analysis.timeline.attribution import Attribution, attribute
 from llm_perf_opt.analysis.timeline.module_times import (
     module_host_shares,
-    module_host_times,
     phase_counts,
     split_by_shares,
 )
@@ -27,7 +26,7 @@ def read(tmp_path: Path, *events: dict[str, Any]) -> tuple[Timeline, Attribution
 
 
 def test_module_times_count_nested_calls_once(tmp_path: Path) -> None:
-    found = module_host_times(
+    found = module_host_shares(
         *read(
             tmp_path,
             annotation("decode", 0.0, 100.0),
@@ -38,8 +37,8 @@ def test_module_times_count_nested_calls_once(tmp_path: Path) -> None:
         )
     )
     assert found == {
-        ("layers.0", "decode"): (pytest.approx(50e-6), 2),
-        ("layers.0.mlp", "decode"): (pytest.approx(10e-6), 1),
+        ("layers.0", "decode"): pytest.approx(0.5),
+        ("layers.0.mlp", "decode"): pytest.approx(0.1),
     }
 
 

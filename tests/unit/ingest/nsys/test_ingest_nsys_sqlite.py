@@ -14,7 +14,6 @@ import pytest
 
 from llm_perf_opt.analysis.timeline.attribution import (
     attribute,
-    by_innermost,
     by_path_and_name,
     by_range_and_name,
 )
@@ -23,6 +22,7 @@ from llm_perf_opt.ingest.nsys.schema import open_export
 from llm_perf_opt.ingest.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.model.timeline import OpKind, Timeline
 from tests.unit.nsys_exports import MARK, START_END, call, kernel, nvtx, process_id, thread_id, write_export
+from tests.unit.timelines import by_innermost
 
 KERNEL, RUNTIME, NVTX = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 NAMES = {

@@ -16,7 +16,6 @@ class Sam:
 
     hidden: int
     layers: int
-    heads: int
     mlp: int
     patch: int
     window: int
@@ -68,7 +67,6 @@ def sam_of(config: Config) -> Sam:
     return Sam(
         hidden=int(config["hidden_size"]),
         layers=int(config["num_hidden_layers"]),
-        heads=int(config["num_attention_heads"]),
         mlp=int(config.get("mlp_dim") or config["hidden_size"] * config["mlp_ratio"]),
         patch=int(config["patch_size"]),
         window=int(config["window_size"]),

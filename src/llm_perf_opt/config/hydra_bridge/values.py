@@ -40,7 +40,9 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(format_value(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_checked(str(key))}:{format_value(item)}' for key, item in value.items())}}}"
+        return (
+            f"{{{','.join(f'{_checked_key(str(key))}:{format_value(item)}' for key, item in value.items())}}}"
+        )
     raise ConfigError(f"a {type(value).__name__} cannot be handed to the captured program as configuration")
 
 
@@ -58,12 +60,12 @@ def leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from leaves(item, f"{prefix}.{_checked(str(key))}")
+            yield from leaves(item, f"{prefix}.{_checked_key(str(key))}")
     else:
         yield prefix, value
 
 
-def _checked(key: str) -> str:
+def _checked_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ConfigError(
             f"'{key}' cannot be a configuration key", hint="use letters, digits and underscores"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from llm_perf_opt.config.hydra_values import format_value, leaves, override
+from llm_perf_opt.config.hydra_bridge.values import format_value, leaves, override
 from llm_perf_opt.config.schema import DatasetConfig, Weights
 from llm_perf_opt.core.errors import ConfigError
 

@@ -1,0 +1,117 @@
+"""Compose the presets of ``conf/`` with a user's overrides, and read Hydra's own settings from the result."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from llm_perf_opt.config.hydra_bridge.errors import explain
+from llm_perf_opt.config.legacy import translate_overrides
+from llm_perf_opt.config.store import CONF_DIR, SCHEMA_NAME, schema_node
+from llm_perf_opt.core.errors import ConfigError
+
+RawConfig: TypeAlias = DictConfig
+"""A composed configuration, Hydra's own settings included, before its keys and values are checked."""
+
+VERSION_BASE = "1.3"
+"""The release of Hydra whose defaults apply, whatever release is installed."""
+
+_NO_PRESET = re.compile(r"null|true|false|\{\}|[-+.\deE]*", re.IGNORECASE)
+"""Values that cannot name a preset: nothing, a truth value, a number."""
+
+
+@functools.cache
+def register_schema() -> None:
+    """Store the schema, on which the presets build, once per process."""
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=schema_node(), provider="llm_perf_opt")
+
+
+def compose_raw(
+    overrides: Sequence[str], *, config_dir: Path | None = None, config_name: str = "config"
+) -> RawConfig:
+    """Compose with Hydra; its errors become one readable message.
+
+    The result becomes Hydra's current configuration, without which ``${hydra:…}`` cannot be resolved.
+    """
+    register_schema()
+    _add_search_path(config_dir)
+    GlobalHydra.instance().clear()
+    try:
+        _check_overrides(overrides)
+        with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
+            raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error) from error
+    finally:
+        GlobalHydra.instance().clear()
+    HydraConfig.instance().set_config(raw)
+    return raw
+
+
+def run_directory(raw: RawConfig) -> Path:
+    """Return where a run of this configuration writes, symbolic links as given."""
+    return Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links
+
+
+def sweep_directory(raw: RawConfig) -> Path:
+    """Return the directory that holds the runs of a sweep."""
+    return Path(str(OmegaConf.select(raw, "hydra.sweep.dir"))).absolute()
+
+
+def sweep_subdirectory(raw: RawConfig, number: int) -> str:
+    """Return the name of one job's directory in that of its sweep."""
+    numbered = raw.copy()
+    OmegaConf.set_readonly(numbered.hydra, False)
+    OmegaConf.update(numbered, "hydra.job.num", number, force_add=True)
+    return str(OmegaConf.select(numbered, "hydra.sweep.subdir"))
+
+
+def changes_directory(raw: RawConfig) -> bool:
+    """Tell whether the job runs in its run directory (``hydra.job.chdir``)."""
+    return bool(OmegaConf.select(raw, "hydra.job.chdir"))
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Hydra takes ``=3`` for a group without a name and ``model=null`` for no preset: both end in a traceback."""
+    for item in overrides:
+        key, _, value = item.partition("=")
+        if not key.strip("+~ "):
+            raise ConfigError(f"'{item}' is not an override: it names no key", hint="give key=value")
+        if _NO_PRESET.fullmatch(value.strip()) and (CONF_DIR / key.strip("+ ")).is_dir():
+            presets = sorted(path.stem for path in (CONF_DIR / key.strip("+ ")).glob("*.yaml"))
+            raise ConfigError(
+                f"{item} names no preset", hint=f"the presets are: {', '.join(presets)}", key=key.strip("+ ")
+            )
+
+
+def _add_search_path(config_dir: Path | None) -> None:
+    """Add a user's ``--config-dir`` to the search path, the way Hydra's own command line does."""
+    if config_dir is None:
+        return
+    if not config_dir.is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir} is not a directory",
+            hint="give the directory that holds your config groups",
+        )
+    folder = str(config_dir.resolve())
+
+    class _UserConfigs(SearchPathPlugin):
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            search_path.append("user", f"file://{folder}")
+
+    Plugins.instance().register(_UserConfigs)

@@ -1,0 +1,21 @@
+"""The switches of Hydra's command line; without importing Hydra, so that reading a command line is quick."""
+
+from __future__ import annotations
+
+MULTIRUN = frozenset({"--multirun", "-m"})
+CONFIG_DIR = frozenset({"--config-dir", "-cd"})
+CONFIG_NAME = frozenset({"--config-name", "-cn"})
+
+PRINT_ONLY = frozenset(
+    {"--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--version", "--shell-completion", "-sc"}
+)
+"""Switches after which Hydra prints something and nothing is run."""
+
+WITH_VALUE = frozenset(
+    {"--cfg", "-c", "--config-path", "-cp", "--package", "-p", "--experimental-rerun"}
+    | CONFIG_DIR
+    | CONFIG_NAME
+)
+"""Switches whose value may be the next argument. ``--info`` is not among them: its value is optional."""
+
+KNOWN = PRINT_ONLY | MULTIRUN | WITH_VALUE | {"--run", "-r", "--resolve"}

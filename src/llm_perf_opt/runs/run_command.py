@@ -1,0 +1,133 @@
+"""``llm-perf-opt run``: the command line; what it does is in :mod:`llm_perf_opt.runs.app`.
+
+Hydra's own switches (``--multirun``, ``--config-dir``, ``--cfg job``, ``--info``, completion) work as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_perf_opt.config.hydra_bridge import switches
+from llm_perf_opt.core.command_line import EXIT_CODES
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.logs import Verbosity, console_logging
+from llm_perf_opt.core.nearest import nearest_key
+
+HELP = """\
+usage: llm-perf-opt run [--plan] [--json] [-q | -v] [hydra switches] [key=value …]
+
+Profile a model end to end: static analysis, torch profiler, Nsight Systems, Nsight Compute.
+
+  --plan                show what would run, with exact commands and files; write nothing
+  --json                print the result (or the error) as JSON on standard output
+  -q, --quiet           only warnings and the path of the report
+  -v, --verbose         everything that goes to run.log
+  key=value             any key of the configuration: pipeline.nsys.enable=true run.repeats=5
+  --cfg job             show the composed configuration
+  --config-dir DIR      add your own presets
+  --multirun            one run per combination: model=llama_tiny,qwen_moe_tiny infer.batch_size=1,4
+  --hydra-help          Hydra's own switches
+  shell completion      eval "$(llm-perf-opt run -sc install=bash)"
+
+"""
+
+_OURS = frozenset({"--plan", "--json", "--quiet", "-q", "--verbose", "-v"})
+_KNOWN = _OURS | switches.KNOWN
+
+
+@dataclass(slots=True)
+class RunArguments:
+    """The command line, sorted into ours and Hydra's."""
+
+    overrides: list[str] = field(default_factory=list)
+    hydra_flags: list[str] = field(default_factory=list)
+    config_dir: Path | None = None
+    config_name: str = "config"
+    multirun: bool = False
+    hydra_only: bool = False
+    plan: bool = False
+    json: bool = False
+    verbosity: Verbosity = Verbosity.normal
+
+
+def parse_arguments(argv: Sequence[str]) -> RunArguments:
+    """Split ``argv`` without interpreting overrides."""
+    parsed = RunArguments()
+    items = iter(argv)
+    for item in items:
+        name, separator, inline = item.partition("=")
+        if item == "--plan":
+            parsed.plan = True
+        elif item == "--json":
+            parsed.json = True
+        elif item in ("-q", "--quiet"):
+            parsed.verbosity = Verbosity.quiet
+        elif item in ("-v", "--verbose"):
+            parsed.verbosity = Verbosity.verbose
+        elif not item.startswith("-") or item == "-":
+            parsed.overrides.append(item)
+        else:
+            _hydra_flag(parsed, name, inline if separator else None, items)
+    return parsed
+
+
+def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iterator[str]) -> None:
+    if name not in _KNOWN:
+        near = nearest_key(name, _KNOWN)
+        raise ConfigError(
+            f"'{name}' is not an option of run",
+            hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
+        )
+    parsed.hydra_only |= name in switches.PRINT_ONLY
+    parsed.multirun |= name in switches.MULTIRUN
+    parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
+    if name not in switches.WITH_VALUE:
+        return
+    value = inline if inline is not None else next(items, None)
+    if value is None:
+        raise ConfigError(f"{name} needs a value")
+    if inline is None:
+        parsed.hydra_flags.append(value)
+    if name in switches.CONFIG_DIR:
+        parsed.config_dir = Path(value).expanduser().absolute()
+    elif name in switches.CONFIG_NAME:
+        parsed.config_name = value
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; return the exit code (see :mod:`llm_perf_opt.core.errors`)."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(HELP + EXIT_CODES, end="")
+        return 0
+    parsed = parse_arguments(arguments)
+    console_logging(parsed.verbosity)
+    return _run(parsed)
+
+
+def _run(parsed: RunArguments) -> int:
+    from llm_perf_opt.config.legacy import translate_overrides
+    from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
+
+    if parsed.hydra_only:
+        return app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
+    if parsed.multirun:
+        jobs = app.check_sweep(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
+        if parsed.plan:
+            return app.show_sweep_plan(jobs, parsed.overrides, as_json=parsed.json)
+        reserved = app.reserve_sweep_directory(jobs, parsed.overrides)
+    else:
+        job = app.prepare(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
+        if parsed.plan:
+            return app.show_plan(job, as_json=parsed.json)
+        reserved = app.reserve_run_directory(job, parsed.overrides)
+    return app.launch(
+        [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
+        app.RunOptions(
+            overrides=tuple(parsed.overrides),
+            switches=tuple(flag for flag in parsed.hydra_flags if flag not in switches.MULTIRUN),
+            as_json=parsed.json,
+            verbosity=parsed.verbosity,
+        ),
+    )
