@@ -189,7 +189,6 @@ class _Sequences:
         self._ngram = engine.workload.infer.no_repeat_ngram_size if prompt is not None else 0
         self._stop = torch.tensor(engine._stop_ids, device=engine.device) if engine._stop_ids else None
         self._pad = next(iter(engine._stop_ids), 0)
-        self._limit = limit
         self._start = 0 if prompt is None else prompt.shape[1]
         self._all = torch.zeros(
             len(batch.sample_ids), self._start + limit, dtype=torch.long, device=engine.device

@@ -21,11 +21,6 @@ from llm_perf_opt.workloads.models.preprocess import (
     image_token_count,
     view_spec,
 )
-from llm_perf_opt.workloads.models.tokenizer import (
-    TextTokenizer,
-    ocr_special_ids,
-    small_tokenizer,
-)
 
 if TYPE_CHECKING:
     import torch
@@ -66,24 +61,6 @@ class DeepseekOcrAdapter(OcrAdapter):
                 )
             return config_of_checkpoint(str(self.config.path))
         return ocr_config(self.config.arch)
-
-    def model_config(self) -> Any:
-        """Return the whole transformers configuration."""
-        return self._config
-
-    def tokenizer(self) -> TextTokenizer:
-        """Return the checkpoint's tokenizer, or a small one for random weights."""
-        return self._tokenizer
-
-    @functools.cached_property
-    def _tokenizer(self) -> TextTokenizer:
-        if self.weights() == "real":
-            return self.checkpoint_tokenizer()
-        text = self._config.text_config
-        placed = ocr_special_ids(
-            text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0]
-        )
-        return small_tokenizer(text.vocab_size, placed)
 
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page with this tile grid takes."""

@@ -20,9 +20,6 @@ from llm_perf_opt.workloads.models.preprocess import (
 )
 from llm_perf_opt.workloads.models.tokenizer import (
     PUBLISHED_IMAGE_TOKEN_ID,
-    TextTokenizer,
-    ocr_special_ids,
-    small_tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -91,24 +88,6 @@ class DeepseekOcr2Adapter(OcrAdapter):
                 path=str(directory),
             )
         return DeepseekOcr2Config.from_pretrained(str(directory))
-
-    def model_config(self) -> Any:
-        """Return the whole transformers configuration."""
-        return self._config
-
-    def tokenizer(self) -> TextTokenizer:
-        """Return the checkpoint's tokenizer, or a small one for random weights."""
-        return self._tokenizer
-
-    @functools.cached_property
-    def _tokenizer(self) -> TextTokenizer:
-        if self.weights() == "real":
-            return self.checkpoint_tokenizer()
-        text = self._config.text_config
-        placed = ocr_special_ids(
-            text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0]
-        )
-        return small_tokenizer(text.vocab_size, placed)
 
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page takes: one per query of every view, and a separator; no row ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,13 @@ from llm_perf_opt.workloads.models.preprocess import (
     make_views,
     to_pixels,
 )
-from llm_perf_opt.workloads.models.tokenizer import IMAGE, TextTokenizer, load_tokenizer
+from llm_perf_opt.workloads.models.tokenizer import (
+    IMAGE,
+    TextTokenizer,
+    load_tokenizer,
+    ocr_special_ids,
+    small_tokenizer,
+)
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
@@ -73,17 +80,32 @@ class OcrAdapter(TransformersAdapter):
                 self.architecture,
             )
 
+    @property
+    @abstractmethod
+    def _config(self) -> Any:
+        """Dimensions: the checkpoint's, or those of ``model.arch``."""
+
+    def model_config(self) -> Any:
+        """Return the whole transformers configuration."""
+        return self._config
+
+    def tokenizer(self) -> TextTokenizer:
+        """Return the checkpoint's tokenizer, or a small one for random weights."""
+        return self._tokenizer
+
+    @functools.cached_property
+    def _tokenizer(self) -> TextTokenizer:
+        if self.weights() == "real":
+            return self.checkpoint_tokenizer()
+        text = self._config.text_config
+        placed = ocr_special_ids(
+            text.vocab_size, self._config.image_token_id, text.bos_token_id, self.eos_token_ids()[0]
+        )
+        return small_tokenizer(text.vocab_size, placed)
+
     @abstractmethod
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""
-
-    @abstractmethod
-    def model_config(self) -> Any:
-        """Return the whole transformers configuration."""
-
-    @abstractmethod
-    def tokenizer(self) -> TextTokenizer:
-        """Return the tokenizer."""
 
     def checkpoint_tokenizer(self) -> TextTokenizer:
         """Read the checkpoint's tokenizer and take the image token's id from it."""

@@ -76,11 +76,6 @@ class OutputWriter:
         self._model = {"weights": weights, "dtype": dtype}
         self._decode = decode
 
-    @property
-    def predictions_path(self) -> Path | None:
-        """``predictions.jsonl``, when it is asked for."""
-        return self._log.path if self._log is not None else None
-
     def pending(self, samples: Iterable[Sample]) -> list[Sample]:
         """Return the samples an interrupted run has not finished; the finished ones join the gallery."""
         left: list[Sample] = []
