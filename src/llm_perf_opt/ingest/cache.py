@@ -2,7 +2,7 @@
 
 The cache lies in the user's cache directory (or in a directory of the caller's, such as the run's), never beside
 somebody's capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
-of the reader; it is a single file whose columns are mapped into memory, so that opening it reads almost nothing.
+of the reader; it is one NumPy archive (no pickle), whose checksums tell a damaged one.
 A cache that is damaged, foreign or cannot be written is as good as none.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import struct
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -31,13 +32,12 @@ from llm_perf_opt.model.timeline import (
 CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 """Environment variable: another directory for caches; ``off`` for none."""
 
-_VERSION = 3
+_VERSION = 4
 """Raise whenever a reader would read the same file differently."""
-_MAGIC = b"LPOTL\0\0\1"
-_ALIGNMENT = 64
+_HEAD = "head"
 _SMALLEST_BYTES = 16 << 20
 _LARGEST_TOTAL_BYTES = 8 << 30
-_SUFFIX = ".timeline"
+_SUFFIX = ".timeline.npz"
 _TABLES: dict[str, type[Any]] = {"ops": DeviceOps, "calls": HostCalls, "ranges": Ranges}
 
 
@@ -96,59 +96,36 @@ def _store_quietly(entry: Path, key: dict[str, Any], timeline: Timeline) -> None
 
 
 def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
-    """Write a timeline as one file of aligned columns behind a JSON header."""
-    columns: list[dict[str, Any]] = []
-    arrays = []
-    offset = 0
-    for table, kind in _TABLES.items():
-        for field in fields(kind):
-            array = np.ascontiguousarray(getattr(getattr(timeline, table), field.name))
-            columns.append(
-                {"table": table, "name": field.name, "type": array.dtype.str, "n": len(array), "at": offset}
-            )
-            arrays.append(array)
-            offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    """Write a timeline as one uncompressed NumPy archive: a member per column, and a head as JSON."""
     head = {
         "key": key,
-        "columns": columns,
         "names": timeline.names,
         "source": timeline.source,
         "devices": {str(number): name for number, name in timeline.devices.items()},
         "facts": timeline.facts,
         "warnings": list(timeline.warnings),
-        "bytes": offset,
     }
-    text = json.dumps(head, ensure_ascii=True).encode()
+    columns = {
+        f"{table}.{field.name}": getattr(getattr(timeline, table), field.name)
+        for table, kind in _TABLES.items()
+        for field in fields(kind)
+    }
+    text = np.frombuffer(json.dumps(head, ensure_ascii=True).encode(), np.uint8)
     with atomic_path(entry) as temporary, temporary.open("wb") as stream:
-        stream.write(_MAGIC + struct.pack("<Q", len(text)) + text)
-        stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
-        for array in arrays:
-            stream.write(array.data)
-            stream.write(b"\0" * (-array.nbytes % _ALIGNMENT))
+        np.savez(stream, allow_pickle=False, **{_HEAD: text}, **columns)
 
 
 def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
-    """Map an entry into memory; ``None`` when it is absent, damaged or of another file."""
+    """Read an entry; ``None`` when it is absent, damaged (every member has a checksum) or of another file."""
     try:
-        with entry.open("rb") as stream:
-            start = stream.read(16)
-            if len(start) < 16 or not start.startswith(_MAGIC):
+        with np.load(entry, allow_pickle=False) as archive:
+            head = json.loads(archive[_HEAD].tobytes())
+            if head["key"] != key:
                 return None
-            (length,) = struct.unpack("<Q", start[8:])
-            if length > entry.stat().st_size:
-                return None
-            head = json.loads(stream.read(length))
-        base = -(-(16 + length) // _ALIGNMENT) * _ALIGNMENT
-        if head["key"] != key or entry.stat().st_size != base + head["bytes"]:
-            return None
-        whole = np.memmap(entry, np.uint8, "r") if base + head["bytes"] else np.empty(0, np.uint8)
-        tables: dict[str, dict[str, Any]] = {table: {} for table in _TABLES}
-        for column in head["columns"]:
-            begin = base + column["at"]
-            size = np.dtype(column["type"]).itemsize * column["n"]
-            tables[column["table"]][column["name"]] = np.asarray(whole[begin : begin + size]).view(
-                column["type"]
-            )
+            tables = {
+                table: {field.name: archive[f"{table}.{field.name}"] for field in fields(kind)}
+                for table, kind in _TABLES.items()
+            }
         os.utime(entry)
         return Timeline(
             source=head["source"],
@@ -160,13 +137,22 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
             facts=head["facts"],
             warnings=tuple(head["warnings"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         return None
 
 
 def _make_room(directory: Path) -> None:
     """Remove the entries that were not used for longest, until the rest fits."""
-    entries = [(one.stat().st_mtime_ns, one.stat().st_size, one) for one in directory.glob(f"*{_SUFFIX}")]
+    entries = [(one.stat().st_mtime_ns, one.stat().st_size, one) for one in directory.glob("*.timeline*")]
     total = sum(size for _, size, _ in entries)
     for _, size, entry in sorted(entries)[:-1]:
         if total <= _LARGEST_TOTAL_BYTES:
