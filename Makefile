@@ -7,7 +7,7 @@ RUN_ARGS ?=
 TEST_ARGS ?= -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help profile test lint install bench clean
+.PHONY: help profile test lint install bench docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip" setuptools wheel
 	@# torch first and alone: asked for as a dependency it would bring another build and gigabytes with it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,ncu]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,docs,ncu]"
 	@touch $@
 
 install: $(INSTALLED)  ## create the virtual environment with pinned dependencies
@@ -36,8 +36,11 @@ lint: $(INSTALLED)  ## ruff, mypy --strict, import contracts
 test: lint  ## lint and the whole test suite
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
+docs: $(INSTALLED)  ## the documentation as a site, links checked: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(INSTALLED)  ## benchmarks against peers (minutes; installs peers in their own environments)
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

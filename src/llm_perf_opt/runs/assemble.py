@@ -64,7 +64,8 @@ def assemble_run(run_dir: Path) -> Assembled:
         notes=list(manifest.notes),
     )
     choice = DeviceChoice(manifest.facts.get("hardware_device"), Path(catalogue) if catalogue else None)
-    return assemble(subject, facts, choice, hardware=_if_there(run_dir / layout.HARDWARE, Hardware))
+    hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
+    return assemble(subject, facts, choice, hardware=hardware, root=run_dir)
 
 
 def stage_facts(
@@ -89,10 +90,20 @@ def stage_facts(
 
 
 def assemble(
-    subject: Subject, facts: Sequence[Facts], choice: DeviceChoice, *, hardware: Hardware | None = None
+    subject: Subject,
+    facts: Sequence[Facts],
+    choice: DeviceChoice,
+    *,
+    hardware: Hardware | None = None,
+    root: Path | None = None,
 ) -> Assembled:
-    """Join the facts, find the device's limits, analyse, and put everything in its place."""
+    """Join the facts, find the device's limits, analyse, and put everything in its place.
+
+    Files below ``root`` are named relative to it, so that a run means the same wherever it is moved.
+    """
     joined = join(facts)
+    if root is not None:
+        _name_relative_to(joined, root)
     joined.notes = [*missing_clock_note(facts), *joined.notes]
     hardware = hardware or _look_up(joined, choice)
     counters = None
@@ -120,6 +131,18 @@ def shown_sources(facts: Sequence[Facts], root: Path | None = None) -> dict[str,
                 below = root is not None and path.is_relative_to(root)
                 found.setdefault(kind, []).append(str(path.relative_to(root) if root and below else path))
     return {kind: ", ".join(dict.fromkeys(paths)) for kind, paths in found.items()}
+
+
+def _name_relative_to(joined: Joined, root: Path) -> None:
+    def relative(source: str | None) -> str | None:
+        below = source is not None and Path(source).is_relative_to(root)
+        return str(Path(source).relative_to(root)) if source is not None and below else source
+
+    if joined.clock is not None:
+        joined.clock.timings.source = relative(joined.clock.timings.source)
+    for budget in joined.budget.values():
+        parts = (relative(part) or "" for part in (budget.source or "").split(", "))
+        budget.source = ", ".join(parts) or None
 
 
 def _look_up(joined: Joined, choice: DeviceChoice) -> Hardware:
