@@ -11,7 +11,12 @@ _OTHER_SHAPES = 0.05
 
 def cautions(summary: Summary) -> list[str]:
     """Return every caution that applies, as sentences for the top of a report."""
-    found = (_beaten_ceiling(summary), _does_not_fit(summary), _other_shapes(summary))
+    found = (
+        _beaten_ceiling(summary),
+        _ceiling_under_load(summary),
+        _does_not_fit(summary),
+        _other_shapes(summary),
+    )
     return [sentence for sentence in found if sentence is not None]
 
 
@@ -35,6 +40,24 @@ def _beaten_ceiling(summary: Summary) -> str | None:
     )
     return (
         f"Utilisation above 100 % in {', '.join(beaten)}: the ceiling is too low, probably because {cause}."
+    )
+
+
+def _ceiling_under_load(summary: Summary) -> str | None:
+    """Limits measured beside other work are too low; nothing to say where they are a data sheet's, or not used."""
+    hardware = summary.hardware
+    used = any(u.mfu_ratio is not None or u.mbu_ratio is not None for u in summary.utilisation.values())
+    if hardware.source != "probe" or not hardware.measured_under_load or not (used or summary.predictions):
+        return None
+    share = hardware.measured_other_load_ratio
+    others = "other programs used" + (f" {units.percent(share)} of" if share is not None else "")
+    several = (hardware.measurements or 1) > 1
+    which = (
+        f"the best of {hardware.measurements} measurements, even the quietest made" if several else "measured"
+    )
+    return (
+        f"The limits of {hardware.name or 'this machine'} are {which} while {others} the processor: they may be too "
+        "low, and utilisation too high and floors too long. A run on the quiet machine measures them again."
     )
 
 

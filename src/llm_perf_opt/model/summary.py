@@ -69,6 +69,14 @@ class Hardware:
     """What a large matrix product reached on this machine, beside the data sheet's peaks."""
     measured_bandwidth_bytes_per_s: float | None = None
     """What a streaming copy reached on this machine."""
+    measured_at: str | None = None
+    """When that was measured, in this run or an earlier one (ISO 8601 with time zone); of several, the best."""
+    measured_under_load: bool | None = None
+    """Whether other programs used the processor in every measurement: then the rates may be too low."""
+    measured_other_load_ratio: float | None = None
+    """Share of the processor's time that other programs took, in the quietest of the measurements."""
+    measurements: int | None = None
+    """Measurements the rates are the best of."""
 
 
 @dataclass(slots=True)

@@ -107,10 +107,24 @@ def hardware_text(hardware: Hardware) -> str:
     memory = units.bytes_per_s(hardware.bandwidth_bytes_per_s)
     origin = {
         "catalogue": "from the device catalogue",
-        "probe": "measured on this machine",
+        "probe": _measured_when(hardware),
         "user": "given by the user",
     }[hardware.source]
     return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
+
+
+def _measured_when(hardware: Hardware) -> str:
+    """Say when the machine was measured, and whether anything disturbed it."""
+    text = "measured on this machine"
+    if hardware.measured_at is not None:
+        text += f" {hardware.measured_at[:16].replace('T', ' ')}"
+    if (hardware.measurements or 1) > 1:
+        text += f", the best of {hardware.measurements} measurements"
+    if hardware.measured_under_load is None:
+        return text
+    share = hardware.measured_other_load_ratio
+    load = f" ({units.percent(share)} of the processor)" if share is not None else ""
+    return f"{text}, beside other programs{load}" if hardware.measured_under_load else f"{text}, undisturbed"
 
 
 _OUR_CLOCK = (

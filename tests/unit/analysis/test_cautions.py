@@ -42,3 +42,26 @@ def test_work_and_times_of_different_prompts() -> None:
 def test_a_beaten_ceiling() -> None:
     (said,) = cautions(summary(utilisation={"prefill": Utilisation(mfu_ratio=1.2)}))
     assert said.startswith("Utilisation above 100 % in prefill")
+
+
+def test_limits_measured_beside_other_work() -> None:
+    data = summary(utilisation={"prefill": Utilisation(mfu_ratio=0.8)})
+    data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True, measurements=1)
+    data.hardware.measured_other_load_ratio = 0.53
+    (said,) = cautions(data)
+    assert said.startswith(
+        "The limits of AMD EPYC are measured while other programs used 53.0 % of the processor"
+    )
+    data.hardware.measurements = 3
+    assert "the best of 3 measurements" in cautions(data)[0]
+    data.hardware.measured_under_load = False
+    assert cautions(data) == []
+
+
+def test_limits_of_a_data_sheet_or_limits_nobody_divides_by_need_no_word_about_load() -> None:
+    data = summary()
+    data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True)
+    assert cautions(data) == []
+    data.utilisation = {"prefill": Utilisation(mfu_ratio=0.8)}
+    data.hardware.source = "catalogue"
+    assert cautions(data) == []
