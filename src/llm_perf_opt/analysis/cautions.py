@@ -16,6 +16,7 @@ def cautions(summary: Summary) -> list[str]:
         _ceiling_under_load(summary),
         _does_not_fit(summary),
         _other_shapes(summary),
+        _wide_interval(summary),
     )
     return [sentence for sentence in found if sentence is not None]
 
@@ -83,4 +84,17 @@ def _other_shapes(summary: Summary) -> str | None:
     return (
         f"The work was counted at a prompt of {counted.prompt_tokens:,.0f} tokens, the times are of prompts of"
         f" {measured:,.0f}: utilisation and floors mix the two."
+    )
+
+
+def _wide_interval(summary: Summary) -> str | None:
+    """Repeating ended before the times were as narrow as wanted."""
+    timings = summary.timings
+    if timings.stopped not in ("time", "most") or timings.interval_ratio is None:
+        return None
+    ended = "run.max_measure_s was used up" if timings.stopped == "time" else "more are not sensible"
+    return (
+        f"The time of a pass is known to {units.percent(timings.interval_ratio)} (width of its 95 % interval) after"
+        f" {timings.repeats} repeats; {ended}. A smaller difference to another run cannot be shown: raise"
+        " run.max_measure_s, set run.repeats, or use compare --run."
     )

@@ -17,6 +17,8 @@ RunStatus = Literal["ok", "failed", "interrupted"]
 StageStatus = Literal["ok", "skipped", "failed", "degraded"]
 Bound = Literal["compute", "memory", "launch", "sync", "copy", "balanced", "unknown"]
 Confidence = Literal["high", "medium", "low"]
+Stopped = Literal["asked", "narrow", "time", "most"]
+"""Why a measurement was not repeated more often."""
 
 
 @dataclass(slots=True)
@@ -159,6 +161,13 @@ class Timings:
     """``sam_s``, ``clip_s``, ``projector_s``, …: per sample."""
     source: str | None = None
     """File the numbers come from."""
+    repeats: int | None = None
+    """How often every sample was measured."""
+    stopped: Stopped | None = None
+    """Why not more often: ``asked`` (``run.repeats``), ``narrow`` (the interval is), ``time`` (``run.max_measure_s`` was
+    used up), ``most`` (as often as is sensible)."""
+    interval_ratio: float | None = None
+    """Width of the 95 % interval of a pass's time ÷ that time (vision, prefill and decode of all samples)."""
 
 
 @dataclass(slots=True)

@@ -65,3 +65,15 @@ def test_limits_of_a_data_sheet_or_limits_nobody_divides_by_need_no_word_about_l
     data.utilisation = {"prefill": Utilisation(mfu_ratio=0.8)}
     data.hardware.source = "catalogue"
     assert cautions(data) == []
+
+
+def test_times_that_stayed_wide() -> None:
+    data = summary(timings=timings(prefill=0.1))
+    data.timings.repeats, data.timings.interval_ratio, data.timings.stopped = 4, 0.121, "time"
+    (said,) = cautions(data)
+    assert said.startswith(
+        "The time of a pass is known to 12.1 % (width of its 95 % interval) after 4 repeats; run.max_measure_s was used up"
+    )
+    for ended in ("asked", "narrow", None):
+        data.timings.stopped = ended
+        assert cautions(data) == []

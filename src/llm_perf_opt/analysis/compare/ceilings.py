@@ -62,10 +62,8 @@ def _common(
             note=f"{what} is not compared: {a.name or 'the device of A'} and {b.name or 'the device of B'} have "
             "different ceilings.",
         )
-    if (a.source == "probe") != (b.source == "probe"):
-        takes_a = b.source == "probe"
-    else:
-        takes_a = one.value > two.value
+    one_is_measured = (a.source == "probe") != (b.source == "probe")
+    takes_a = b.source == "probe" if one_is_measured else one.value > two.value
     chosen, other, hardware = (one, two, b) if takes_a else (two, one, a)
     kept, left = ("A", "B") if takes_a else ("B", "A")
     load = ", measured while other programs used the processor" if hardware.measured_under_load else ""
