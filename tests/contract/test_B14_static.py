@@ -22,6 +22,10 @@ from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 
 STATIC_ONLY = ("pipeline.torch_profiler.enable=false", "model.name=test")
 TEXT = ("model=llama_tiny", "infer.max_new_tokens=8")
+MEASURED_AS_SAMPLES = (
+    "pipeline.torch_profiler.enable=true",
+    "pipeline.static_analysis.use_synthetic_inputs=false",
+)
 
 
 class ReadsValues(HfCausalLmAdapter):
@@ -256,3 +260,22 @@ def test_an_architecture_without_closed_form_is_counted_and_says_so(tmp_path: Pa
     weights = 12 * 64 * 64
     expected = 2 * (2 * 32 * weights + 4 * 32 * 32 * 64) + 2 * 64 * 128
     assert document["phases"]["prefill"]["flops"] == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "builds"),
+    [("infer.batch_size=1", 1), ("pipeline.static_analysis.batch_size=2", 2)],
+)
+def test_one_model_serves_both_sets_of_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, builds: int
+) -> None:
+    """The document at the samples' shapes is the one that a model built anew gives."""
+    built = []
+    build = HfCausalLmAdapter.build
+    monkeypatch.setattr(
+        HfCausalLmAdapter, "build", lambda self, *where: built.append(1) or build(self, *where)
+    )
+    folder = run(tmp_path / "both", *TEXT, other, "pipeline.torch_profiler.enable=true")[2]
+    assert len(built) == builds
+    alone = run(tmp_path / "alone", *TEXT, *MEASURED_AS_SAMPLES)[1]
+    assert json.loads((folder / "static_run.json").read_text())["phases"] == alone["phases"]

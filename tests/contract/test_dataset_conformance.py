@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.config.schema import DatasetConfig, GeneratedConfig
-from llm_perf_opt.testing.datasets import DatasetConformance
+from llm_perf_opt.testing.datasets import DatasetConformance, FileDatasetConformance
 from llm_perf_opt.testing.models import noisy_page
 from llm_perf_opt.workloads.base import Dataset, Sample
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench
@@ -18,7 +18,7 @@ from llm_perf_opt.workloads.datasets.prompts import PromptDataset
 from llm_perf_opt.workloads.registry import DATASET_GROUP
 
 
-class TestFolderOfPages(DatasetConformance):
+class TestFolderOfPages(FileDatasetConformance):
     dataset_class = OmniDocBench
 
     def config(self, folder: Path) -> DatasetConfig:
@@ -44,7 +44,7 @@ class TestFileList(TestFolderOfPages):
         return config
 
 
-class TestGeneratedPages(DatasetConformance):
+class TestGeneratedPages(FileDatasetConformance):
     dataset_class = OmniDocBench
 
     def config(self, folder: Path) -> DatasetConfig:
@@ -58,11 +58,8 @@ class TestInlinePrompts(DatasetConformance):
     def config(self, folder: Path) -> DatasetConfig:
         return DatasetConfig(adapter="prompts", prompts=["one", "two", "three", "two"])
 
-    def missing_config(self, folder: Path) -> None:
-        return None
 
-
-class TestPromptsFile(DatasetConformance):
+class TestPromptsFile(FileDatasetConformance):
     dataset_class = PromptDataset
 
     def config(self, folder: Path) -> DatasetConfig:

@@ -11,7 +11,13 @@ _OTHER_SHAPES = 0.05
 
 def cautions(summary: Summary) -> list[str]:
     """Return every caution that applies, as sentences for the top of a report."""
-    found = (_beaten_ceiling(summary), _does_not_fit(summary), _other_shapes(summary))
+    found = (
+        _beaten_ceiling(summary),
+        _ceiling_under_load(summary),
+        _does_not_fit(summary),
+        _other_shapes(summary),
+        _wide_interval(summary),
+    )
     return [sentence for sentence in found if sentence is not None]
 
 
@@ -38,6 +44,24 @@ def _beaten_ceiling(summary: Summary) -> str | None:
     )
 
 
+def _ceiling_under_load(summary: Summary) -> str | None:
+    """Limits measured beside other work are too low; nothing to say where they are a data sheet's, or not used."""
+    hardware = summary.hardware
+    used = any(u.mfu_ratio is not None or u.mbu_ratio is not None for u in summary.utilisation.values())
+    if hardware.source != "probe" or not hardware.measured_under_load or not (used or summary.predictions):
+        return None
+    share = hardware.measured_other_load_ratio
+    others = "other programs used" + (f" {units.percent(share)} of" if share is not None else "")
+    several = (hardware.measurements or 1) > 1
+    which = (
+        f"the best of {hardware.measurements} measurements, even the quietest made" if several else "measured"
+    )
+    return (
+        f"The limits of {hardware.name or 'this machine'} are {which} while {others} the processor: they may be too "
+        "low, and utilisation too high and floors too long. A run on the quiet machine measures them again."
+    )
+
+
 def _does_not_fit(summary: Summary) -> str | None:
     needed = summary.static.resident_bytes.get("total", 0.0) if summary.static is not None else 0.0
     there = summary.hardware.memory_bytes
@@ -60,4 +84,17 @@ def _other_shapes(summary: Summary) -> str | None:
     return (
         f"The work was counted at a prompt of {counted.prompt_tokens:,.0f} tokens, the times are of prompts of"
         f" {measured:,.0f}: utilisation and floors mix the two."
+    )
+
+
+def _wide_interval(summary: Summary) -> str | None:
+    """Repeating ended before the times were as narrow as wanted."""
+    timings = summary.timings
+    if timings.stopped not in ("time", "most") or timings.interval_ratio is None:
+        return None
+    ended = "run.max_measure_s was used up" if timings.stopped == "time" else "more are not sensible"
+    return (
+        f"The time of a pass is known to {units.percent(timings.interval_ratio)} (width of its 95 % interval) after"
+        f" {timings.repeats} repeats; {ended}. A smaller difference to another run cannot be shown: raise"
+        " run.max_measure_s, set run.repeats, or use compare --run."
     )

@@ -25,6 +25,8 @@ def _at_least(key: str, minimum: int) -> RangeRule:
 
 RANGES: tuple[RangeRule, ...] = (
     _at_least("run.repeats", 1),
+    RangeRule("run.target_interval_ratio", lambda v: v > 0, "more than 0"),
+    RangeRule("run.max_measure_s", lambda v: v > 0, "more than 0 seconds"),
     _at_least("run.top_n_kernels", 1),
     _at_least("run.representative_max_new_tokens", 1),
     _at_least("run.threads", 1),

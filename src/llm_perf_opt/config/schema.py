@@ -175,8 +175,12 @@ class RunConfig:
     mode: RunMode = RunMode.deep
     device: str = "auto"
     """``auto`` (CUDA if there, else CPU), ``cpu``, ``cuda``, ``cuda:N``."""
-    repeats: int = 3
-    """Measured passes over the samples."""
+    repeats: int | None = None
+    """Measured passes over the samples, exactly so many. null: four, and more until one of the next two is met."""
+    target_interval_ratio: float = 0.05
+    """With ``repeats: null``, enough: the 95 % interval of a pass's time is this narrow (its width ÷ the time)."""
+    max_measure_s: float = 10.0
+    """With ``repeats: null``, no repeat is begun that would end after this many seconds of measuring."""
     dataset_subset_filelist: str | None = None
     """Same as ``dataset.subset_filelist``, and wins over it."""
     top_n_kernels: int = 30

@@ -14,28 +14,52 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_BUDGET_S = 0.4
-"""Measuring time per quantity, after warm-up."""
+from llm_perf_opt.hardware.load import other_load_ratio, processor_time
+
+_LEAST_S = 0.04
+"""Measuring time of one call, after warm-up, on a machine that nothing disturbs."""
+_MOST_S = 0.4
+"""The same where no time is reached twice: other programs run, and an undisturbed moment must be waited for."""
+_AGREEING = 3
+_AGREEMENT_RATIO = 0.02
+"""So many times this close to the best: the best is what the machine can do, not an accident."""
 _CPU_SIDES = (512, 1024, 2048, 4096)
 _GPU_SIDES = (2048, 4096, 8192, 16384)
 _LONG_ENOUGH_S = 0.03
 """A product this long hides the cost of starting it."""
+_LARGER_GAIN_RATIO = 0.02
+"""A larger product that gains less than this ends the search."""
 _MIN_STREAM_BYTES = 256 << 20
 _MAX_STREAM_BYTES = 1 << 30
 
 
-def best_time(call: Callable[[], object], wait: Callable[[], object], budget_s: float = _BUDGET_S) -> float:
-    """Return the shortest time of ``call``: a ceiling is what the machine can do when nothing disturbs it."""
+def best_time(
+    call: Callable[[], object],
+    wait: Callable[[], object],
+    *,
+    least_s: float = _LEAST_S,
+    most_s: float = _MOST_S,
+) -> float:
+    """Return the shortest time of ``call``: a ceiling is what the machine can do when nothing disturbs it.
+
+    Ends after ``least_s`` once the shortest time was nearly reached several times, at the latest after ``most_s``.
+    """
     call()
     wait()
-    best, started, rounds = float("inf"), time.perf_counter(), 0
-    while rounds < 3 or time.perf_counter() - started < budget_s:
+    times: list[float] = []
+    started = time.perf_counter()
+    while True:
         begin = time.perf_counter()
         call()
         wait()
-        best = min(best, time.perf_counter() - begin)
-        rounds += 1
-    return best
+        now = time.perf_counter()
+        times.append(now - begin)
+        if len(times) < _AGREEING:
+            continue
+        passed, best = now - started, min(times)
+        agreeing = sum(taken <= best * (1 + _AGREEMENT_RATIO) for taken in times)
+        if passed >= most_s or (passed >= least_s and agreeing >= _AGREEING):
+            return best
 
 
 def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], object]) -> tuple[float, int]:
@@ -49,11 +73,12 @@ def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], obj
         def product(a: Any = a, b: Any = b, out: Any = out) -> object:
             return torch.mm(a, b, out=out)
 
-        first = best_time(product, wait, budget_s=0.0)
-        seconds = min(first, best_time(product, wait, budget_s=_BUDGET_S / 2))
-        if 2.0 * side**3 / seconds > best:
-            best, best_side = 2.0 * side**3 / seconds, side
-        if seconds > _LONG_ENOUGH_S:
+        seconds = best_time(product, wait)
+        rate = 2.0 * side**3 / seconds
+        gained = rate > best * (1 + _LARGER_GAIN_RATIO)
+        if rate > best:
+            best, best_side = rate, side
+        if seconds > _LONG_ENOUGH_S or not gained:
             break
     return best, best_side
 
@@ -99,10 +124,18 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
     def wait() -> object:
         return torch.cuda.synchronize(device) if device != "cpu" else None
 
+    before = processor_time() if device == "cpu" else None
+
+    def load() -> Iterator[dict[str, object]]:
+        ratio = other_load_ratio(before, processor_time())
+        if ratio is not None:
+            yield {"kind": "load", "other_load_ratio": ratio}
+
     with torch.inference_mode():
         if "bandwidth" in dtypes:
             rate, how = stream_bytes_per_s(torch, device, wait)
             yield {"kind": "bandwidth", "bytes_per_s": rate, "how": how}
+            yield from load()
         for name in dtypes:
             if name == "bandwidth":
                 continue
@@ -110,6 +143,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
             kind = torch.float32 if name == "tf32" else getattr(torch, name)
             rate, side = gemm_flops_per_s(torch, device, kind, wait)
             yield {"kind": "gemm", "dtype": name, "flops_per_s": rate, "side": side}
+            yield from load()
 
 
 def main(argv: list[str]) -> int:

@@ -110,6 +110,4 @@ def _add_measured(
     """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
     from llm_perf_opt.hardware.probe import probe
 
-    result = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)
-    hardware.measured_peak_flops_per_s = result.peaks()
-    hardware.measured_bandwidth_bytes_per_s = result.bandwidth_bytes_per_s
+    probe(run_device, name=name, threads=threads, cache_dir=cache_dir).describe(hardware)

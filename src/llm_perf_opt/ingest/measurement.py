@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.core.phases import PHASES
-from llm_perf_opt.model.statistics import describe, mean_of, percentile
+from llm_perf_opt.model.statistics import describe, interval_ratio, mean_of, percentile
 from llm_perf_opt.model.summary import Stat
 from llm_perf_opt.model.wall_clock import SampleTotal
 
@@ -36,6 +37,14 @@ def repeat_spread(samples: Sequence[SampleTimes]) -> dict[str, Stat]:
         if stat is not None:
             spreads[phase] = stat
     return spreads
+
+
+def repeat_interval_ratio(samples: Sequence[SampleTimes]) -> float | None:
+    """Return how wide the 95 % interval of a pass over all samples is, as a share of its time."""
+    totals = [values for sample in samples if (values := _totals(sample))]
+    repeats = min((len(values) for values in totals), default=0)
+    levels = [[math.log(values[k]) for values in totals if values[k] > 0] for k in range(repeats)]
+    return interval_ratio([math.fsum(level) / len(level) for level in levels if level])
 
 
 def measurement_metrics(samples: Sequence[SampleTimes]) -> dict[str, float | None]:

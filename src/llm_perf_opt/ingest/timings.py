@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_totals
+from llm_perf_opt.ingest.measurement import (
+    measurement_metrics,
+    repeat_interval_ratio,
+    repeat_spread,
+    sample_totals,
+)
 from llm_perf_opt.model.codec import from_plain, read_json
 from llm_perf_opt.model.statistics import describe, mean_of
-from llm_perf_opt.model.summary import Stat, Timings, Workload
+from llm_perf_opt.model.summary import Stat, Stopped, Timings, Workload
 from llm_perf_opt.model.wall_clock import WallClock
 
 SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
@@ -65,6 +70,9 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
             {name: [(r.get("components") or {}).get(name) for r in repeats] for name in names}
         ),
         source=source,
+        repeats=max((len(sample["repeats"]) for sample in samples), default=None),
+        stopped=_stopped(document.get("measuring")),
+        interval_ratio=repeat_interval_ratio(samples),
     )
     workload.samples = workload.samples or len(samples)
     workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
@@ -77,6 +85,12 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         repeat_spread=repeat_spread(samples),
         sample_totals=sample_totals(samples),
     )
+
+
+def _stopped(measuring: Any) -> Stopped | None:
+    """Return why repeating ended; a reason of a later release is none that we know."""
+    reason = measuring.get("stopped") if isinstance(measuring, dict) else None
+    return cast("Stopped", reason) if reason in get_args(Stopped) else None
 
 
 def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
@@ -94,7 +108,12 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
         times["tpot_s"] = describe([_ratio(decode_s, steps)])
     batch = document.get("batch_size")
     timings = Timings(
-        **times,
+        preprocess_s=times["preprocess_s"],
+        vision_s=times["vision_s"],
+        prefill_s=times["prefill_s"],
+        ttft_s=times["ttft_s"],
+        decode_s=times["decode_s"],
+        tpot_s=times["tpot_s"],
         tokens_per_s=describe([_ratio((steps or 0) * (batch or 1), decode_s)] if steps else []),
         components=_described({name: [value] for name, value in (document.get("components") or {}).items()}),
         source=str(path),

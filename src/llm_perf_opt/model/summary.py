@@ -17,6 +17,8 @@ RunStatus = Literal["ok", "failed", "interrupted"]
 StageStatus = Literal["ok", "skipped", "failed", "degraded"]
 Bound = Literal["compute", "memory", "launch", "sync", "copy", "balanced", "unknown"]
 Confidence = Literal["high", "medium", "low"]
+Stopped = Literal["asked", "narrow", "time", "most"]
+"""Why a measurement was not repeated more often."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,14 @@ class Hardware:
     """What a large matrix product reached on this machine, beside the data sheet's peaks."""
     measured_bandwidth_bytes_per_s: float | None = None
     """What a streaming copy reached on this machine."""
+    measured_at: str | None = None
+    """When that was measured, in this run or an earlier one (ISO 8601 with time zone); of several, the best."""
+    measured_under_load: bool | None = None
+    """Whether other programs used the processor in every measurement: then the rates may be too low."""
+    measured_other_load_ratio: float | None = None
+    """Share of the processor's time that other programs took, in the quietest of the measurements."""
+    measurements: int | None = None
+    """Measurements the rates are the best of."""
 
 
 @dataclass(slots=True)
@@ -151,6 +161,13 @@ class Timings:
     """``sam_s``, ``clip_s``, ``projector_s``, …: per sample."""
     source: str | None = None
     """File the numbers come from."""
+    repeats: int | None = None
+    """How often every sample was measured."""
+    stopped: Stopped | None = None
+    """Why not more often: ``asked`` (``run.repeats``), ``narrow`` (the interval is), ``time`` (``run.max_measure_s`` was
+    used up), ``most`` (as often as is sensible)."""
+    interval_ratio: float | None = None
+    """Width of the 95 % interval of a pass's time ÷ that time (vision, prefill and decode of all samples)."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,16 @@ SCHEMA_CHANGES = (
         "decode rows of the module ledger are per step (they were per capture)",
         "decode rows of the module ledger are of a whole capture",
     ),
+    SchemaChange(
+        "1.1",
+        "`hardware` says when this machine was measured and how disturbed (`measured_at`, `measured_under_load`,"
+        " `measured_other_load_ratio`, `measurements`)",
+    ),
+    SchemaChange(
+        "1.1",
+        "`timings` says how often was measured, why not more often, and how well the time of a pass is known (`repeats`,"
+        " `stopped`, `interval_ratio`)",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

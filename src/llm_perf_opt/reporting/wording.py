@@ -5,11 +5,11 @@ from __future__ import annotations
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Finding,
-    Hardware,
     Static,
     Summary,
     Verdict,
 )
+from llm_perf_opt.reporting.origins import THEIR_CLOCK, clock_text
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
 PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
@@ -96,30 +96,6 @@ def shapes_text(static: Static) -> str:
     )
 
 
-def hardware_text(hardware: Hardware) -> str:
-    """Say which limits the run is measured against and where they come from."""
-    name = hardware.name or "this device"
-    if hardware.source == "none":
-        return f"No limits are known for {name}: {hardware.reason or 'unknown device'}."
-    peaks = ", ".join(
-        f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.peak_flops_per_s.items()
-    )
-    memory = units.bytes_per_s(hardware.bandwidth_bytes_per_s)
-    origin = {
-        "catalogue": "from the device catalogue",
-        "probe": "measured on this machine",
-        "user": "given by the user",
-    }[hardware.source]
-    return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
-
-
-_OUR_CLOCK = (
-    "wall-clock per sample, warmed up, device-synchronised at phase edges, no profiler attached; "
-    "median over samples and repeats"
-)
-_THEIR_CLOCK = "as given in the file; whether the run was warmed up and synchronised is not known"
-
-
 def _peak_source(summary: Summary) -> str:
     peak = summary.hardware.peak_flops_per_s.get(summary.workload.dtype or "")
     return peak.source if peak is not None else summary.hardware.source
@@ -132,7 +108,7 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             summary.wall_clock is not None,
             "times",
-            _OUR_CLOCK if summary.stages else _THEIR_CLOCK,
+            clock_text(summary.timings) if summary.stages else THEIR_CLOCK,
             sources.get("timings") or summary.timings.source or "",
         ),
         (

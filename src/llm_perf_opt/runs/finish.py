@@ -46,9 +46,9 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
 def _distrust_beaten_ceilings(summary: Summary) -> None:
     """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
     if summary.hardware.source == "probe" and beaten_ceilings(summary):
-        from llm_perf_opt.hardware.probe import forget_measurements
+        from llm_perf_opt.hardware.probe_cache import distrust_measurements
 
-        forget_measurements()
+        distrust_measurements()
 
 
 def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:

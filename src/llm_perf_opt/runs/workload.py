@@ -50,7 +50,9 @@ def run(overrides: Sequence[str]) -> Path:
         os.chdir(folder.parent)
     stage = config.pipeline[STAGE]
     output = stage.output if isinstance(stage, TorchProfilerConfig) else OutputConfig()
-    measure(workload_config(config), output, STAGE, folder, progress=LogProgress())
+    # A capture needs one pass unless the user asks for more: under a tool, times are not to be narrowed down.
+    workload = workload_config(config, repeats=config.run.repeats or 1)
+    measure(workload, output, STAGE, folder, progress=LogProgress())
     return folder.parent
 
 

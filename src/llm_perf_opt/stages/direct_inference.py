@@ -29,8 +29,9 @@ NAME = "direct_inference"
 class DirectInferenceConfig(StageConfig):
     """``pipeline.direct_inference.*``."""
 
-    repeats: int = 1
-    """Passes over the samples. The first gives the predictions; more of them only steady the timings."""
+    repeats: int | None = 1
+    """Passes over the samples. The first gives the predictions; more of them only steady the timings. null: as
+    ``run.repeats`` says."""
     output: OutputConfig = field(
         default_factory=lambda: OutputConfig(prediction=PredictionOutput(enable=True))
     )
@@ -49,7 +50,7 @@ class DirectInferenceStage(Stage):
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, DirectInferenceConfig)
-        if config.repeats < 1:
+        if config.repeats is not None and config.repeats < 1:
             key = f"pipeline.{NAME}.repeats"
             return [Problem("error", f"{key}={config.repeats} is out of range", "use at least 1", key)]
         check_output(config.output, NAME, context.config.model.adapter)
@@ -58,11 +59,13 @@ class DirectInferenceStage(Stage):
 
     def plan(self, context: StageContext) -> list[str]:
         """Say what would be run and which files it would leave."""
+        from llm_perf_opt.workloads.setup import planned_passes, workload_config
+
         config = context.stage_config(NAME, DirectInferenceConfig)
         folder = context.artifacts.root / NAME
         lines = [
             f"run {context.config.model.name} on {context.config.resolved_device}, "
-            f"{config.repeats} pass(es), no profiler",
+            f"{planned_passes(workload_config(context.config, repeats=config.repeats))}, no profiler",
             f"write {folder / layout.TIMINGS}",
         ]
         prediction, shown = config.output.prediction, config.output.visualization

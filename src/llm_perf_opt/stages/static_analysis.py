@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.static import static_facts, static_page_facts
+from llm_perf_opt.workloads.counting.config import NAME, StaticAnalysisConfig, find_contradictions
 
 if TYPE_CHECKING:
     import torch
@@ -35,110 +34,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("llm_perf_opt.static")
 
-NAME = "static_analysis"
 MEASURING_STAGES = ("torch_profiler", "direct_inference")
 """Stages whose timings are divided by this stage's numbers."""
-_KEY = f"pipeline.{NAME}"
-
-
-class CausalKind(StrEnum):
-    """How causal attention is counted."""
-
-    full = "full"
-    """The whole query × key rectangle, as counters and most kernels' headline numbers do."""
-    halved = "halved"
-    """Only the pairs a causal mask (or sliding window) leaves."""
-
-
-class HeadKind(StrEnum):
-    """On which prompt positions prefill runs the output head."""
-
-    last = "last"
-    """One position per sequence, as ``generate()`` does."""
-    all = "all"
-    """Every position, as DeepSeek-OCR's published code does."""
-
-
-class RotaryKind(StrEnum):
-    """Whether the rotary angle table counts as a matrix product."""
-
-    as_run = "as_run"
-    per_layer = "per_layer"
-    """In every layer, as model code up to transformers 4.47 computes it."""
-
-
-@dataclass
-class StaticAnalysisConfig(StageConfig):
-    """``pipeline.static_analysis.*``"""
-
-    write_reports: bool = True
-    """Make static_compute.md and plots from static_compute.json. false: only the numbers are kept."""
-    use_analytic_fallback: bool = True
-    """Use closed forms where the model cannot be counted, and check the count by them where it can.
-    false: a phase that cannot be counted fails the stage, and nothing is cross-checked."""
-    use_synthetic_inputs: bool = True
-    """Count at configured shapes, without touching the data set. false: at the shapes of the run's samples;
-    with several shapes the numbers are means over the batches."""
-    causal: CausalKind = CausalKind.full
-    head_positions: HeadKind = HeadKind.last
-    rotary: RotaryKind = RotaryKind.as_run
-    grid: list[int] | None = None
-    """Tile grid [columns, rows] of a page (DeepSeek-OCR, modes with tiles); null: that of an A4 page."""
-    text_tokens: int | None = None
-    """Prompt positions besides the image; null: those of infer.prompt."""
-    prompt_tokens: int | None = None
-    """All prompt positions, image included; null: image and text positions together."""
-    context_tokens: int | None = None
-    """Cached positions at the counted decode step; null: the middle of the decode."""
-    decode_tokens: int | None = None
-    """Decode steps of a whole request; null: infer.max_new_tokens - 1 (prefill makes the first token)."""
-    batch_size: int | None = None
-    """Sequences per pass; null: infer.batch_size."""
-    max_shapes: int = 16
-    """Most distinct sample shapes that are counted; more are represented by the nearest prompt length."""
-
-    def conventions(self) -> Conventions:
-        """Return the counting conventions."""
-        return Conventions(self.causal.value, self.head_positions.value, self.rotary.value)
-
-
-_POSITIVE = ("text_tokens", "prompt_tokens", "context_tokens", "decode_tokens", "batch_size", "max_shapes")
-_SHAPE_KEYS = ("grid", "text_tokens", "prompt_tokens", "context_tokens", "batch_size")
-
-
-def find_contradictions(stage: StaticAnalysisConfig) -> list[Problem]:
-    """Return values and combinations that cannot be meant; needs no model."""
-    problems = []
-    for name in _POSITIVE:
-        value = getattr(stage, name)
-        if value is not None and value < 1:
-            problems.append(_wrong(name, f"{_KEY}.{name}={value} is below 1", "give a positive number"))
-    if stage.grid is not None and (len(stage.grid) != 2 or any(side < 1 for side in stage.grid)):
-        problems.append(
-            _wrong(
-                "grid", f"{_KEY}.grid={stage.grid} is not [columns, rows]", f"for example {_KEY}.grid=[2,3]"
-            )
-        )
-    if stage.text_tokens is not None and stage.prompt_tokens is not None:
-        problems.append(
-            _wrong(
-                "text_tokens",
-                "text_tokens and prompt_tokens are both given",
-                "prompt_tokens includes the text",
-            )
-        )
-    given = [name for name in _SHAPE_KEYS if getattr(stage, name) is not None]
-    if given and not stage.use_synthetic_inputs:
-        keys = ", ".join(f"{_KEY}.{name}" for name in given)
-        fix = f"leave them out, or set {_KEY}.use_synthetic_inputs=true"
-        problems.append(
-            _wrong(given[0], f"{keys} contradict use_synthetic_inputs=false (shapes of samples)", fix)
-        )
-    return problems
-
-
-def _wrong(name: str, message: str, fix: str) -> Problem:
-    return Problem("error", message, fix, f"{_KEY}.{name}")
 
 
 class StaticAnalysisStage(Stage):
@@ -167,10 +64,11 @@ class StaticAnalysisStage(Stage):
         """Count, check, write."""
         config = context.stage_config(NAME, StaticAnalysisConfig)
         with context.progress.task("static analysis") as task:
-            document = analyse(context.config, config)
+            counter = make_counter(context.config, config)
+            document = analyse(context.config, config, counter)
             task.advance()
         files = [_write(context, config, document)]
-        files += _write_at_run_shapes(context, config)
+        files += _write_at_run_shapes(context, config, counter)
         reason = _what_is_wrong(document)
         if reason is not None:
             return StageResult(
@@ -213,7 +111,9 @@ def _write(context: StageContext, config: StaticAnalysisConfig, document: Static
     return save_document(context.artifacts.out_dir(NAME) / layout.STATIC, document)
 
 
-def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) -> list[Path]:
+def _write_at_run_shapes(
+    context: StageContext, config: StaticAnalysisConfig, counter: StaticCounter
+) -> list[Path]:
     """Also count at the samples' shapes when they are measured: utilisation divides like by like."""
     from llm_perf_opt.core.errors import InputError
     from llm_perf_opt.ingest.static import save_document
@@ -234,7 +134,9 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
     )
     try:
         with context.progress.task("static analysis at the shapes of the samples"):
-            document = analyse(context.config, shapes_of_samples)
+            # The model that was built and what was counted serve again, unless the batch is another one.
+            same = config.batch_size is None
+            document = analyse(context.config, shapes_of_samples, counter if same else None)
     except InputError as error:
         # The stage that measures these samples meets the same problem and reports it as its own.
         LOGGER.warning("no static count at the shapes of the samples: %s", error.message)
@@ -242,23 +144,34 @@ def _write_at_run_shapes(context: StageContext, config: StaticAnalysisConfig) ->
     return [save_document(context.artifacts.out_dir(NAME) / layout.STATIC_AT_RUN_SHAPES, document)]
 
 
-def analyse(config: AppConfig, stage: StaticAnalysisConfig) -> StaticDocument:
-    """Return the static document of a configuration: the stage without files, for use from Python."""
-    from llm_perf_opt.analysis.static.mean import mean_document
-    from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes
+def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
+    """Build the model of a configuration without weights, ready to be counted at any shapes."""
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
     from llm_perf_opt.workloads.registry import load_adapter
 
     infer = config.infer if stage.batch_size is None else replace(config.infer, batch_size=stage.batch_size)
-    adapter = load_adapter(countable_model(config.model), infer)
-    counter = StaticCounter(
-        adapter,
+    return StaticCounter(
+        load_adapter(countable_model(config.model), infer),
         static_dtype(config),
         conventions=stage.conventions(),
         use_closed_forms=stage.use_analytic_fallback,
         name=config.model.name,
     )
-    steps = stage.decode_tokens or max(1, infer.max_new_tokens - 1)
+
+
+def analyse(
+    config: AppConfig, stage: StaticAnalysisConfig, counter: StaticCounter | None = None
+) -> StaticDocument:
+    """Return the static document of a configuration: the stage without files, for use from Python.
+
+    ``counter`` is one that :func:`make_counter` made of the same configuration, where there is one already.
+    """
+    from llm_perf_opt.analysis.static.mean import mean_document
+    from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes
+
+    counter = counter or make_counter(config, stage)
+    adapter = counter.adapter
+    steps = stage.decode_tokens or max(1, config.infer.max_new_tokens - 1)
     if stage.use_synthetic_inputs:
         shapes = configured_shapes(adapter, stage, steps)
         check_context(shapes, steps, counter.context_limit)

@@ -60,7 +60,7 @@ class TorchProfilerStage(Stage):
 
     def plan(self, context: StageContext) -> list[str]:
         """Say what would be run and which files it would leave."""
-        from llm_perf_opt.workloads.setup import workload_config
+        from llm_perf_opt.workloads.setup import planned_passes, workload_config
 
         config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
         workload = workload_config(context.config)
@@ -68,7 +68,7 @@ class TorchProfilerStage(Stage):
         activities, _ = usable_activities(config, context.config)
         tokens = representative_tokens(config, context.config)
         lines = [
-            f"run {workload.model.name} on {workload.device}: warm up, then {workload.repeats} measured pass(es) without a profiler",
+            f"run {workload.model.name} on {workload.device}: warm up, then {planned_passes(workload)} without a profiler",
             f"write {folder / layout.TIMINGS}",
             f"profile {config.active_passes} representative pass(es) of {tokens} new tokens with {', '.join(activities)} activity",
             f"write {folder / layout.PROFILE}",

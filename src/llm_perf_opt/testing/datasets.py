@@ -1,6 +1,6 @@
-"""What every data set must do, as a test class to derive from.
+"""What every data set must do, as test classes to derive from: one for any data set, one for those that read files.
 
->>> class TestMyDataset(DatasetConformance):      # in a test file of your package    # doctest: +SKIP
+>>> class TestMyDataset(FileDatasetConformance):  # in a test file of your package    # doctest: +SKIP
 ...     dataset_class = MyDataset
 ...     def config(self, folder):
 ...         return DatasetConfig(root=str(make_three_files(folder)))
@@ -32,10 +32,6 @@ class DatasetConformance:
         Called twice with the same folder it must describe the same samples.
         """
         raise NotImplementedError("say which samples the data set has")
-
-    def missing_config(self, folder: Path) -> DatasetConfig | None:
-        """Return a configuration that names files which are not there; ``None``: the data set reads no files."""
-        return replace(self.config(folder), root=str(folder / "not_there"))
 
     # --- helpers -----------------------------------------------------------------------------------------------
 
@@ -93,15 +89,6 @@ class DatasetConformance:
         list(dataset.samples())
         assert list(dataset.problems()) == after
 
-    def test_missing_files_are_an_error_with_a_fix(self, tmp_path: Path) -> None:
-        """Said when the data set is opened or read, never a traceback."""
-        config = self.missing_config(tmp_path)
-        if config is None:
-            pytest.skip("the data set reads no files")
-        with pytest.raises((InputError, ConfigError)) as caught:
-            list(self.dataset_class(config).samples())
-        assert caught.value.hint
-
     def test_the_number_of_samples_is_respected(self, tmp_path: Path) -> None:
         """The first so many of every epoch; more than there are gives all of them once."""
         ids = self.ids(tmp_path)
@@ -124,6 +111,21 @@ class DatasetConformance:
         with pytest.raises(ConfigError) as caught:
             list(self.opened(tmp_path, **sampling).samples())
         assert str(caught.value.data.get("key", "")).startswith("dataset.sampling")
+
+
+class FileDatasetConformance(DatasetConformance):
+    """The same for a data set that reads files, and what it must do when they are not there."""
+
+    def missing_config(self, folder: Path) -> DatasetConfig:
+        """Return a configuration that names files which are not there."""
+        return replace(self.config(folder), root=str(folder / "not_there"))
+
+    def test_missing_files_are_an_error_with_a_fix(self, tmp_path: Path) -> None:
+        """Said when the data set is opened or read, never a traceback."""
+        config = self.missing_config(tmp_path)
+        with pytest.raises((InputError, ConfigError)) as caught:
+            list(self.dataset_class(config).samples())
+        assert caught.value.hint
 
 
 def _check_sentences(problems: Sequence[str]) -> None:

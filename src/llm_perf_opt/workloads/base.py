@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.workloads.repeats import UntilNarrow
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +33,12 @@ class WorkloadConfig:
     device: str
     """``cpu`` or ``cuda:N``."""
     repeats: int
+    """Passes over the samples: exactly so many, or with ``until`` at least."""
     max_new_tokens: int
     threads: int | None = None
     nvtx_modules: bool = False
+    until: UntilNarrow | None = None
+    """When to stop repeating; ``None``: after ``repeats``."""
 
 
 @dataclass(frozen=True, slots=True)

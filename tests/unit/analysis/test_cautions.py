@@ -42,3 +42,38 @@ def test_work_and_times_of_different_prompts() -> None:
 def test_a_beaten_ceiling() -> None:
     (said,) = cautions(summary(utilisation={"prefill": Utilisation(mfu_ratio=1.2)}))
     assert said.startswith("Utilisation above 100 % in prefill")
+
+
+def test_limits_measured_beside_other_work() -> None:
+    data = summary(utilisation={"prefill": Utilisation(mfu_ratio=0.8)})
+    data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True, measurements=1)
+    data.hardware.measured_other_load_ratio = 0.53
+    (said,) = cautions(data)
+    assert said.startswith(
+        "The limits of AMD EPYC are measured while other programs used 53.0 % of the processor"
+    )
+    data.hardware.measurements = 3
+    assert "the best of 3 measurements" in cautions(data)[0]
+    data.hardware.measured_under_load = False
+    assert cautions(data) == []
+
+
+def test_limits_of_a_data_sheet_or_limits_nobody_divides_by_need_no_word_about_load() -> None:
+    data = summary()
+    data.hardware = Hardware("AMD EPYC", "cpu", {}, None, "probe", measured_under_load=True)
+    assert cautions(data) == []
+    data.utilisation = {"prefill": Utilisation(mfu_ratio=0.8)}
+    data.hardware.source = "catalogue"
+    assert cautions(data) == []
+
+
+def test_times_that_stayed_wide() -> None:
+    data = summary(timings=timings(prefill=0.1))
+    data.timings.repeats, data.timings.interval_ratio, data.timings.stopped = 4, 0.121, "time"
+    (said,) = cautions(data)
+    assert said.startswith(
+        "The time of a pass is known to 12.1 % (width of its 95 % interval) after 4 repeats; run.max_measure_s was used up"
+    )
+    for ended in ("asked", "narrow", None):
+        data.timings.stopped = ended
+        assert cautions(data) == []

@@ -44,7 +44,10 @@ VALUES = {
         "pipeline.workload.command: the value has the wrong type",
     ),
     "model.arch=3": ("Cannot assign int to Dict[str, Any]", "model.arch: the value has the wrong type"),
-    "run.repeats=null": ("field 'run.repeats' is not Optional", "run.repeats: null is not allowed here"),
+    "infer.batch_size=null": (
+        "field 'infer.batch_size' is not Optional",
+        "infer.batch_size: null is not allowed here",
+    ),
 }
 """For each pattern an override, what OmegaConf says of it, and what a user is told."""
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware import detect, probe, resolve
+from llm_perf_opt.hardware import detect, measured, probe, probe_cache, resolve
 from llm_perf_opt.hardware.detect import (
     DetectedCpu,
     DetectedGpu,
     detect_cpu,
     parse_nvidia_smi,
 )
+from llm_perf_opt.hardware.load import ProcessorTime, other_load_ratio, processor_time
 from llm_perf_opt.hardware.probe_worker import best_time, stream_bytes
+from llm_perf_opt.model.summary import Hardware
 
+PYTHON = sys.executable
+"""The real one: tests put another in its place."""
 CPU = DetectedCpu("Some CPU", 4, 8 * 2.0**30)
 
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep measurements whatever else runs here while the tests do."""
+    """Take measurements as undisturbed, whatever else runs here while the tests do."""
     monkeypatch.setattr(probe, "machine_is_busy", lambda cores: False)
+    monkeypatch.setattr(measured, "UNDER_LOAD_RATIO", 1.0)
 
 
 def fake_python(path: Path, body: str) -> str:
     """Write a program that stands in for the measuring process."""
-    path.write_text(f"#!{sys.executable}\nimport os, signal, sys, json\n{body}", encoding="utf-8")
+    path.write_text(f"#!{PYTHON}\nimport os, signal, sys, json\n{body}", encoding="utf-8")
     path.chmod(0o755)
     return str(path)
 
@@ -144,32 +151,111 @@ def test_a_failing_worker_gives_its_last_words(tmp_path: Path, monkeypatch: pyte
 
 
 def test_cache_key_changes_with_what_matters() -> None:
-    base = probe.cache_key("cpu", "A", CPU, None, ("float32",))
-    assert base == probe.cache_key("cpu", "A", CPU, None, ("float32",))
+    base = probe_cache.cache_key("cpu", "A", CPU, None, ("float32",))
+    assert base == probe_cache.cache_key("cpu", "A", CPU, None, ("float32",))
     others = [
-        probe.cache_key("cuda:0", "A", CPU, None, ("float32",)),
-        probe.cache_key("cpu", "B", CPU, None, ("float32",)),
-        probe.cache_key("cpu", "A", DetectedCpu("Some CPU", 8, None), None, ("float32",)),
-        probe.cache_key("cpu", "A", CPU, 2, ("float32",)),
-        probe.cache_key("cpu", "A", CPU, None, ("float32", "bfloat16")),
+        probe_cache.cache_key("cuda:0", "A", CPU, None, ("float32",)),
+        probe_cache.cache_key("cpu", "B", CPU, None, ("float32",)),
+        probe_cache.cache_key("cpu", "A", DetectedCpu("Some CPU", 8, None), None, ("float32",)),
+        probe_cache.cache_key("cpu", "A", CPU, 2, ("float32",)),
+        probe_cache.cache_key("cpu", "A", CPU, None, ("float32", "bfloat16")),
     ]
     assert len({base, *others}) == 6
 
 
-def test_a_measurement_on_a_busy_machine_is_used_but_not_kept(
+def measuring(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, flops: float, stream: float, load: float | None
+) -> None:
+    """Let a program stand in that reaches these rates while others use ``load`` of the processor."""
+    rows: list[dict[str, object]] = [
+        {"kind": "start", "threads": 2, "torch": "x"},
+        {"kind": "bandwidth", "bytes_per_s": stream, "how": "copy"},
+        {"kind": "gemm", "dtype": "float32", "flops_per_s": flops, "side": 512},
+    ]
+    if load is not None:
+        rows.append({"kind": "load", "other_load_ratio": load})
+    body = "".join(f"print({json.dumps(json.dumps(row))})\n" for row in rows)
+    monkeypatch.setattr(probe.sys, "executable", fake_python(path / "python", body))
+
+
+def limits(path: Path) -> Hardware:
+    """The limits of a CPU run with a cache in ``path``."""
+    items = ("bandwidth", "float32")
+    return probe.cpu_hardware(probe.probe("cpu", dtypes=items, cache_dir=path / "cache"), CPU)
+
+
+def test_a_measurement_beside_other_work_says_so_and_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(measured, "UNDER_LOAD_RATIO", 0.1)
+    measuring(tmp_path, monkeypatch, flops=33.6e9, stream=8e9, load=0.8)
+    disturbed = limits(tmp_path)
+    assert (disturbed.measured_under_load, disturbed.measured_other_load_ratio) == (True, 0.8)
+    assert disturbed.peak_flops_per_s["float32"].source.endswith("2 threads, under load)")
+    assert disturbed.measured_at is not None and disturbed.measurements == 1
+    measuring(tmp_path, monkeypatch, flops=181e9, stream=7e9, load=0.02)
+    quiet = limits(tmp_path)
+    assert quiet.peak_flops_per_s["float32"].dense == 181e9
+    assert quiet.bandwidth_bytes_per_s == 8e9, "the best of both, rate by rate"
+    assert (quiet.measured_under_load, quiet.measured_other_load_ratio, quiet.measurements) == (
+        False,
+        0.02,
+        2,
+    )
+    measuring(tmp_path, monkeypatch, flops=40e9, stream=7e9, load=0.9)
+    assert limits(tmp_path) == quiet, "a quiet measurement is not made again"
+
+
+def test_the_best_value_of_this_machine_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is never quiet: the best counts, with its time; after some tries it is left at that."""
+    monkeypatch.setattr(measured, "UNDER_LOAD_RATIO", 0.1)
+    measuring(tmp_path, monkeypatch, flops=90e9, stream=8e9, load=0.5)
+    first = limits(tmp_path)
+    for _ in range(measured.MOST_TRIES + 2):
+        measuring(tmp_path, monkeypatch, flops=30e9, stream=7e9, load=0.9)
+        later = limits(tmp_path)
+        assert later.peak_flops_per_s == first.peak_flops_per_s
+        assert later.measured_at == first.measured_at and later.measured_under_load
+        assert later.measured_other_load_ratio == 0.5
+    assert later.measurements == measured.MOST_TRIES
+
+
+def test_without_an_account_of_the_processor_the_load_average_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(tmp_path, monkeypatch, flops=1e11, stream=1e10, load=None)
     monkeypatch.setattr(probe, "machine_is_busy", lambda cores: True)
-    result = probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
-    assert result.flops_per_s["float32"] > 0
-    assert list(tmp_path.glob("*.json")) == []
+    assert limits(tmp_path).measured_under_load is True
+    monkeypatch.setattr(probe, "machine_is_busy", lambda cores: False)
+    assert limits(tmp_path).measured_under_load is False
 
 
-def test_a_beaten_ceiling_is_forgotten(tmp_path: Path) -> None:
-    probe.probe("cpu", threads=1, dtypes=("float32",), cache_dir=tmp_path)
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    probe.forget_measurements(tmp_path)
-    assert list(tmp_path.glob("*.json")) == []
+def test_others_share_of_the_processor(tmp_path: Path) -> None:
+    def read(busy: int, own_s: float, clock_s: float) -> ProcessorTime:
+        lines = "".join(f"cpu{core} {busy} 0 0 900 50 0 0 0 0 0\n" for core in os.sched_getaffinity(0))
+        (tmp_path / "stat").write_text(f"cpu  9 9 9 9\n{lines}intr 1 2 3\n", encoding="ascii")
+        found = processor_time(tmp_path / "stat")
+        assert found is not None and found.cores == len(os.sched_getaffinity(0))
+        return replace(found, own_s=own_s, clock_s=clock_s)
+
+    ticks = os.sysconf("SC_CLK_TCK")
+    before = read(0, own_s=0.0, clock_s=0.0)
+    after = read(ticks, own_s=0.5 * before.cores, clock_s=2.0)  # each core worked 1 of 2 s, half of it for us
+    assert other_load_ratio(before, after) == pytest.approx(0.25)
+    assert other_load_ratio(before, replace(after, own_s=99.0)) == 0.0
+    assert other_load_ratio(None, after) is None
+    assert processor_time(tmp_path / "no") is None
+
+
+def test_a_beaten_ceiling_is_measured_again_and_the_best_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring(tmp_path, monkeypatch, flops=90e9, stream=8e9, load=0.0)
+    limits(tmp_path)
+    probe_cache.distrust_measurements(tmp_path / "cache")
+    measuring(tmp_path, monkeypatch, flops=120e9, stream=7e9, load=0.0)
+    again = limits(tmp_path)
+    assert (again.peak_flops_per_s["float32"].dense, again.bandwidth_bytes_per_s) == (120e9, 8e9)
 
 
 def test_damaged_cache_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +282,30 @@ def test_unwritable_cache_costs_only_the_cache(tmp_path: Path, monkeypatch: pyte
 
 
 def test_best_time_is_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([0.0, 0.0, 5.0, 5.0, 6.0, 6.0, 9.0, 9.0, 9.0])
+    ticks = iter([0.0, 0.0, 5.0, 5.0, 6.0, 6.0, 9.0])
     monkeypatch.setattr("llm_perf_opt.hardware.probe_worker.time.perf_counter", lambda: next(ticks))
-    assert best_time(lambda: None, lambda: None, budget_s=0.0) == 1.0
+    assert best_time(lambda: None, lambda: None, most_s=0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("times", "best", "used"),
+    [
+        ([1.0, 1.0, 1.01, 0.5], 1.0, 3),  # stable: no more is needed
+        ([3.0, 1.0, 2.0, 1.01, 1.01, 0.5], 1.0, 5),  # disturbed: goes on until the best was reached thrice
+        ([9.0, 7.0, 5.0, 3.0, 1.0, 0.5], 3.0, 4),  # never stable: until the time is used up
+    ],
+)
+def test_measuring_ends_when_the_best_time_is_stable(
+    monkeypatch: pytest.MonkeyPatch, times: list[float], best: float, used: int
+) -> None:
+    now, left = [0.0], iter([0.0, *times])
+    monkeypatch.setattr("llm_perf_opt.hardware.probe_worker.time.perf_counter", lambda: now[0])
+
+    def call() -> None:
+        now[0] += next(left)
+
+    assert best_time(call, lambda: None, least_s=2.0, most_s=22.0) == best
+    assert now[0] == pytest.approx(sum(times[:used]))
 
 
 def test_stream_is_larger_than_the_caches(tmp_path: Path) -> None:

@@ -149,3 +149,10 @@ def test_a_null_key_is_a_key_left_out(tmp_path: Path) -> None:
     assert given == left_out
     assert given.decode_steps == 8
     assert given.prefill_includes_vision
+
+
+@pytest.mark.parametrize("stopped", ["narrow", "time", None])
+def test_how_often_was_measured_and_why_not_more_often(tmp_path: Path, stopped: str | None) -> None:
+    measuring = None if stopped is None else {"repeats": 2, "stopped": stopped}
+    timings = load_timings(write(tmp_path, engine_document(measuring=measuring))).timings
+    assert (timings.repeats, timings.stopped) == (2, stopped)

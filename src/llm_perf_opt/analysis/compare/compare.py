@@ -10,6 +10,7 @@ from typing import Any
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
 from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
+from llm_perf_opt.analysis.compare.phases import compare_phases
 from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
 from llm_perf_opt.model.comparison import (
     Comparison,
@@ -18,7 +19,6 @@ from llm_perf_opt.model.comparison import (
     MetricChange,
     ModuleChange,
     Outcome,
-    PhaseChange,
     SideInfo,
 )
 from llm_perf_opt.model.summary import LedgerRow, Summary
@@ -27,7 +27,6 @@ from llm_perf_opt.model.versions import older_notes
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 SEED = 20240229
-_PHASES = ("vision", "prefill", "ttft", "decode", "total", "all")
 
 
 @dataclass(slots=True)
@@ -67,11 +66,11 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
         _metric(name, evidence[name], series_a.get(name), series_b.get(name), method) for name in names
     ]
     result.differences = _differences(a.first, b.first)
-    result.phases = _phases(a.first, b.first)
+    result.phases, about_utilisation = compare_phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)
     result.families = compare_families(a.first.kernels, b.first.kernels)
     result.kernels = compare_kernels(a.first.kernels, b.first.kernels)
-    result.notes = _notes(a, b, series_a, series_b, evidence)
+    result.notes = [*_notes(a, b, series_a, series_b, evidence), *about_utilisation]
     result.gates = apply_gates(list(gates), evidence, method)
     return result
 
@@ -174,40 +173,6 @@ def _text(value: object) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
     return None if value is None else str(value)
-
-
-def _phases(a: Summary, b: Summary) -> list[PhaseChange]:
-    rows: list[PhaseChange] = []
-    for phase in dict.fromkeys((*_PHASES, *a.budget, *b.budget)):
-        one, two = a.verdicts.get(phase), b.verdicts.get(phase)
-        if one is not None or two is not None:
-            rows.append(
-                PhaseChange(phase, "limited by", "", one.bound if one else None, two.bound if two else None)
-            )
-        first, second = a.utilisation.get(phase), b.utilisation.get(phase)
-        for label, name in (
-            ("MFU", "mfu_ratio"),
-            ("MBU", "mbu_ratio"),
-            ("device busy", "device_busy_ratio"),
-        ):
-            rows.extend(
-                _phase_row(phase, label, "ratio", getattr(first, name, None), getattr(second, name, None))
-            )
-        parts = [
-            {part.name: part.seconds for part in s.budget[phase].parts} if phase in s.budget else {}
-            for s in (a, b)
-        ]
-        for name in dict.fromkeys((*parts[0], *parts[1])):
-            rows.extend(
-                _phase_row(phase, f"captured time: {name}", "s", parts[0].get(name), parts[1].get(name))
-            )
-    return rows
-
-
-def _phase_row(phase: str, what: str, unit: str, a: float | None, b: float | None) -> list[PhaseChange]:
-    if not a and not b:
-        return []
-    return [PhaseChange(phase, what, unit, a, b, b / a if a and b is not None else None)]
 
 
 def _modules(a: Sequence[LedgerRow], b: Sequence[LedgerRow]) -> list[ModuleChange]:

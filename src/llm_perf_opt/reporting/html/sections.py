@@ -40,9 +40,9 @@ from llm_perf_opt.reporting.html.blocks import (
     table_block,
     text_block,
 )
+from llm_perf_opt.reporting.origins import hardware_text
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
-    hardware_text,
     missing_sections,
     phase_name,
     shapes_text,

@@ -28,11 +28,11 @@ from llm_perf_opt.reporting.markdown.writer import (
     render_table,
     section,
 )
+from llm_perf_opt.reporting.origins import hardware_text
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
     coverage_facts,
     gain_text,
-    hardware_text,
     missing_sections,
     phase_name,
     phase_rank,

@@ -26,6 +26,7 @@ TIMINGS_ONLY = (
     "pipeline.static_analysis.enable=false",
     "pipeline.torch_profiler.enable=false",
     "pipeline.direct_inference.enable=true",
+    "run.repeats=3",
     "pipeline.direct_inference.repeats=${run.repeats}",
     "pipeline.direct_inference.output.prediction.enable=false",
     "hardware.probe=false",

@@ -101,6 +101,7 @@ def _warm_up(config: AppConfig) -> _WarmSide:
     groups = [[by_id[name] for name in batch.ids] for batch in run.result.batches]
     for batch in run.result.batches:
         batch.repeats.clear()  # measured before the other side was there
+    run.result.measuring = None  # the rounds decide
     return _WarmSide(run, groups)
 
 

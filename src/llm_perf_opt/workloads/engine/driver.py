@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.model.statistics import interval_ratio
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.results import (
@@ -16,6 +18,7 @@ from llm_perf_opt.workloads.engine.results import (
     SampleResult,
     WorkloadResult,
 )
+from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
     from llm_perf_opt.core.progress import Progress
@@ -31,11 +34,11 @@ def run_workload(
     on_result: OnResult | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
-    repeats: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> WorkloadResult:
-    """Run every sample ``workload.repeats`` times; ``on_result`` gets each answer as soon as it is there.
+    """Run every sample ``workload.repeats`` times, or until the times are narrow (``workload.until``).
 
-    Answers are those of the first repeat; the others are only timed.
+    ``on_result`` gets each answer as soon as it is there: those of the first repeat; the others are only timed.
     """
     progress = progress or LogProgress()
     if not samples:
@@ -49,13 +52,18 @@ def run_workload(
     with progress.task("warming up") as task:
         run.warm_up(groups)
         task.advance()
-    count = workload.repeats if repeats is None else repeats
-    with progress.task("measuring", total=count * len(groups)) as task:
-        for repeat in range(count):
+    total = workload.repeats * len(groups) if workload.until is None else None
+    with progress.task("measuring", total=total) as task:
+        began, levels, stopped = clock(), list[float](), None
+        while stopped is None:
             for number, group in enumerate(groups):
-                run.measure(number, group, first=repeat == 0)
+                run.measure(number, group, first=not levels)
                 task.advance(note=group[0].id if group else None)
             run.require_samples()
+            levels.append(pass_level([batch.repeats[-1].total_s() for batch in run.result.batches]))
+            passed_s = clock() - began
+            stopped = stop_reason(levels, passed_s, least=workload.repeats, until=workload.until)
+    run.result.measuring = Measuring(len(levels), stopped, interval_ratio(levels), passed_s)
     return run.result
 
 

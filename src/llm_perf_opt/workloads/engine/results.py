@@ -12,6 +12,7 @@ from typing import Any, Literal
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.summary import Workload
 from llm_perf_opt.workloads.base import PhaseShapes, Sample
+from llm_perf_opt.workloads.repeats import Measuring
 
 SCHEMA = 1
 
@@ -30,6 +31,10 @@ class PassTimings:
     """Each token after the first."""
     components: dict[str, float] = field(default_factory=dict)
     """``sam_s``, ``clip_s``, ``projector_s``: inside vision; ``language_model_prefill_s``, … : inside prefill."""
+
+    def total_s(self) -> float:
+        """Return vision, prefill and decode together; preprocessing is none of the model's."""
+        return sum(value for value in (self.vision_s, self.prefill_s, self.decode_s) if value is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -140,6 +145,8 @@ class WorkloadResult:
     notes: list[str] = field(default_factory=list)
     """What a reader must know: random weights, answers cut short."""
     warmup_s: float = 0.0
+    measuring: Measuring | None = None
+    """How often was measured and why not more often; ``None`` when somebody else decided that."""
 
     def workload(self) -> Workload:
         """Return the summary's description of what was run."""
@@ -174,6 +181,7 @@ def workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
         "engine": {**dataclasses.asdict(result.info), "warmup_s": result.warmup_s},
         "problems": list(result.problems),
         "notes": list(result.notes),
+        "measuring": None if result.measuring is None else dataclasses.asdict(result.measuring),
         "samples": [batch.to_dict() for batch in result.batches],
     }
 

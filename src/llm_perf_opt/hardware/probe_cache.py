@@ -1,0 +1,67 @@
+"""Measurements kept from run to run: the best of each machine, with when it was made and how disturbed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from llm_perf_opt.core.errors import InputError, ToolError
+from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.hardware.detect import DetectedCpu
+from llm_perf_opt.hardware.measured import ProbeResult
+from llm_perf_opt.model.codec import decode_file
+
+PROBE_VERSION = 2
+"""Raised when the measurement changes, so that old cache entries are not used."""
+
+
+def cache_directory() -> Path:
+    """Return where measurements are kept (``XDG_CACHE_HOME`` is honoured)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llm-perf-opt" / "probe"
+
+
+def cache_key(device: str, name: str, cpu: DetectedCpu, threads: int | None, dtypes: Sequence[str]) -> str:
+    """Return a name that changes with everything a measurement depends on."""
+    facts = [PROBE_VERSION, device, name, cpu.name, cpu.cores, torch_version(), threads, list(dtypes)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def torch_version() -> str | None:
+    """Return the installed torch's version without importing it (an import takes a second)."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
+
+
+def read_kept(path: Path) -> ProbeResult | None:
+    """Return a kept measurement; one that cannot be read is measured again."""
+    try:
+        return decode_file(path, ProbeResult)
+    except InputError:
+        return None
+
+
+def keep(path: Path, result: ProbeResult) -> None:
+    """Write a measurement down for the next run."""
+    try:
+        atomic_write_json(path, asdict(result))
+    except (ToolError, OSError) as error:
+        # A cache that cannot be written costs seconds next time, not the result.
+        result.notes.append(f"the measurement could not be kept: {error}")
+
+
+def distrust_measurements(folder: Path | None = None) -> None:
+    """Have kept measurements made again: a run that beat its ceiling proves them too low. The best still counts."""
+    for path in (folder if folder is not None else cache_directory()).glob("*.json"):
+        kept = read_kept(path)
+        if kept is None:
+            path.unlink(missing_ok=True)
+        elif kept.settled:
+            kept.settled, kept.tries = False, 1
+            keep(path, kept)
