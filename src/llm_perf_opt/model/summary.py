@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """What changed between versions: ``versions.py``."""
 
 RunStatus = Literal["ok", "failed", "interrupted"]
@@ -76,7 +76,7 @@ class Workload:
     """What was run."""
 
     model: str | None = None
-    """Adapter or model name."""
+    """Adapter or model name; for your own program, what it is called."""
     weights: Literal["real", "random", "meta"] | None = None
     """``random``: timings are real, text is meaningless."""
     architecture: str | None = None
@@ -85,8 +85,8 @@ class Workload:
     """``cuda:0``, ``cpu``."""
     dtype: str | None = None
     """Data type of weights and activations."""
-    batch_size: int | None = None
-    """Requests per forward pass."""
+    batch_size: float | None = None
+    """Requests per forward pass that really ran; the mean where batches differ."""
     samples: int | None = None
     """How many samples were measured."""
     prompt_tokens: float | None = None
@@ -95,6 +95,8 @@ class Workload:
     """Mean image positions per sample."""
     new_tokens: float | None = None
     """Mean generated tokens per sample."""
+    program: list[str] | None = None
+    """Argument list of your own program (``pipeline.workload.command``); ``None``: the built-in workload."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,8 @@ class Timings:
     """``sam_s``, ``clip_s``, ``projector_s``, …: per sample."""
     source: str | None = None
     """File the numbers come from."""
+    program_s: Stat | None = None
+    """Your own program from its start to its end, without a tool; runs that failed are left out."""
 
 
 @dataclass(slots=True)

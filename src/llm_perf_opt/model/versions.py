@@ -28,6 +28,12 @@ SCHEMA_CHANGES = (
         "decode rows of the module ledger are per step (they were per capture)",
         "decode rows of the module ledger are of a whole capture",
     ),
+    SchemaChange(
+        "1.2",
+        "`workload.batch_size` is what ran, a mean where batches differ (it was the configured one); "
+        "`timings.program_s` and `workload.program` are new",
+        "the batch size is the configured one, which the data may not have filled",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

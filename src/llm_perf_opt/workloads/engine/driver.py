@@ -46,6 +46,7 @@ def run_workload(
     engine = engine or build_engine(workload, progress)
     run = _Run(engine, workload, on_result)
     groups = list(chunks(samples, workload.infer.batch_size))
+    _warn_of_short_batches(workload.infer.batch_size, len(samples))
     with progress.task("warming up") as task:
         run.warm_up(groups)
         task.advance()
@@ -57,6 +58,21 @@ def run_workload(
                 task.advance(note=group[0].id if group else None)
             run.require_samples()
     return run.result
+
+
+def _warn_of_short_batches(wanted: int, samples: int) -> None:
+    """Say before measuring that the data cannot fill the batches that were asked for."""
+    if samples % wanted:
+        LOGGER.warning(
+            "infer.batch_size=%d, but there are %d samples: %s (fix: give a multiple of %d samples, e.g. "
+            "dataset.sampling.num_epochs, dataset.synthetic_count)",
+            wanted,
+            samples,
+            f"batches of {samples} are run"
+            if samples < wanted
+            else f"the last batch holds {samples % wanted}",
+            wanted,
+        )
 
 
 def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
