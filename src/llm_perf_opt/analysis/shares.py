@@ -19,6 +19,7 @@ from llm_perf_opt.model.summary import (
 )
 
 OF_SAMPLE = "a sample's wall-clock"
+OF_PROGRAM = "the program's wall-clock"
 OF_SPAN = "the captured time"
 OF_KERNELS = "the captured kernel time"
 
@@ -88,6 +89,8 @@ def add_gain_shares(summary: Summary) -> None:
 def _whole(summary: Summary) -> tuple[float | None, str | None]:
     if summary.wall_clock is not None:
         return summary.wall_clock.span_s, OF_SAMPLE
+    if summary.timings.program_s is not None:
+        return summary.timings.program_s.median, OF_PROGRAM
     captured = summary.budget.get(WHOLE)
     if captured is not None and captured.span_s > 0:
         return captured.span_s, OF_SPAN

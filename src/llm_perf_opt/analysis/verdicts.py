@@ -148,7 +148,7 @@ def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
 
 def measured_passes(workload: Workload) -> int | None:
     """Return how many passes all samples take: a timing is of one batch, not of one sample."""
-    return math.ceil(workload.samples / (workload.batch_size or 1)) if workload.samples else None
+    return math.ceil(round(workload.samples / (workload.batch_size or 1), 6)) if workload.samples else None
 
 
 def _busy_at_most(summary: Summary, phase: str) -> float | None:

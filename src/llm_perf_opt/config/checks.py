@@ -43,6 +43,7 @@ RANGES: tuple[RangeRule, ...] = (
     _at_least("dataset.synthetic_count", 1),
     _at_least("dataset.generated.pages", 1),
     _at_least("dataset.generated.max_side", 128),
+    _at_least("workload_command.repeats", 0),
     RangeRule("workload_command.timeout_s", lambda v: v > 0, "more than 0 seconds"),
 )
 

@@ -218,9 +218,14 @@ class WorkloadCommandConfig:
     """``pipeline.workload.*``: the program that nsys and ncu watch."""
 
     command: list[str] | None = None
-    """Argument list of your own program; null: the built-in workload."""
+    """Argument list of your own program; null: the built-in workload. With one, stages that run the built-in
+    workload are skipped, and the report is about your program alone."""
+    name: str | None = None
+    """What reports call your program; null: the name of its file."""
+    repeats: int = 3
+    """How often your program is run and timed without a tool before the captures; 0: not at all."""
     timeout_s: float = 1800.0
-    """Time limit of one capture."""
+    """Time limit of one capture, and of one run of your program without a tool."""
 
 
 @dataclass

@@ -56,7 +56,7 @@ class Artifacts:
 
     def out_dir(self, stage: str) -> Path:
         """Return (and create) the directory of a stage's final artifacts."""
-        self._check(stage, tuple(stage_types()))
+        self._check(stage, (*stage_types(), layout.PROGRAM))
         return self._make_directory(self._root / stage)
 
     def tmp_dir(self, stage: str) -> Path:
@@ -79,6 +79,11 @@ class Artifacts:
         """Show a path the way reports and the manifest do: relative to the root where it is below it."""
         path = Path(path)
         return str(path.relative_to(self._root)) if path.is_relative_to(self._root) else str(path)
+
+    def files_below(self, stage: str) -> list[Path]:
+        """Return every file in a stage's directory, sorted; none where there is no directory."""
+        folder = self._root / stage
+        return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
 
     @staticmethod
     def _check(stage: str, known: tuple[str, ...]) -> None:

@@ -14,12 +14,34 @@ REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 STAKEHOLDER_MD = "stakeholder_summary.md"
 KERNELS_MD = "kernels.md"
+RUN_LOG = "run.log"
+LOCK = "run.lock"
+"""Says who writes in the run directory now; there only while a run does."""
+ROOT_FILES = (
+    ENVIRONMENT,
+    CONFIG,
+    INPUTS,
+    HARDWARE,
+    RUN_LOG,
+    SUMMARY,
+    REPORT_HTML,
+    REPORT_MD,
+    STAKEHOLDER_MD,
+    KERNELS_MD,
+    MANIFEST,
+)
+"""What a run writes at the root of its directory; the manifest last, because it says what the rest is."""
+EARLIER = "earlier-"
+"""Folders that hold what earlier runs left in the same directory begin with this."""
 OPERATORS_MD = "torch_profiler/operators.md"
 
 SCRATCH = "tmp"
 """Nothing below it is needed once the run is over."""
 WORKLOAD = "workload"
 """Scratch of the inner program of a vendor capture; not a stage."""
+
+PROGRAM = "program"
+"""Folder of the user's own program: its wall-clock without a tool, and what it printed."""
 
 TIMINGS = "timings.json"
 TRACE = "trace.json.gz"

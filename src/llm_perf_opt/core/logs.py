@@ -6,10 +6,11 @@ import logging
 from enum import IntEnum
 from pathlib import Path
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import explain_os_errors
 
 ROOT = "llm_perf_opt"
-RUN_LOG = "run.log"
+RUN_LOG = layout.RUN_LOG
 
 
 class Verbosity(IntEnum):

@@ -3,6 +3,9 @@
 The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
 times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
 ``prefill_s`` holds the vision tower too unless ``vision_s`` is given beside it (most runners nest it).
+
+Of a user's own program nothing but its runs is known:
+``{"program": {"name": "bench.py", "argv": […]}, "runs": [{"wall_s": 1.93, "ok": true}, …]}``.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.ingest.measurement import (
@@ -39,6 +43,8 @@ def load_timings(path: Path) -> WallClock:
     try:
         if isinstance(document.get("samples"), list):
             return _from_engine(document, str(path))
+        if isinstance(document.get("runs"), list):
+            return _from_program(document, path)
         return _from_short_form(document, path)
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -74,6 +80,8 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         stopped=_stopped(document.get("measuring")),
         interval_ratio=repeat_interval_ratio(samples),
     )
+    sizes = [int(s.get("batch_size") or 1) for s in samples]
+    workload.batch_size = _as_run(sizes)
     workload.samples = workload.samples or len(samples)
     workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
     return WallClock(
@@ -84,6 +92,43 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         metrics=measurement_metrics(samples),
         repeat_spread=repeat_spread(samples),
         sample_totals=sample_totals(samples),
+        notes=_batch_notes(document.get("configured_batch_size"), sizes),
+    )
+
+
+def _as_run(sizes: list[int]) -> float | None:
+    """Return the batch size that ran; the mean where batches differ."""
+    mean = mean_of([float(size) for size in sizes])
+    return int(mean) if mean is not None and mean.is_integer() else mean
+
+
+def _batch_notes(wanted: int | None, sizes: list[int]) -> list[str]:
+    """Say that the data could not fill the batches that were asked for."""
+    short = [size for size in sizes if wanted is not None and size < wanted]
+    if not short:
+        return []
+    ran = f"batches of {sizes[0]}" if len(set(sizes)) == 1 else f"batches of {max(sizes)} to {min(sizes)}"
+    return [
+        f"infer.batch_size={wanted}, but the data set gave {sum(sizes)} samples: {ran} were run "
+        f"(mean {units.number(sum(sizes) / len(sizes))}); the times are theirs."
+    ]
+
+
+def _from_program(document: dict[str, Any], path: Path) -> WallClock:
+    program, runs = document["program"], document["runs"]
+    for number, run in enumerate(runs):
+        _require(
+            _is_positive(run["wall_s"]), path, f"runs[{number}].wall_s", "a positive number", run["wall_s"]
+        )
+    seconds = [float(run["wall_s"]) for run in runs if run.get("ok", True)]
+    return WallClock(
+        Timings(program_s=describe(seconds), source=str(path)),
+        Workload(model=str(program["name"]), program=[str(word) for word in program.get("argv") or ()]),
+        decode_steps=None,
+        prefill_includes_vision=False,
+        notes=[]
+        if len(seconds) == len(runs)
+        else [f"{len(runs) - len(seconds)} of {len(runs)} runs of the program failed."],
     )
 
 

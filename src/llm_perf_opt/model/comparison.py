@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 Better = Literal["lower", "higher"]
 Outcome = Literal["better", "worse", "no difference shown", "not enough data", "only in A", "only in B"]
-GateStatus = Literal["passed", "regression", "undecided", "not enough data"]
+GateStatus = Literal["passed", "regression", "undecided", "not enough data", "side failed"]
 MatchKind = Literal["exact", "renamed", "retyped", "family", "only in A", "only in B"]
 
 
@@ -29,6 +29,10 @@ class SideInfo:
     dtype: str | None = None
     samples: int | None = None
     runs: int = 1
+    overrides: list[str] = field(default_factory=list)
+    """Its own ``key=value`` settings: with ``--run`` those that were given for it, else those of its command line."""
+    statuses: list[str] = field(default_factory=list)
+    """How each of its runs ended: ``ok``, ``failed``, ``interrupted``."""
 
 
 @dataclass(slots=True)
@@ -167,6 +171,8 @@ class Comparison:
     b: SideInfo
     method: Method
     schema_version: str = SCHEMA_VERSION
+    common_overrides: list[str] = field(default_factory=list)
+    """Settings that ``--run`` gave both sides."""
     notes: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     metrics: list[MetricChange] = field(default_factory=list)

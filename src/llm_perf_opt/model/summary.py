@@ -86,7 +86,7 @@ class Workload:
     """What was run."""
 
     model: str | None = None
-    """Adapter or model name."""
+    """Adapter or model name; for your own program, what it is called."""
     weights: Literal["real", "random", "meta"] | None = None
     """``random``: timings are real, text is meaningless."""
     architecture: str | None = None
@@ -95,8 +95,8 @@ class Workload:
     """``cuda:0``, ``cpu``."""
     dtype: str | None = None
     """Data type of weights and activations."""
-    batch_size: int | None = None
-    """Requests per forward pass."""
+    batch_size: float | None = None
+    """Requests per forward pass that really ran; the mean where batches differ."""
     samples: int | None = None
     """How many samples were measured."""
     prompt_tokens: float | None = None
@@ -105,6 +105,8 @@ class Workload:
     """Mean image positions per sample."""
     new_tokens: float | None = None
     """Mean generated tokens per sample."""
+    program: list[str] | None = None
+    """Argument list of your own program (``pipeline.workload.command``); ``None``: the built-in workload."""
 
 
 @dataclass(slots=True)
@@ -168,6 +170,8 @@ class Timings:
     used up), ``most`` (as often as is sensible)."""
     interval_ratio: float | None = None
     """Width of the 95 % interval of a pass's time ÷ that time (vision, prefill and decode of all samples)."""
+    program_s: Stat | None = None
+    """Your own program from its start to its end, without a tool; runs that failed are left out."""
 
 
 @dataclass(slots=True)

@@ -38,6 +38,12 @@ SCHEMA_CHANGES = (
         "`timings` says how often was measured, why not more often, and how well the time of a pass is known (`repeats`,"
         " `stopped`, `interval_ratio`)",
     ),
+    SchemaChange(
+        "1.1",
+        "`workload.batch_size` is what ran, a mean where batches differ (it was the configured one); "
+        "`timings.program_s` and `workload.program` are new",
+        "the batch size is the configured one, which the data may not have filled",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

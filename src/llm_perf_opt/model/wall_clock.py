@@ -31,5 +31,7 @@ class WallClock:
     """Scalars about the measurement itself (padding, growth over tokens, first repeat)."""
     repeat_spread: dict[str, Stat] = field(default_factory=dict)
     """Phase → time of each repeat ÷ median of its sample."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the report must know about the measurement."""
     sample_totals: dict[str, SampleTotal] = field(default_factory=dict)
     """Sample → what it took, to tell how much a profiler slows the same work down."""

@@ -139,6 +139,7 @@ def run_process(
                 stack.callback(reader.close)
             limit = size_limit and SizeLimit((*size_limit.paths, out_path, err_path), size_limit.max_bytes)
             ended = _watch(process, started, timeout_s, limit, readers, on_tick)
+            seconds = time.monotonic() - started  # of the program, without clearing up after it
         finally:
             # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: nothing may survive.
             if process.poll() is None:
@@ -150,7 +151,7 @@ def run_process(
         return ProcessResult(
             argv=tuple(argv),
             returncode=process.returncode if by_itself else None,
-            seconds=time.monotonic() - started,
+            seconds=seconds if by_itself else time.monotonic() - started,
             ended="signal" if by_itself and process.returncode < 0 else ended,
             stdout=_tail(out_path, keep_bytes),
             stderr=_tail(err_path, keep_bytes),

@@ -91,9 +91,12 @@ def _numbers(summary: Summary) -> list[str]:
         f"per output token {units.seconds(timings.tpot_s.median)}" if timings.tpot_s else "",
         f"{units.number(timings.tokens_per_s.median)} tokens/s" if timings.tokens_per_s else "",
     ]
-    if not any(parts):
+    if timings.program_s is not None:
+        runs = f"{timings.program_s.n} run{'s' if timings.program_s.n != 1 else ''}"
+        parts = [f"wall-clock of the program {units.seconds(timings.program_s.median)} (median of {runs})"]
+    if timings.program_s is not None or not any(parts):
         total, launches = metrics.get("kernel_time_s"), metrics.get("kernel_launches")
-        parts = [
+        parts += [
             f"kernel time {units.seconds(total)}" if total is not None else "",
             f"{units.count(launches)} launches of {len(summary.kernels)} kernels" if launches else "",
         ]

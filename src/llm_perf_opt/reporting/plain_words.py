@@ -23,6 +23,7 @@ BOUNDS = {
     "unknown": "not decided with the data at hand",
 }
 STAGES = {
+    "program": "timing the program",
     "static_analysis": "counting the model's calculations",
     "torch_profiler": "timing the model and recording its operations",
     "nsys": "recording what the accelerator does",

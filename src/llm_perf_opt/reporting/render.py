@@ -16,10 +16,16 @@ from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
 
 def render_all(summary: Summary, out_dir: Path) -> Path:
     """Render all documents into ``out_dir``; return the one to open first."""
-    atomic_write_text(out_dir / layout.REPORT_MD, report_markdown(summary))
-    atomic_write_text(out_dir / layout.STAKEHOLDER_MD, stakeholder_markdown(summary))
-    atomic_write_text(out_dir / layout.KERNELS_MD, kernels_markdown(summary))
-    if summary.operators:
-        atomic_write_text(out_dir / layout.OPERATORS_MD, operators_markdown(summary))
-    atomic_write_text(out_dir / layout.REPORT_HTML, report_html(summary))
-    return out_dir / layout.REPORT_HTML
+    return write_documents(summary, out_dir)[0]
+
+
+def write_documents(summary: Summary, out_dir: Path) -> list[Path]:
+    """Render all documents into ``out_dir``; return their paths, the one to open first before the others."""
+    texts = {
+        layout.REPORT_HTML: report_html,
+        layout.REPORT_MD: report_markdown,
+        layout.STAKEHOLDER_MD: stakeholder_markdown,
+        layout.KERNELS_MD: kernels_markdown,
+        **({layout.OPERATORS_MD: operators_markdown} if summary.operators else {}),
+    }
+    return [atomic_write_text(out_dir / name, render(summary)) for name, render in texts.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Finding,
@@ -49,11 +51,12 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
     """Return what was run, as (name, value), unknown values left out."""
     workload = summary.workload
     facts: list[tuple[str, object]] = [
+        ("own program", shlex.join(workload.program) if workload.program else None),
         ("weights", workload.weights),
         ("device", workload.device),
         ("hardware", summary.hardware.name),
         ("data type", workload.dtype),
-        ("batch size", workload.batch_size),
+        ("batch size", f"{round(workload.batch_size, 2):g}" if workload.batch_size else None),
         ("samples", workload.samples),
         ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
         ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
@@ -109,6 +112,12 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
             summary.wall_clock is not None,
             "times",
             clock_text(summary.timings) if summary.stages else THEIR_CLOCK,
+            sources.get("timings") or summary.timings.source or "",
+        ),
+        (
+            summary.timings.program_s is not None,
+            "wall-clock of the program",
+            "from the start of its process to its end, no tool attached; median of the runs",
             sources.get("timings") or summary.timings.source or "",
         ),
         (
@@ -229,6 +238,9 @@ def missing_sections(summary: Summary) -> list[tuple[str, str]]:
         (not summary.what_if, "what-if on other devices", _STATIC_NEED),
         (not summary.operators, "operators", _TRACE_NEED),
     ]
+    if summary.workload.program:
+        # Of a program nothing is known but what captures show: other stages would speak of another workload.
+        absent = [row for row in absent if row[2] is TIMELINE_NEED]
     by_need: dict[str, list[str]] = {}
     for is_absent, name, need in absent:
         if is_absent:

@@ -21,8 +21,10 @@ from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
-from llm_perf_opt.runs.execute import check_stages, execute
-from llm_perf_opt.stages.base import StageContext, enabled_stages
+from llm_perf_opt.runs.execute import execute
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
+from llm_perf_opt.stages.base import StageContext
 
 _RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 _MOST_CHECKED_JOBS = 256
@@ -59,7 +61,7 @@ def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: s
     _check_names(config)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
-        check_stages(enabled_stages(config), _context(config, Path(scratch), prepared.overrides))
+        check_stages(stages_of(config), _context(config, Path(scratch), prepared.overrides))
     return prepared
 
 
@@ -153,16 +155,17 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     try:
         config = typed_config(raw, overrides, cwd=settings.original_directory)
         artifacts = Artifacts.for_run(settings.run_directory)
-        with make_progress(options.verbosity) as progress:
-            outcome = execute(
-                config,
-                artifacts,
-                progress,
-                command=["llm-perf-opt", "run", *options.switches, *overrides],
-                overrides=overrides,
-                resolved_yaml=resolved_yaml(raw),
-            )
-        return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+        with hold(artifacts.root):
+            with make_progress(options.verbosity) as progress:
+                outcome = execute(
+                    config,
+                    artifacts,
+                    progress,
+                    command=["llm-perf-opt", "run", *options.switches, *overrides],
+                    overrides=overrides,
+                    resolved_yaml=resolved_yaml(raw),
+                )
+            return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
     except LlmPerfError as error:
         return print_error(error, as_json=options.as_json)
 
@@ -196,8 +199,8 @@ def _plan(prepared: Prepared) -> dict[str, Any]:
     stages = []
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-plan-") as scratch:
         context = _context(prepared.config, Path(scratch), prepared.overrides)
-        for stage in enabled_stages(prepared.config):
-            problems = stage.check(context)
+        for stage in stages_of(prepared.config):
+            problems = problems_of(stage, context)
             skipped = any(p.severity == "skip" for p in problems)
             lines = [] if skipped else stage.plan(context)
             stages.append(

@@ -15,7 +15,7 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, read_manifest
-from llm_perf_opt.stages.base import all_stages
+from llm_perf_opt.runs.pipeline import known_stages
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ def assemble_run(run_dir: Path) -> Assembled:
             model=manifest.facts.get("model"),
             device=manifest.facts.get("device"),
             batch_size=manifest.facts.get("batch_size"),
+            program=manifest.facts.get("program"),
         ),
         sources=shown_sources(facts, run_dir),
         notes=list(manifest.notes),
@@ -72,7 +73,7 @@ def stage_facts(
     run_dir: Path, stages: Mapping[str, StageRecord], *, with_pages_only: bool = False
 ) -> list[Facts]:
     """Ask the stages of a run, in pipeline order, what they have to say; each reads its own files once."""
-    known = all_stages()
+    known = known_stages()
     found = [
         stage.facts(run_dir)
         for name, stage in known.items()

@@ -5,25 +5,27 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.errors import ConfigError, LlmPerfError
+from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
 from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
-from llm_perf_opt.runs.manifest import Manifest, StageRecord, new_manifest, record, write_manifest
+from llm_perf_opt.runs.earlier import Earlier, find_earlier
+from llm_perf_opt.runs.inputs import write_inputs
+from llm_perf_opt.runs.manifest import Manifest, StageRecord, list_files, new_manifest, record, write_manifest
+from llm_perf_opt.runs.pipeline import check_stages, stages_of
 from llm_perf_opt.runs.provenance import environment
-from llm_perf_opt.stages.base import Stage, StageContext, enabled_stages
+from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.vendor.workload import program_name
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -40,16 +42,6 @@ class Outcome:
     exit_code: int
 
 
-def check_stages(stages: Sequence[Stage], context: StageContext) -> dict[str, list[Problem]]:
-    """Ask every enabled stage what would go wrong; a configuration error stops here, before any work."""
-    problems = {stage.name: stage.check(context) for stage in stages}
-    for found in problems.values():
-        for problem in found:
-            if problem.severity == "error":
-                raise ConfigError(problem.message, hint=problem.fix, key=problem.key)
-    return problems
-
-
 def execute(
     config: AppConfig,
     artifacts: Artifacts,
@@ -59,21 +51,27 @@ def execute(
     overrides: tuple[str, ...],
     resolved_yaml: str,
 ) -> Outcome:
-    """Run the pipeline; whatever happens, the manifest says so."""
+    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``)."""
     began = time.perf_counter()
-    manifest = new_manifest(artifacts, command)
-    manifest.facts = _facts(config)
-    stages = enabled_stages(config)
+    stages = stages_of(config)
     results: dict[str, StageResult] = {}
     context = StageContext(
         config=config, artifacts=artifacts, progress=progress, overrides=overrides, results=results
     )
+    problems = check_stages(stages, context)
+    earlier = _set_aside_earlier(stages, context)
+    manifest = new_manifest(artifacts, command)
+    manifest.facts = _facts(config)
     prepare_process()
     handler = run_log(artifacts.root)
     try:
+        if earlier is not None:
+            manifest.notes.append(earlier.note())
+            LOGGER.warning("%s", earlier.note())
+        list_files(artifacts, manifest)
+        write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
         atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
         atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
-        problems = check_stages(stages, context)
         _write_hardware(config, artifacts, progress)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
         write_manifest(artifacts, manifest)
@@ -88,12 +86,23 @@ def execute(
         manifest.seconds = time.perf_counter() - began
         _settle(manifest)
         with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
-            _write_inputs(artifacts, results)
+            write_manifest(artifacts, manifest)
+            write_inputs(config, artifacts, manifest, results)
         with contextlib.suppress(LlmPerfError):
+            list_files(artifacts, manifest)
             write_manifest(artifacts, manifest)
         logging.getLogger(ROOT).removeHandler(handler)
         handler.close()
     return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest))
+
+
+def _set_aside_earlier(stages: Sequence[Stage], context: StageContext) -> Earlier | None:
+    """Move aside what an earlier run left here, but for what a stage of this one goes on with."""
+    earlier = find_earlier(context.artifacts.root, [stage.name for stage in stages])
+    if earlier is not None:
+        files = {stage.name: stage.continues(context) for stage in stages if earlier.unfinished(stage.name)}
+        earlier.set_aside([path for paths in files.values() for path in paths])
+    return earlier
 
 
 def _run_stage(
@@ -108,7 +117,7 @@ def _run_stage(
     if skip is not None:
         LOGGER.warning("%s: skipped: %s (fix: %s)", stage.title, skip.message, skip.fix)
         results[stage.name] = StageResult(status="skipped", reason=skip.message, fix=skip.fix, seconds=0.0)
-        manifest.stages[stage.name] = record(context.artifacts, results[stage.name])
+        manifest.stages[stage.name] = record(context.artifacts, stage.name, results[stage.name])
         write_manifest(context.artifacts, manifest)
         return
     manifest.stages[stage.name] = StageRecord(status="running")
@@ -134,12 +143,14 @@ def _run_stage(
             reason="interrupted",
             fix="run the same command again",
             seconds=time.perf_counter() - began,
-            artifacts=_files_below(context.artifacts, stage.name),
+            artifacts=[
+                context.artifacts.relative(path) for path in context.artifacts.files_below(stage.name)
+            ],
         )
         raise
     result.seconds = time.perf_counter() - began
     results[stage.name] = result
-    manifest.stages[stage.name] = record(context.artifacts, result)
+    manifest.stages[stage.name] = record(context.artifacts, stage.name, result)
     write_manifest(context.artifacts, manifest)
     LOGGER.info(
         "%s: %s in %.1f s%s",
@@ -154,26 +165,18 @@ def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress)
     """Settle the limits utilisation is measured against, so that a report needs neither torch nor this machine."""
     from llm_perf_opt.hardware.resolve import resolve_hardware
 
-    with progress.task(
-        "measuring this machine's limits" if config.hardware.probe else "looking up the hardware"
-    ):
+    # Measured ceilings are for counted work, and nobody counted that of the user's own program.
+    probe = config.hardware.probe and not config.workload_command.command
+    with progress.task("measuring this machine's limits" if probe else "looking up the hardware"):
         hardware = resolve_hardware(
             config.resolved_device,
             chosen=config.hardware.device,
             catalogue_file=config.hardware.catalogue,
-            allow_probe=config.hardware.probe,
+            allow_probe=probe,
             threads=config.run.threads,
             dtype=str(config.model.dtype),
         )
     save_json(artifacts.path(layout.HARDWARE), hardware)
-
-
-def _write_inputs(artifacts: Artifacts, results: Mapping[str, StageResult]) -> None:
-    """Put the samples that were really used at the root, as the first stage that used any tells them."""
-    document = next((result.inputs for result in results.values() if result.inputs is not None), None)
-    if document is not None:
-        text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
-        atomic_write_text(artifacts.path(layout.INPUTS), text)
 
 
 def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:
@@ -182,15 +185,6 @@ def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:
         result.status = "degraded"
         result.reason = "; ".join(p.message for p in degraded)
         result.fix = degraded[0].fix
-
-
-def _files_below(artifacts: Artifacts, stage: str) -> list[str]:
-    folder = artifacts.root / stage
-    return (
-        sorted(artifacts.relative(path) for path in folder.rglob("*") if path.is_file())
-        if folder.is_dir()
-        else []
-    )
 
 
 @contextlib.contextmanager
@@ -217,6 +211,14 @@ def _exit_code(manifest: Manifest) -> int:
 
 
 def _facts(config: AppConfig) -> dict[str, object]:
+    hardware = {
+        "hardware_device": config.hardware.device,
+        "hardware_catalogue": config.hardware.catalogue,
+        "hardware_probe": config.hardware.probe,
+        "top_n_kernels": config.run.top_n_kernels,
+    }
+    if config.workload_command.command:
+        return {"model": program_name(config), "program": list(config.workload_command.command), **hardware}
     return {
         "model": config.model.name,
         "adapter": config.model.adapter,
@@ -224,8 +226,5 @@ def _facts(config: AppConfig) -> dict[str, object]:
         "dtype": str(config.model.dtype),
         "batch_size": config.infer.batch_size,
         "mode": str(config.run.mode),
-        "hardware_device": config.hardware.device,
-        "hardware_catalogue": config.hardware.catalogue,
-        "hardware_probe": config.hardware.probe,
-        "top_n_kernels": config.run.top_n_kernels,
+        **hardware,
     }

@@ -9,38 +9,54 @@ from pathlib import Path
 from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary, save_summary
 from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.pages import write_pages
-from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.reporting.render import write_documents
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
 from llm_perf_opt.runs.execute import Outcome
-from llm_perf_opt.runs.manifest import read_manifest
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import list_files, read_manifest, write_manifest
 
 
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
     """Write ``summary.json``, every report, and the pages and tables of the facts; return the page to open first."""
     save_summary(summary, out_dir)
-    return render(summary, facts, out_dir)
+    return render(summary, facts, out_dir)[0]
 
 
-def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
-    """Write every report, and the pages and tables of the facts; return the page to open first."""
-    write_pages(summary, facts, out_dir)
-    return render_all(summary, out_dir)
+def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path]:
+    """Write every report, and the pages and tables of the facts; return the files, the page to open first first."""
+    pages = write_pages(summary, facts, out_dir)
+    return [*write_documents(summary, out_dir), *pages]
 
 
 def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     """Summarise and report a run, also one that failed or was interrupted."""
     assembled = assemble_run(outcome.run_dir)
     summary = assembled.summary
-    report = save_and_render(summary, assembled.facts, outcome.run_dir)
+    save_summary(summary, outcome.run_dir)
+    files = render(summary, assembled.facts, outcome.run_dir)
+    _list_in_manifest(outcome.run_dir, files)
     _distrust_beaten_ceilings(summary)
-    print_result(summary, report, quiet=quiet, as_json=as_json)
+    print_result(summary, files[0], quiet=quiet, as_json=as_json)
     return outcome.exit_code
+
+
+def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
+    """Add what was made from a run to its manifest; one of an earlier release, which lists no files, stays as it is."""
+    if not (run_dir / layout.MANIFEST).is_file():
+        return
+    manifest, artifacts = read_manifest(run_dir), Artifacts.for_run(run_dir)
+    before = list(manifest.files)
+    if before:
+        list_files(artifacts, manifest, files)
+    if manifest.files != before:
+        write_manifest(artifacts, manifest)
 
 
 def _distrust_beaten_ceilings(summary: Summary) -> None:
@@ -56,14 +72,16 @@ def report_run(run_dir: Path, *, reanalyse: bool, as_json: bool) -> int:
     run_dir = run_dir.expanduser().resolve()
     if not run_dir.is_dir():
         raise InputError(f"{run_dir} is not a directory", hint="give the directory of a finished run")
-    if reanalyse or not (run_dir / layout.SUMMARY).is_file():
-        assembled = assemble_run(run_dir)
-        summary = assembled.summary
-        report = save_and_render(summary, assembled.facts, run_dir)
-    else:
-        summary = load_summary(run_dir)
-        report = render(summary, _facts_with_pages(run_dir), run_dir)
-    print_result(summary, report, quiet=False, as_json=as_json)
+    with hold(run_dir):
+        if reanalyse or not (run_dir / layout.SUMMARY).is_file():
+            assembled = assemble_run(run_dir)
+            summary, facts = assembled.summary, assembled.facts
+            save_summary(summary, run_dir)
+        else:
+            summary, facts = load_summary(run_dir), _facts_with_pages(run_dir)
+        files = render(summary, facts, run_dir)
+        _list_in_manifest(run_dir, files)
+    print_result(summary, files[0], quiet=False, as_json=as_json)
     return 0
 
 

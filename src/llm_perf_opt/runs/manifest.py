@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,8 @@ class Manifest:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """What reports need of the configuration: model, device, dtype, hardware choice."""
+    files: list[str] = field(default_factory=list)
+    """What the run wrote besides the stages' own artifacts: documents at the root, pages and tables made afterwards."""
 
 
 def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:
@@ -52,16 +55,26 @@ def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:
     )
 
 
-def record(artifacts: Artifacts, result: StageResult) -> StageRecord:
-    """Turn a stage's result into its manifest entry."""
+def record(artifacts: Artifacts, stage: str, result: StageResult) -> StageRecord:
+    """Turn a stage's result into its manifest entry; every file in the stage's directory is listed, logs included."""
     return StageRecord(
         status=result.status,
         reason=result.reason,
         fix=result.fix,
         seconds=result.seconds,
         exit_codes=dict(result.exit_codes),
-        artifacts=sorted(artifacts.relative(path) for path in result.artifacts),
+        artifacts=sorted(
+            {artifacts.relative(path) for path in (*result.artifacts, *artifacts.files_below(stage))}
+        ),
     )
+
+
+def list_files(artifacts: Artifacts, manifest: Manifest, pages: Iterable[Path] = ()) -> None:
+    """Add to the manifest what lies at the root of a run, and pages and tables made from it."""
+    root = [artifacts.root / name for name in layout.ROOT_FILES]
+    # The manifest lists itself, also before it is written for the first time.
+    there = [path for path in root if path.is_file() or path.name == layout.MANIFEST]
+    manifest.files = sorted({*manifest.files, *(artifacts.relative(path) for path in (*there, *pages))})
 
 
 def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:

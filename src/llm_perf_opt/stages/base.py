@@ -46,6 +46,8 @@ class Stage(ABC):
     title: ClassVar[str]
     """A few words for progress and reports."""
     config_type: ClassVar[type[StageConfig]]
+    for_own_program: ClassVar[bool] = False
+    """Whether it works on the program of ``pipeline.workload.command``; with one, every other stage is skipped."""
     has_pages: ClassVar[bool] = False
     """Whether pages or tables beside the report are made from its facts: ``report`` then reads its files again."""
 
@@ -60,6 +62,13 @@ class Stage(ABC):
     @abstractmethod
     def run(self, context: StageContext) -> StageResult:
         """Do the work. A raised error is recorded by the orchestrator and does not stop other stages."""
+
+    def continues(self, context: StageContext) -> list[Path]:
+        """Name the files of an unfinished earlier run in the same directory that ``run`` goes on with; default: none.
+
+        Everything else of an earlier run is moved aside before the stages start.
+        """
+        return []
 
     def facts(self, run_dir: Path) -> Facts:
         """Read what ``run`` left below ``run_dir / name``: all that summary and report learn of the stage.

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
@@ -88,8 +89,17 @@ class DirectInferenceStage(Stage):
         measured = measure(workload, config.output, NAME, folder, progress=context.progress, resume=True)
         return measured.stage_result()
 
+    def continues(self, context: StageContext) -> list[Path]:
+        """Keep the predictions of an interrupted run: their samples are not run again."""
+        from llm_perf_opt.workloads.outputs.predictions import FILE_NAME
+
+        prediction = context.stage_config(NAME, DirectInferenceConfig).output.prediction
+        if not prediction.enable:
+            return []
+        folder = context.artifacts.root / NAME
+        return [resolve_output_dir(prediction.save_dir, DEFAULT_PREDICTION_DIR, folder) / FILE_NAME]
+
     def facts(self, run_dir: Path) -> Facts:
         """Read the timings."""
-        timings = run_dir / NAME / layout.TIMINGS
-        parts = [Part("timings", functools.partial(timings_facts, timings))] if timings.is_file() else []
-        return collect(NAME, parts)
+        found = own_files(run_dir, NAME, [run_dir / NAME / layout.TIMINGS])
+        return collect(NAME, [Part("timings", functools.partial(timings_facts, path)) for path in found])

@@ -18,6 +18,7 @@ from typing import ClassVar
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.progress import Task
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
@@ -59,6 +60,7 @@ class NcuStage(Stage):
     title: ClassVar[str] = "Nsight Compute counters"
     config_type: ClassVar[type[StageConfig]] = NcuConfig
     has_pages: ClassVar[bool] = True
+    for_own_program: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the GPU, permissions."""
@@ -122,8 +124,14 @@ class NcuStage(Stage):
     def facts(self, run_dir: Path) -> Facts:
         """Read the report, or the pages exported from it."""
         folder = run_dir / self.name
-        if not any(folder.rglob("*.ncu-rep")) and not any(folder.rglob("*.csv")):
+        captures = [*folder.rglob("*.ncu-rep"), *folder.rglob("*.csv")]
+        own = own_files(run_dir, self.name, captures)
+        if not own:
             return Facts(stage=self.name)
+        if strange := sorted(path.name for path in {*captures} - {*own} if path.is_file()):
+            # The folder is read as a whole: what is not of this run cannot be told apart inside it.
+            words = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
+            return Facts(stage=self.name, notes=[words])
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import shlex
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.config.hydra_bridge.working_directory import original_directory
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.base import Stage, StageContext
@@ -38,7 +37,7 @@ from llm_perf_opt.vendor.nsys.files import (
 )
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
-from llm_perf_opt.vendor.workload import workload
+from llm_perf_opt.vendor.workload import program_problems, workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
 
 _MIN_FREE_BYTES = 256 << 20
@@ -52,6 +51,7 @@ class NsysStage(Stage):
     title: ClassVar[str] = "Nsight Systems capture"
     config_type: ClassVar[type[StageConfig]] = NsysConfig
     has_pages: ClassVar[bool] = True
+    for_own_program: ClassVar[bool] = True
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
@@ -116,8 +116,7 @@ class NsysStage(Stage):
         """Read the exports, one per captured range; without one, the kernel table that ``nsys stats`` made."""
         folder = run_dir / self.name
         exports = sorted(folder.glob("run*.sqlite")) if folder.is_dir() else []
-        table = folder / SUMMARY
-        files = exports or ([table] if table.is_file() else [])
+        files = own_files(run_dir, self.name, exports) or own_files(run_dir, self.name, [folder / SUMMARY])
         return collect(
             self.name, [Part("nsys capture", functools.partial(nsys_facts, path)) for path in files]
         )
@@ -159,20 +158,7 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
     folder = context.artifacts.root / "nsys"
     if not config.force_overwrite and earlier_outputs(folder):
         problems.append(_as_problem(_earlier_capture(folder)))
-    command = context.config.workload_command.command
-    if (
-        command
-        and shutil.which(command[0], path=None) is None
-        and not (original_directory() / command[0]).exists()
-    ):
-        problems.append(
-            Problem(
-                "error",
-                f"pipeline.workload.command starts with '{command[0]}', which is not a program",
-                "give the program's path, or a name on PATH",
-                "pipeline.workload.command",
-            )
-        )
+    problems += program_problems(context.config)
     problems += _range_problems(context, config)
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
     if samples and version[:2] == (2022, 4):

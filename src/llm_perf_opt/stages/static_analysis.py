@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
@@ -69,25 +70,27 @@ class StaticAnalysisStage(Stage):
             task.advance()
         files = [_write(context, config, document)]
         files += _write_at_run_shapes(context, config, counter)
-        reason = _what_is_wrong(document)
-        if reason is not None:
-            return StageResult(
-                "degraded", reason=reason, fix="see the notes of the document", artifacts=files
-            )
-        return StageResult("ok", artifacts=files)
+        result = StageResult("ok", artifacts=files, inputs=_inputs(document))
+        if (reason := _what_is_wrong(document)) is not None:
+            result.status, result.reason, result.fix = "degraded", reason, "see the notes of the document"
+        return result
 
     def facts(self, run_dir: Path) -> Facts:
         """Read the static model at the shapes of the run, and the document its page is made from."""
-        folder = run_dir / NAME
-        document, at_run_shapes = folder / layout.STATIC, folder / layout.STATIC_AT_RUN_SHAPES
-        if not document.is_file():
+        document = run_dir / NAME / layout.STATIC
+        found = own_files(run_dir, NAME, [document.with_name(layout.STATIC_AT_RUN_SHAPES), document])
+        if document not in found:
             return Facts(stage=NAME)
-        chosen = at_run_shapes if at_run_shapes.is_file() else document
         parts = [
-            Part("static model", functools.partial(static_facts, chosen)),
+            Part("static model", functools.partial(static_facts, found[0])),
             Part("static document", functools.partial(static_page_facts, document)),
         ]
         return collect(NAME, parts)
+
+
+def _inputs(document: StaticDocument) -> dict[str, Any]:
+    """Return what ``inputs.yaml`` says where nothing but shapes was used."""
+    return {"count": 0, "shapes": [asdict(shapes) for shapes in document.shapes]}
 
 
 def _what_is_wrong(document: StaticDocument) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
@@ -103,16 +104,19 @@ class TorchProfilerStage(Stage):
             layout.TRACE.removesuffix(".gz"),
             layout.PROFILE,
         )  # the last: no trace was kept
-        trace = next((folder / name for name in names if (folder / name).is_file()), None)
-        timings, memory = folder / layout.TIMINGS, folder / layout.MEMORY_TRACE
-        parts = []
-        if timings.is_file():
-            parts.append(Part("timings", functools.partial(timings_facts, timings)))
-        if trace is not None:
-            parts.append(Part("torch trace", functools.partial(trace_facts, trace)))
-        if memory.is_file():
-            parts.append(Part("memory trace", functools.partial(memory_facts, memory)))
-        return collect(NAME, parts)
+        sources = (
+            ("timings", [folder / layout.TIMINGS], timings_facts),
+            ("torch trace", [folder / name for name in names], trace_facts),
+            ("memory trace", [folder / layout.MEMORY_TRACE], memory_facts),
+        )
+        return collect(
+            NAME,
+            [
+                Part(what, functools.partial(read, path))
+                for what, paths, read in sources
+                for path in own_files(run_dir, NAME, paths)[:1]
+            ],
+        )
 
 
 def _planned_outputs(output: OutputConfig, folder: Path) -> list[str]:

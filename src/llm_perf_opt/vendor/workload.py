@@ -10,7 +10,9 @@ may differ.
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from typing import Any
 from llm_perf_opt.config.hydra_bridge.values import leaves, override
 from llm_perf_opt.config.hydra_bridge.working_directory import original_directory
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core.stage import Problem
 
 WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
 
@@ -56,6 +59,35 @@ def workload(config: AppConfig, root: Path) -> Workload:
         run_mode=config.run.mode.value,
     )
     return Workload(argv=tuple(argv), cwd=directory, env=workload_environment())
+
+
+_INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|sh|bash|dash|zsh|node|perl|ruby|env")
+
+
+def program_name(config: AppConfig) -> str:
+    """Return what reports call the user's program: ``pipeline.workload.name``, else the name of its file."""
+    own = config.workload_command
+    if own.name:
+        return own.name
+    command = [part for part in own.command or () if part]
+    if not command:
+        return "program"
+    first = Path(command[0]).name
+    if not _INTERPRETERS.fullmatch(first):
+        return first
+    # python -m package.module, python script.py, bash script.sh: the interpreter says nothing.
+    rest = [part for part in command[1:] if not part.startswith("-")]
+    return Path(rest[0]).name if rest and "-c" not in command[1:2] else first
+
+
+def program_problems(config: AppConfig) -> list[Problem]:
+    """Look for the user's program before any work."""
+    command = config.workload_command.command
+    if not command or shutil.which(command[0]) is not None or (original_directory() / command[0]).exists():
+        return []
+    key = "pipeline.workload.command"
+    message = f"{key} starts with '{command[0]}', which is not a program"
+    return [Problem("error", message, "give the program's path, or a name on PATH", key)]
 
 
 def build_work_argv(

@@ -82,12 +82,14 @@ def _cases() -> Iterator[Case]:
     for kind, name in _NAMES.items():
         for damage, make in _DAMAGES.items():
             yield Case("ingest", f"--{kind}: {damage}", _ingest(kind, make), 3, (name,), writes_nothing=True)
-        absent = lambda folder, kind=kind: [
+        yield Case(
             "ingest",
-            f"--{kind}={folder / 'absent'}",
-            f"--out={folder / 'run'}",
-        ]  # noqa: E731
-        yield Case("ingest", f"--{kind}: absent", absent, 3, ("does not exist",), writes_nothing=True)
+            f"--{kind}: absent",
+            _ingest(kind, lambda path: path),
+            3,
+            ("does not exist",),
+            writes_nothing=True,
+        )
     for words, text in _VALUES.items():
         make = _bytes(text.encode())
         yield Case(

@@ -19,7 +19,10 @@ from llm_perf_opt.runs.compare.command import main as compare_main
 from llm_perf_opt.runs.finish import report_run
 from tests.unit.report_summaries import full_summary
 
-OLD_NOTE = "Written with schema 1.0: decode rows of the module ledger are of a whole capture."
+OLD_NOTE = (
+    "Written with schema 1.0: decode rows of the module ledger are of a whole capture; "
+    "the batch size is the configured one, which the data may not have filled."
+)
 
 
 def written(folder: Path, version: Any, **changes: Any) -> Path:

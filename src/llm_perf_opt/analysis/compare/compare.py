@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
 from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
+from llm_perf_opt.analysis.compare.origin import Side, failed_sides, override_differences, overrides_of
 from llm_perf_opt.analysis.compare.phases import compare_phases
 from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
 from llm_perf_opt.model.comparison import (
@@ -27,22 +27,6 @@ from llm_perf_opt.model.versions import older_notes
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 SEED = 20240229
-
-
-@dataclass(slots=True)
-class Side:
-    """Everything read about one side, one entry per run."""
-
-    name: str
-    paths: list[str]
-    summaries: list[Summary]
-    documents: list[Mapping[str, Any] | None] = field(default_factory=list)
-    """Raw timings documents of the engine; ``None`` where a run has none."""
-
-    @property
-    def first(self) -> Summary:
-        """The run that stands for the side where only one can."""
-        return self.summaries[0]
 
 
 def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Method:
@@ -65,13 +49,14 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     result.metrics = [
         _metric(name, evidence[name], series_a.get(name), series_b.get(name), method) for name in names
     ]
-    result.differences = _differences(a.first, b.first)
+    result.differences = [*override_differences(result.a, result.b), *_differences(a.first, b.first)]
     result.phases, about_utilisation = compare_phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)
     result.families = compare_families(a.first.kernels, b.first.kernels)
     result.kernels = compare_kernels(a.first.kernels, b.first.kernels)
-    result.notes = [*_notes(a, b, series_a, series_b, evidence), *about_utilisation]
-    result.gates = apply_gates(list(gates), evidence, method)
+    failed = failed_sides(a, b)
+    result.notes = [*failed, *_notes(a, b, series_a, series_b, evidence), *about_utilisation]
+    result.gates = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None)
     return result
 
 
@@ -138,6 +123,8 @@ def _info(side: Side) -> SideInfo:
         dtype=first.workload.dtype,
         samples=first.workload.samples,
         runs=len(side.summaries),
+        overrides=overrides_of(side),
+        statuses=[summary.run.status for summary in side.summaries],
     )
 
 
@@ -265,4 +252,5 @@ def _sample_notes(a: Side, b: Side) -> list[str]:
 
 
 def _sample_ids(side: Side) -> set[str]:
-    return {str(sample["id"]) for document in side.documents if document for sample in document["samples"]}
+    documents = [document for document in side.documents if document]
+    return {str(sample["id"]) for document in documents for sample in document.get("samples", ())}

@@ -90,15 +90,20 @@ def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateRes
 
 
 def gate_exit_code(results: list[GateResult], *, strict: bool) -> int:
-    """1 for a regression; with ``strict`` also for a gate that could not be decided."""
-    failing = {"regression", "undecided", "not enough data"} if strict else {"regression"}
+    """1 for a regression or a side that failed; with ``strict`` also for a gate that could not be decided."""
+    failing = {"regression", "side failed"} | ({"undecided", "not enough data"} if strict else set())
     return int(any(result.status in failing for result in results))
 
 
 def apply_gates(
-    gates: list[Gate], evidence: Mapping[str, Evidence | None], method: Method
+    gates: list[Gate], evidence: Mapping[str, Evidence | None], method: Method, *, failed: str | None = None
 ) -> list[GateResult]:
-    """Apply every gate; a component that no side has is the user's mistake."""
+    """Apply every gate; a component that no side has is the user's mistake.
+
+    ``failed`` says which side did not come to its end: what it measured until then passes no gate.
+    """
+    if failed is not None:
+        return [_result(gate, "side failed", failed) for gate in gates]
     unknown = [g.metric for g in gates if g.metric.startswith(COMPONENT) and g.metric not in evidence]
     if unknown:
         have = sorted(name for name in evidence if name.startswith(COMPONENT))

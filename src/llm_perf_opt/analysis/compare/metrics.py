@@ -25,6 +25,7 @@ class MetricKind:
 
 
 METRICS: dict[str, MetricKind] = {
+    "program": MetricKind("s"),
     "preprocess": MetricKind("s"),
     "vision": MetricKind("s"),
     "prefill": MetricKind("s"),
@@ -39,7 +40,8 @@ METRICS: dict[str, MetricKind] = {
     "launches_per_token": MetricKind("count"),
     "device_busy": MetricKind("ratio", "higher"),
 }
-"""What can be compared and gated by name; ``component.<label>`` besides. ``total`` is ttft + decode."""
+"""What can be compared and gated by name; ``component.<label>`` besides. ``total`` is ttft + decode, ``program`` the
+wall-clock of the user's own program."""
 
 
 def kind_of(name: str) -> MetricKind:
@@ -98,6 +100,10 @@ _FROM_REPEAT: dict[str, Callable[[Repeat, Sample], float | None]] = {
 def run_series(document: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Return metric → sample → value per repeat, of one timings document of the engine."""
     found: dict[str, dict[str, list[float]]] = {}
+    if "runs" in document:
+        return {
+            "program": {WHOLE_RUN: [float(run["wall_s"]) for run in document["runs"] if run.get("ok", True)]}
+        }
     for sample in document["samples"]:
         for repeat in sample["repeats"]:
             values = {name: make(repeat, sample) for name, make in _FROM_REPEAT.items()}
@@ -128,6 +134,7 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
     """Return the medians a summary keeps, for sides whose raw values are not there."""
     timings = summary.timings
     named = {
+        "program": timings.program_s,
         "preprocess": timings.preprocess_s,
         "vision": timings.vision_s,
         "prefill": timings.prefill_s,

@@ -13,15 +13,16 @@ MOST_ROWS = 800
 
 def comparison_html(comparison: Comparison) -> str:
     """Render the comparison."""
+    common = tables.common_text(comparison)
     sections = [section for section in _sections(comparison) if section.blocks]
     return render_page(
         "compare.html.j2",
-        title=f"{comparison.b.name} against {comparison.a.name}: comparison",
+        title=f"{tables.heading(comparison)}: comparison",
         navigation=[Section("summary", "Summary", "Summary"), *sections],
         data={},
         context={
-            "heading": f"{comparison.b.name} against {comparison.a.name}",
-            "sides": tables.side_facts(comparison),
+            "heading": tables.heading(comparison),
+            "sides": [*tables.side_facts(comparison), *([("both", f"settings {common}")] if common else [])],
             "notes": comparison.notes,
             "gates": [{"status": g.status, "metric": g.metric, "reason": g.reason} for g in comparison.gates],
             "method": tables.method_text(comparison),

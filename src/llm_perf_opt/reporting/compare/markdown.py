@@ -20,9 +20,11 @@ MOST_ROWS = 60
 def comparison_markdown(comparison: Comparison) -> str:
     """Render the comparison; long tables are cut, ``comparison.json`` holds everything."""
     facts = "\n".join(f"- **{letter}**: {md_text(line)}" for letter, line in tables.side_facts(comparison))
+    if common := tables.common_text(comparison):
+        facts += f"\n- **both**: settings {md_text(common)}"
     return "".join(
         (
-            f"# Comparison: {md_text(comparison.b.name)} against {md_text(comparison.a.name)}\n\n{facts}\n\n",
+            f"# Comparison: {md_text(tables.heading(comparison))}\n\n{facts}\n\n",
             bullets(f"Note: {md_text(note)}" for note in comparison.notes) + "\n\n"
             if comparison.notes
             else "",

@@ -13,6 +13,7 @@ from llm_perf_opt.model.comparison import (
     MetricChange,
     ModuleChange,
     PhaseChange,
+    SideInfo,
 )
 from llm_perf_opt.reporting.content.tables import (
     Cell,
@@ -27,6 +28,7 @@ from llm_perf_opt.reporting.content.tables import (
 from llm_perf_opt.reporting.wording import BOUND_NAMES, phase_name
 
 METRIC_NAMES = {
+    "program": "wall-clock of the program (program)",
     "ttft": "time to first token (ttft)",
     "tpot": "time per output token (tpot)",
     "tokens_per_s": "tokens per second (tokens_per_s)",
@@ -42,11 +44,14 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
     "ratio": units.percent,
     "count": units.count,
 }
+_MOST_HEADING = 120
+"""Characters of settings in a title; all of them are in the list of sides."""
 _GATE_WORDS = {
     "passed": "passed",
     "regression": "REGRESSION",
     "undecided": "undecided",
     "not enough data": "not enough data",
+    "side failed": "SIDE FAILED",
 }
 
 
@@ -112,7 +117,7 @@ def gate_table(rows: Sequence[GateResult]) -> Table:
             [
                 text(row.metric),
                 text(change(row.limit_ratio)),
-                text(_GATE_WORDS[row.status], strong=row.status == "regression"),
+                text(_GATE_WORDS[row.status], strong=row.status in ("regression", "side failed")),
                 text(row.reason),
             ]
             for row in rows
@@ -278,9 +283,31 @@ def side_facts(comparison: Comparison) -> list[tuple[str, str]]:
             side.dtype,
             f"{side.samples} samples" if side.samples else None,
             f"{side.runs} runs" if side.runs > 1 else None,
+            *(f"status {status}" for status in sorted({*side.statuses} - {"ok"})),
+            f"settings {' '.join(side.overrides)}" if side.overrides else None,
         ]
         lines.append((letter, ", ".join(part for part in parts if part)))
     return lines
+
+
+def heading(comparison: Comparison) -> str:
+    """Name both sides and what tells them apart: with ``--run`` they are only called A and B."""
+
+    def named(side: SideInfo, other: SideInfo) -> str:
+        own = [word for word in side.overrides if word not in other.overrides]
+        shown = " ".join(own)
+        return (
+            f"{side.name} ({shown if len(shown) <= _MOST_HEADING else shown[:_MOST_HEADING] + '…'})"
+            if own
+            else side.name
+        )
+
+    return f"{named(comparison.b, comparison.a)} against {named(comparison.a, comparison.b)}"
+
+
+def common_text(comparison: Comparison) -> str:
+    """Return the settings of both sides in one line; empty where there are none."""
+    return " ".join(comparison.common_overrides)
 
 
 def method_text(comparison: Comparison) -> str:

@@ -179,7 +179,8 @@ def headline_numbers(summary: Summary) -> list[dict[str, str]]:
     ]
     if summary.wall_clock is not None:
         numbers.append(_tile("per sample", units.seconds(summary.wall_clock.span_s), "sum of the phases"))
-    return (numbers or _capture_numbers(summary)) + _utilisation_numbers(summary)
+    program = _number("wall-clock of the program", timings.program_s)
+    return program + (numbers or _capture_numbers(summary)) + _utilisation_numbers(summary)
 
 
 def _tile(label: str, value: str, note: str = "") -> dict[str, str]:

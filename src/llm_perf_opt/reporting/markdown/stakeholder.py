@@ -62,6 +62,8 @@ def _workload_sentence(summary: Summary) -> str:
     )
     if summary.wall_clock is not None:
         about = f"How fast {name} answers{where}, what limits it, and what would make it faster."
+    elif summary.timings.program_s is not None:
+        about = f"How long {name} takes{where}, and what a recording of it shows."
     elif summary.kernels or summary.operators:
         about = f"What a recording of {name}{where} shows: what limits it, and what would make it faster."
     else:
@@ -72,6 +74,7 @@ def _workload_sentence(summary: Summary) -> str:
 def _speed(summary: Summary) -> str:
     timings = summary.timings
     rows = [
+        _speed_row(summary, "Time for one run of the program", timings.program_s, "program"),
         _speed_row(
             summary, "Time until the first word appears, once the input is prepared", timings.ttft_s, "ttft"
         ),
@@ -153,9 +156,10 @@ def _gain_sentence(finding: Finding) -> str:
     saved = units.seconds(finding.gain_upper_s)
     if finding.gain_share_ratio is None:
         return f"Worth at most {saved} per request{sure}."
-    whole = (
-        "of the time per request" if finding.gain_of == "a sample's wall-clock" else "of the recorded time"
-    )
+    whole = {
+        "a sample's wall-clock": "of the time per request",
+        "the program's wall-clock": "of the time of one run",
+    }.get(finding.gain_of or "", "of the recorded time")
     return f"Worth at most {saved}, {units.percent(finding.gain_share_ratio)} {whole}{sure}."
 
 
@@ -171,7 +175,7 @@ def _reliability(summary: Summary) -> list[str]:
         )
     lines.extend(_timing_reliability(summary))
     lines.extend(MEASUREMENT[f.id] for f in summary.findings if f.id in MEASUREMENT)
-    if summary.hardware.source == "none":
+    if summary.hardware.source == "none" and not summary.workload.program:
         lines.append(
             "The speed limits of the machine are not known, so the page cannot say how far from them the model runs."
         )
@@ -181,7 +185,7 @@ def _reliability(summary: Summary) -> list[str]:
     unfinished = [
         STAGES.get(name) or md_text(name)
         for name, stage in summary.stages.items()
-        if stage.status in ("failed", "skipped")
+        if stage.status == "failed" or (stage.status == "skipped" and _was_wanted(summary, name))
     ]
     if unfinished:
         lines.append(
@@ -194,8 +198,18 @@ def _reliability(summary: Summary) -> list[str]:
     return lines
 
 
+def _was_wanted(summary: Summary, stage: str) -> bool:
+    """With the user's own program, stages of the built-in model are left out on purpose."""
+    return not summary.workload.program or stage in ("program", "nsys", "ncu")
+
+
 def _timing_reliability(summary: Summary) -> list[str]:
-    stats = (summary.timings.ttft_s, summary.timings.decode_s, summary.timings.prefill_s)
+    stats = (
+        summary.timings.program_s,
+        summary.timings.ttft_s,
+        summary.timings.decode_s,
+        summary.timings.prefill_s,
+    )
     counts = [stat.n for stat in stats if stat is not None]
     if not counts:
         return ["No times without recording were given, so nothing here says how long a request takes."]

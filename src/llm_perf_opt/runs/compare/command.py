@@ -37,7 +37,8 @@ Compare B with A, and gate a regression.
 _EPILOG = """\
 exit codes:
   0    compared; no gate showed a regression
-  1    a gate showed a regression (with --strict also: a gate could not be decided)
+  1    a gate showed a regression, or a side failed or was interrupted (with --strict also: a gate could not be
+       decided)
   2    the command line or a configuration is wrong
   3    a side cannot be read
   4    a run that --run started failed
@@ -66,8 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     from llm_perf_opt.runs.compare.sides import load_side
 
     a, b = (load_side(Path(path), name) for path, name in zip(paths, names, strict=True))
+    if options.run:
+        a.overrides, b.overrides = list(options.overrides_a), list(options.overrides_b)
     method = default_method(options.seed, options.confidence, options.resamples)
     result = compare(a, b, gates, method)
+    result.common_overrides = list(options.common) if options.run else []
     files = write_comparison(result, options.out) if options.out is not None else []
     _print(result, files, as_json=options.json, quiet=options.quiet)
     return gate_exit_code(result.gates, strict=options.strict)
@@ -226,6 +230,12 @@ def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool)
         print(comparison_console(result))
     if files and not as_json:
         print(f"report: {files[0]}")
+    for info in (result.a, result.b):
+        if bad := [status for status in info.statuses if status != "ok"]:
+            print(
+                f"warning: {info.name}: {len(bad)} of {info.runs} runs {' and '.join(sorted({*bad}))}",
+                file=sys.stderr,
+            )
     for gate in result.gates:
         if gate.status in ("undecided", "not enough data"):
             print(f"warning: gate {gate.metric} could not be decided: {gate.reason}", file=sys.stderr)

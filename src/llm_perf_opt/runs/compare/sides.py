@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.compare.compare import Side
+from llm_perf_opt.analysis.compare.origin import Side
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import stage_types
+from llm_perf_opt.ingest.timings import load_timings
 from llm_perf_opt.model.codec import read_json
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
@@ -51,13 +53,20 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     """Return the engine's timings document of a run; ``None`` when there is none or it is the short form."""
     folder = path if path.is_dir() else path.parent
     named = summary.sources.get("timings")
-    candidates = [folder / name / layout.TIMINGS for name in stage_types()]
-    found = next(
-        (path for path in [*([folder / named] if named else []), *candidates] if path.is_file()), None
-    )
+    # Without a name in the summary any stage's file will do, but only one that this run wrote.
+    candidates = [
+        path
+        for stage in stage_types()
+        for path in own_files(folder, stage, [folder / stage / layout.TIMINGS])
+    ]
+    found = next((path for path in (folder / named,) if path.is_file()), None) if named else None
+    found = found or next(iter(candidates), None)
     if found is None:
         return None
     document = read_json(found)
+    if isinstance(document, dict) and isinstance(document.get("runs"), list):
+        load_timings(found)  # says what is wrong with it
+        return document
     if not isinstance(document, dict) or not isinstance(document.get("samples"), list):
         return None
     for sample in document["samples"]:

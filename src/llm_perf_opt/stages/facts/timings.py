@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core import layout
 
 
 def timings_facts(path: Path) -> Facts:
     """Return what was timed without a tool attached."""
     from llm_perf_opt.ingest.timings import load_timings
 
-    return Facts(sources={"timings": (path,)}, wall_clock=load_timings(path))
+    clock = load_timings(path)
+    return Facts(sources={"timings": (path,)}, wall_clock=clock, notes=list(clock.notes))
+
+
+def program_facts(path: Path) -> Facts:
+    """Return how long the user's own program takes, with every run as a table."""
+    from llm_perf_opt.core import units
+    from llm_perf_opt.ingest.timings import load_timings
+    from llm_perf_opt.model.codec import read_json
+    from llm_perf_opt.model.summary import Section, SectionTable
+
+    clock = load_timings(path)
+    took = clock.timings.program_s
+    rows = [
+        [str(number), units.seconds(run["wall_s"]), "ok" if run.get("ok", True) else _how_it_ended(run)]
+        for number, run in enumerate(read_json(path)["runs"], 1)
+    ]
+    command = " ".join(clock.workload.program or [])
+    paragraphs = [
+        f"{command}: from its start to its end, no tool attached, start-up included; to about 0.05 s."
+    ]
+    if took is not None:
+        fastest = min(run["wall_s"] for run in read_json(path)["runs"] if run.get("ok", True))
+        paragraphs.append(
+            f"Median {units.seconds(took.median)} of {took.n} runs, the fastest {units.seconds(fastest)}."
+        )
+    section = Section(
+        stage=layout.PROGRAM,
+        title="Wall-clock of the program",
+        paragraphs=paragraphs,
+        tables=[SectionTable(["run", "wall-clock", "ended"], rows)],
+    )
+    facts = Facts(sources={"timings": (path,)}, notes=list(clock.notes), sections=[section])
+    facts.wall_clock = clock if took is not None else None
+    return facts
+
+
+def _how_it_ended(run: Mapping[str, Any]) -> str:
+    code = run.get("exit_code")
+    return f"exit code {code}" if run.get("ended") == "exit" else str(run.get("ended"))

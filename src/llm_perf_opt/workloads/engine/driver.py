@@ -49,6 +49,7 @@ def run_workload(
     engine = engine or build_engine(workload, progress)
     run = _Run(engine, workload, on_result)
     groups = list(chunks(samples, workload.infer.batch_size))
+    _warn_of_short_batches(workload.infer.batch_size, len(samples))
     with progress.task("warming up") as task:
         run.warm_up(groups)
         task.advance()
@@ -65,6 +66,21 @@ def run_workload(
             stopped = stop_reason(levels, passed_s, least=workload.repeats, until=workload.until)
     run.result.measuring = Measuring(len(levels), stopped, interval_ratio(levels), passed_s)
     return run.result
+
+
+def _warn_of_short_batches(wanted: int, samples: int) -> None:
+    """Say before measuring that the data cannot fill the batches that were asked for."""
+    if samples % wanted:
+        LOGGER.warning(
+            "infer.batch_size=%d, but there are %d samples: %s (fix: give a multiple of %d samples, e.g. "
+            "dataset.sampling.num_epochs, dataset.synthetic_count)",
+            wanted,
+            samples,
+            f"batches of {samples} are run"
+            if samples < wanted
+            else f"the last batch holds {samples % wanted}",
+            wanted,
+        )
 
 
 def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:

@@ -156,12 +156,17 @@ class WorkloadResult:
             architecture=self.info.architecture,
             device=self.info.device,
             dtype=self.info.dtype,
-            batch_size=self.batch_size,
+            batch_size=self.mean_batch_size(),
             samples=len(self.samples),
             prompt_tokens=_mean([sample.prompt_tokens for sample in self.samples]),
             image_tokens=_mean([sample.image_tokens for sample in self.samples]),
             new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
         )
+
+    def mean_batch_size(self) -> float | None:
+        """Return the batch size that ran: the data may not fill every batch."""
+        mean = _mean([len(batch.ids) for batch in self.batches])
+        return int(mean) if mean is not None and mean.is_integer() else mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``timings.json`` document."""
@@ -178,6 +183,7 @@ def workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
         "schema": SCHEMA,
         "source": "engine",
         "workload": dataclasses.asdict(result.workload()),
+        "configured_batch_size": result.batch_size,
         "engine": {**dataclasses.asdict(result.info), "warmup_s": result.warmup_s},
         "problems": list(result.problems),
         "notes": list(result.notes),
