@@ -13,7 +13,12 @@ from typing import Any
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_totals
+from llm_perf_opt.ingest.measurement import (
+    measurement_metrics,
+    repeat_spread,
+    sample_rows,
+    sample_totals,
+)
 from llm_perf_opt.model.codec import from_plain, read_json
 from llm_perf_opt.model.statistics import describe, mean_of
 from llm_perf_opt.model.summary import Stat, Timings, Workload
@@ -76,6 +81,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         metrics=measurement_metrics(samples),
         repeat_spread=repeat_spread(samples),
         sample_totals=sample_totals(samples),
+        samples=sample_rows(samples),
     )
 
 

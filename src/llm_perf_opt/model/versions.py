@@ -28,6 +28,9 @@ SCHEMA_CHANGES = (
         "decode rows of the module ledger are per step (they were per capture)",
         "decode rows of the module ledger are of a whole capture",
     ),
+    SchemaChange("1.1", "`samples` has the size and the median times of every sample by itself"),
+    SchemaChange("1.1", "operators have `run_share_ratio`, their share of the whole run"),
+    SchemaChange("1.1", "rows of `what_if` have `memory_bytes`, the size of the device's memory"),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

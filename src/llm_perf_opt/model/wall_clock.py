@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_perf_opt.model.summary import Stat, Timings, Workload
+from llm_perf_opt.model.summary import SampleTimes, Stat, Timings, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +33,5 @@ class WallClock:
     """Phase → time of each repeat ÷ median of its sample."""
     sample_totals: dict[str, SampleTotal] = field(default_factory=dict)
     """Sample → what it took, to tell how much a profiler slows the same work down."""
+    samples: list[SampleTimes] = field(default_factory=list)
+    """Every sample by itself; empty where the file has totals only."""
