@@ -80,15 +80,24 @@ class SampleChange:
 
 @dataclass(slots=True)
 class Cause:
-    """A part of the change of a whole; the parts of one whole add up to B − A."""
+    """A part of the change of a whole."""
 
-    whole: str
-    """``wall_clock`` (of a sample) or ``kernel_time``."""
     name: str
     a_s: float
     b_s: float
     change_s: float
     """What it adds (or, below zero, saves)."""
+
+
+@dataclass(slots=True)
+class Split:
+    """The change of a whole by its causes, which add up to it."""
+
+    whole: str
+    """``wall_clock`` (of a sample) or ``kernel_time``."""
+    a_s: float
+    b_s: float
+    causes: list[Cause]
 
 
 @dataclass(slots=True)
@@ -197,7 +206,7 @@ class Comparison:
     metrics: list[MetricChange] = field(default_factory=list)
     samples: list[SampleChange] = field(default_factory=list)
     """Samples that both sides measured."""
-    causes: list[Cause] = field(default_factory=list)
+    splits: list[Split] = field(default_factory=list)
     """Where the change of a whole comes from, part by part."""
     phases: list[PhaseChange] = field(default_factory=list)
     modules: list[ModuleChange] = field(default_factory=list)

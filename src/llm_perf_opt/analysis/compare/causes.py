@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from llm_perf_opt.analysis.compare.metrics import WHOLE_RUN
 from llm_perf_opt.analysis.compare.series import Samples, Series
-from llm_perf_opt.model.comparison import Cause, SampleChange
+from llm_perf_opt.model.comparison import Cause, SampleChange, Split
 from llm_perf_opt.model.statistics import percentile
 from llm_perf_opt.model.summary import Kernel, Summary
 
@@ -31,28 +31,36 @@ def pair_samples(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[Sampl
 
 def find_causes(
     a: Mapping[str, Series], b: Mapping[str, Series], first: Summary, second: Summary
-) -> list[Cause]:
+) -> list[Split]:
     """Split the change of a sample's wall-clock by phase, and that of the kernel time by family."""
     steps = (_steps(first), _steps(second))
-    return [*_by_phase(a, b, steps), *_by_family(first.kernels, second.kernels)]
+    found = (_by_phase(a, b, steps), _by_family(first.kernels, second.kernels))
+    return [split for split in found if split is not None]
+
+
+def _split(whole: str, before: float, causes: list[Cause]) -> Split | None:
+    """Put causes together; the end of the whole is where they lead."""
+    return Split(whole, before, before + sum(cause.change_s for cause in causes), causes) if causes else None
 
 
 def _by_phase(
     a: Mapping[str, Series], b: Mapping[str, Series], steps: tuple[float | None, float | None]
-) -> list[Cause]:
+) -> Split | None:
     """Means over the common samples of their medians; decode is split into how many steps and how long each is."""
     causes: list[Cause] = []
+    whole = 0.0
     for name in _PARTS:
         one, two = _medians(a.get(name)), _medians(b.get(name))
         common = [sample for sample in one if sample in two]
         if not common:
             continue
         before, after = _mean(one, common), _mean(two, common)
+        whole += before
         if name == "decode":
             causes += _decode(before, after, *steps)
         else:
-            causes.append(Cause(WALL_CLOCK, name, before, after, after - before))
-    return causes
+            causes.append(Cause(name, before, after, after - before))
+    return _split(WALL_CLOCK, whole, causes)
 
 
 def _steps(summary: Summary) -> float | None:
@@ -63,40 +71,39 @@ def _steps(summary: Summary) -> float | None:
 
 def _decode(before: float, after: float, steps_a: float | None, steps_b: float | None) -> list[Cause]:
     if not steps_a or not steps_b or round(steps_a) == round(steps_b):
-        return [Cause(WALL_CLOCK, "decode", before, after, after - before)]
+        return [Cause("decode", before, after, after - before)]
     # Steps of B at the speed of A come first; what is left is the speed.
     between = before / steps_a * steps_b
     more = "more" if steps_b > steps_a else "fewer"
     return [
         Cause(
-            WALL_CLOCK,
             f"decode: {abs(steps_b - steps_a):.0f} {more} steps",
             before,
             between,
             between - before,
         ),
-        Cause(WALL_CLOCK, "decode: time of a step", between, after, after - between),
+        Cause("decode: time of a step", between, after, after - between),
     ]
 
 
-def _by_family(a: Sequence[Kernel], b: Sequence[Kernel]) -> list[Cause]:
+def _by_family(a: Sequence[Kernel], b: Sequence[Kernel]) -> Split | None:
     one, two = _families(a), _families(b)
     if not one or not two:
-        return []
+        return None
     changes = sorted(
         ((two.get(name, 0.0) - one.get(name, 0.0), name) for name in dict.fromkeys((*one, *two))),
         key=lambda each: (-abs(each[0]), each[1]),
     )
     shown = [name for _, name in changes[:_MOST_FAMILIES]]
     causes = [
-        Cause(KERNELS, name, one.get(name, 0.0), two.get(name, 0.0), two.get(name, 0.0) - one.get(name, 0.0))
+        Cause(name, one.get(name, 0.0), two.get(name, 0.0), two.get(name, 0.0) - one.get(name, 0.0))
         for name in shown
     ]
     rest = [name for _, name in changes[_MOST_FAMILIES:]]
     if rest:
         before, after = sum(one.get(n, 0.0) for n in rest), sum(two.get(n, 0.0) for n in rest)
-        causes.append(Cause(KERNELS, f"{len(rest)} other families", before, after, after - before))
-    return causes
+        causes.append(Cause(f"{len(rest)} other families", before, after, after - before))
+    return _split(KERNELS, sum(one.values()), causes)
 
 
 def _families(kernels: Sequence[Kernel]) -> dict[str, float]:

@@ -68,7 +68,7 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
         _metric(name, evidence[name], series_a.get(name), series_b.get(name), method) for name in names
     ]
     result.samples = pair_samples(series_a, series_b)
-    result.causes = find_causes(series_a, series_b, a.first, b.first)
+    result.splits = find_causes(series_a, series_b, a.first, b.first)
     result.differences = _differences(a.first, b.first)
     result.phases = _phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from llm_perf_opt.analysis.compare.compare import Side, compare
 from llm_perf_opt.model.summary import Summary, Workload
 from tests.unit.analysis.compare.test_compare import document
@@ -27,12 +29,16 @@ def test_samples_are_paired_by_name() -> None:
 
 def test_phases_add_up_and_fewer_steps_are_told_from_faster_steps() -> None:
     same = compare(Side("A", [], [timed()], [document()]), Side("B", [], [timed()], [document(1.5)]))
-    assert [cause.name for cause in same.causes] == ["prefill", "decode"]
-    assert abs(same.causes[0].change_s) < 1e-9
+    (split,) = same.splits
+    assert [cause.name for cause in split.causes] == ["prefill", "decode"]
+    assert abs(split.causes[0].change_s) < 1e-9
+    assert split.b_s == pytest.approx(sum(cause.b_s for cause in split.causes))
     fewer = compare(Side("A", [], [timed()], [document()]), Side("B", [], [timed(6.0)], [document(0.25)]))
-    names = [cause.name for cause in fewer.causes]
+    (split,) = fewer.splits
+    names = [cause.name for cause in split.causes]
     assert names == ["prefill", "decode: 5 fewer steps", "decode: time of a step"]
-    steps, speed = fewer.causes[1:]
+    steps, speed = split.causes[1:]
+    assert split.b_s - split.a_s == pytest.approx(sum(cause.change_s for cause in split.causes))
     assert steps.b_s == speed.a_s
     assert steps.change_s < 0 and speed.change_s < 0
     assert abs(steps.change_s + speed.change_s - (speed.b_s - steps.a_s)) < 1e-12
@@ -41,11 +47,9 @@ def test_phases_add_up_and_fewer_steps_are_told_from_faster_steps() -> None:
 def test_kernel_time_by_family_needs_both_captures() -> None:
     one, two = timed(kernels=[kernel("gemm_a", "gemm", 1.0)]), timed(kernels=[kernel("gemm_a", "gemm", 3.0)])
     result = compare(Side("A", [], [one], [None]), Side("B", [], [two], [None]))
-    (cause,) = [cause for cause in result.causes if cause.whole == "kernel_time"]
-    assert cause.change_s == 2.0
-    assert [
-        c
-        for c in compare(Side("A", [], [one], [None]), Side("B", [], [timed()], [None])).causes
-        if c.whole == "kernel_time"
-    ] == []
+    (split,) = [split for split in result.splits if split.whole == "kernel_time"]
+    assert [(cause.name, cause.change_s) for cause in split.causes] == [("gemm", 2.0)]
+    assert (split.a_s, split.b_s) == (1.0, 3.0)
+    alone = compare(Side("A", [], [one], [None]), Side("B", [], [timed()], [None]))
+    assert [split.whole for split in alone.splits] == ["wall_clock"]
     assert result.samples == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Capture, Facts
 from llm_perf_opt.analysis.join import join
-from llm_perf_opt.analysis.timeline.range_table import range_totals
+from llm_perf_opt.analysis.range_table import range_totals
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
 from tests.unit.timelines import make_timeline
