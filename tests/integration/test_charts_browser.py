@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llm_perf_opt.analysis.roofline.what_if import price
+from llm_perf_opt.analysis.roofline.elsewhere import elsewhere
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.reporting.charts import figures as charts
+from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
+from llm_perf_opt.reporting.charts.markers import Kind
+from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -109,15 +111,32 @@ def usual_charts() -> list[str]:
         charts.timeline("One decode step", lanes, span_s=0.011),
         charts.bars("Kernels", long_names),
         *_what_if_charts(),
+        *_comparison_charts(),
+    ]
+
+
+def _comparison_charts() -> list[str]:
+    steps = [Step(f"decode: a cause with a long name {i}", 0.1 * (-1) ** i) for i in range(6)]
+    kinds = [Kind("shown to be better", "circle", 2), Kind("no difference shown", "hollow")]
+    rows = [
+        DotRow(
+            f"component.language_model_part_{i}",
+            [Dot(1 + i / 9, kinds[i % 2], 0.9 + i / 9, 1.2 + i / 9)],
+            f"+{i} %",
+        )
+        for i in range(9)
+    ]
+    return [
+        waterfall("Wall-clock of a sample, from A to B", ("A", 2.0), steps, ("B", 2.0)),
+        dot_chart("Change of every metric", rows, x_label="B ÷ A", log=True, reference=1.0),
     ]
 
 
 def _what_if_charts() -> list[str]:
-    from llm_perf_opt.analysis.roofline.demand import Point
-    from tests.unit.analysis.roofline.test_what_if import decoder
+    from tests.unit.analysis.roofline.test_elsewhere import priced
 
-    rows = price(decoder(), load_catalogue().devices, [Point("bfloat16", 1, 1000, 1000)])
-    return [charts.what_if_chart(rows)]
+    shown = elsewhere(priced())
+    return [charts.elsewhere_chart(shown), charts.elsewhere_chart(shown, first_token=True)]
 
 
 def open_page(browser: Browser, folder: Path, **options: Any) -> Any:

@@ -61,8 +61,8 @@ def test_content_is_there_in_reading_order(full: Visit) -> None:
     assert full.page.locator("article.finding:visible").count() == 3
     full.page.get_by_text("1 further finding").click()
     assert full.page.locator("article.finding:visible").count() == 4
-    # One sample, budget, two rooflines, FLOPs by component, timeline, what-if.
-    assert full.page.locator(".chart svg").count() == 7
+    # One sample, every sample, budget, two rooflines, FLOPs by component, timeline, two of other devices.
+    assert full.page.locator(".chart svg").count() == 9
 
 
 def test_kernels_sort_both_ways_and_unknown_stays_last(full: Visit) -> None:
@@ -177,6 +177,51 @@ def test_phone_never_scrolls_sideways(browser: Browser, tmp_path: Path, make: An
     assert wide == []
     assert visit.trouble == []
     page.close()
+
+
+TOO_WIDE = """() => [...document.querySelectorAll(".table .scroll")].filter(e => e.scrollWidth > e.clientWidth + 1)
+    .map(e => `${e.getAttribute("aria-label")}: ${e.scrollWidth} > ${e.clientWidth}`)"""
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("make", [full_summary, hostile_summary])
+def test_every_table_fits_its_page(browser: Browser, tmp_path: Path, make: Any, width: int) -> None:
+    visit = Visit(browser, tmp_path, make(), viewport={"width": width, "height": 900})
+    visit.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    assert visit.page.evaluate(TOO_WIDE) == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    visit.page.close()
+
+
+def test_a_phone_shows_rows_as_cards_with_the_names_of_their_columns(
+    browser: Browser, tmp_path: Path
+) -> None:
+    visit = Visit(browser, tmp_path, full_summary(), viewport={"width": 390, "height": 900})
+    cell = visit.page.locator("#table-samples tbody tr").first.locator("[data-label=TTFT]")
+    assert cell.inner_text().strip() == "420 ms"
+    assert cell.evaluate("each => getComputedStyle(each, '::before').content") == '"TTFT"'
+    visit.page.locator("#table-samples th button", has_text="TTFT").click()
+    assert (
+        visit.page.locator("#table-samples tbody tr").first.evaluate("e => getComputedStyle(e).display")
+        == "grid"
+    )
+    visit.page.close()
+
+
+def test_tiles_never_leave_one_alone(browser: Browser, tmp_path: Path) -> None:
+    visit = Visit(browser, tmp_path, full_summary(), viewport={"width": 1300, "height": 900})
+    tops = visit.page.evaluate(
+        "[...document.querySelectorAll('.numbers>div')].map(e => e.getBoundingClientRect().top)"
+    )
+    assert len(tops) > 6
+    assert all(tops.count(top) > 1 for top in tops)
+    visit.page.close()
+
+
+def test_operators_open_on_the_largest_share_of_the_run(full: Visit) -> None:
+    assert full.rows("table-operators")[0] == "aten::copy_"
+    assert full.page.locator("#what-if details").count() == 1
+    assert not full.page.locator("#table-what-if").is_visible()
 
 
 def test_dark_by_preference_and_by_the_button(browser: Browser, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from llm_perf_opt.model.summary import (
     Peak,
     Prediction,
     RunInfo,
+    SampleTimes,
     StageInfo,
     Stat,
     Static,
@@ -115,6 +116,10 @@ def full_summary(kernels: int = 4) -> Summary:
             {"sam_s": stat(0.15), "language_model_prefill_s": stat(0.09)},
             "torch_profiler/timings.json",
         ),
+        samples=[
+            SampleTimes("page-large", 3, 1200, 1150, 32, 0.06, 0.3, 0.12, 0.66, 0.42, 0.0213),
+            SampleTimes("page-small", 3, 300, 250, 32, 0.04, 0.1, 0.06, 0.62, 0.16, 0.02),
+        ],
         static=_static(),
         predictions={
             "prefill": Prediction(0.02, "compute", 5.0, "max(4 TFLOP ÷ 200 TFLOP/s = 20 ms, …)"),

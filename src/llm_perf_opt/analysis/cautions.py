@@ -9,6 +9,24 @@ _OTHER_SHAPES = 0.05
 """Relative difference of prompt lengths from which work and times are not of the same requests."""
 
 
+CACHE_SIZED_BYTES = 2.0**30
+"""Working sets up to this size can lie in a cache: the largest server processors have about a GiB."""
+
+
+def below_floor(memory_bytes: float | None) -> str:
+    """Name the likely cause of a time below its floor; ``memory_bytes``: what it reads, where memory sets the floor."""
+    if memory_bytes is None:
+        return "the peak is likely too low (measured on a busy machine?), or the time holds less than the work counted"
+    if memory_bytes <= CACHE_SIZED_BYTES:
+        return (
+            f"its working set of {units.size(memory_bytes)} likely stays in a cache, which is faster than the main "
+            "memory the floor counts with"
+        )
+    return (
+        "the bandwidth is likely too low (measured on a busy machine?), or not all weights are read each time"
+    )
+
+
 def cautions(summary: Summary) -> list[str]:
     """Return every caution that applies, as sentences for the top of a report."""
     found = (
@@ -34,6 +52,13 @@ def _beaten_ceiling(summary: Summary) -> str | None:
     beaten = beaten_ceilings(summary)
     if not beaten:
         return None
+    cached = [phase for phase in beaten if _is_cached(summary, phase)]
+    if cached == beaten:
+        moved = max(_read_at_once(summary, phase) or 0.0 for phase in cached)
+        return (
+            f"Bandwidth used above 100 % in {', '.join(beaten)}: the {units.size(moved)} it reads likely stay in a "
+            "cache, which is faster than the main memory the ceiling is of."
+        )
     cause = (
         "the machine was busy while it was probed"
         if summary.hardware.source == "probe"
@@ -60,6 +85,18 @@ def _ceiling_under_load(summary: Summary) -> str | None:
         f"The limits of {hardware.name or 'this machine'} are {which} while {others} the processor: they may be too "
         "low, and utilisation too high and floors too long. A run on the quiet machine measures them again."
     )
+
+
+def _is_cached(summary: Summary, phase: str) -> bool:
+    """Whether only the bandwidth is beaten, by a working set that a cache can hold."""
+    use, moved = summary.utilisation[phase], _read_at_once(summary, phase)
+    computed = use.mfu_ratio is None or use.mfu_ratio <= 1.0
+    return computed and moved is not None and moved <= CACHE_SIZED_BYTES and summary.hardware.kind == "cpu"
+
+
+def _read_at_once(summary: Summary, phase: str) -> float | None:
+    counted = summary.static.phases.get(phase) if summary.static is not None else None
+    return counted.weight_bytes if counted is not None else None
 
 
 def _does_not_fit(summary: Summary) -> str | None:

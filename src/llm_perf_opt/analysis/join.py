@@ -111,6 +111,9 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     joined.notes += [warning for capture in captures for warning in capture.facts.warnings]
     usable = sorted((c for c in captures if c.facts.kernels), key=lambda c: str(c.path))
     if not usable:
+        from llm_perf_opt.analysis.range_table import range_sections
+
+        joined.sections += range_sections(captures)
         return
     least = min(capture.disturbance for capture in usable)
     usable = [capture for capture in usable if capture.disturbance == least]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from llm_perf_opt.analysis.cautions import below_floor
 from llm_perf_opt.analysis.roofline.limits import Limits, floor_time, limits_for
 from llm_perf_opt.core import units
 from llm_perf_opt.model.statistics import decode_steps
@@ -239,13 +240,15 @@ def _add_host_time(row: LedgerRow, seconds: float | None) -> None:
 
 def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:
     """Add floor and utilisation where work, time and limits are all known."""
+    floor = None
     if (
         row.flops is not None
         and row.bytes is not None
         and limits.peak is not None
         and limits.bandwidth is not None
     ):
-        row.floor_s = floor_time(row.flops, row.bytes, limits.peak, limits.bandwidth).seconds
+        floor = floor_time(row.flops, row.bytes, limits.peak, limits.bandwidth)
+        row.floor_s = floor.seconds
     if row.measured_s:
         if row.flops is not None and limits.peak is not None:
             row.mfu_ratio = row.flops / (row.measured_s * limits.peak.value)
@@ -253,7 +256,7 @@ def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:
             row.mbu_ratio = row.bytes / (row.measured_s * limits.bandwidth.value)
         if row.floor_s is not None and row.measured_s < row.floor_s / (1 + TOLERANCE):
             row.disagreement = (
-                f"measured {units.seconds(row.measured_s)} is below the floor "
-                f"{units.seconds(row.floor_s)}: work and time do not belong together"
+                f"measured {units.seconds(row.measured_s)} is below the floor {units.seconds(row.floor_s)}: "
+                f"{below_floor(row.bytes if floor is not None and floor.bound == 'memory' else None)}"
             )
     return row

@@ -76,6 +76,30 @@ def add_operator_shares(operators: Sequence[Operator]) -> None:
             operator.share_of = "device" if on_device else "host"
 
 
+def add_run_shares(operators: Sequence[Operator], wall_clock: Budget | None) -> None:
+    """Set each operator's share of the run; needs its share of its phase.
+
+    The profiled pass may be cut short, so its phases are weighed by the wall-clock of whole samples where all were timed.
+    """
+    weights = {part.name: part.share_ratio for part in wall_clock.parts} if wall_clock is not None else {}
+    named = {operator.phase for operator in operators if operator.phase}
+    if named and named <= set(weights):
+        for operator in operators:
+            if operator.phase and operator.share_ratio is not None:
+                operator.run_share_ratio = operator.share_ratio * weights[operator.phase]
+        return
+    on_device = any(operator.self_device_s for operator in operators)
+    own = [(op.self_device_s or 0.0) if on_device else op.self_cpu_s for op in operators]
+    whole = sum(own)
+    for operator, seconds in zip(operators, own, strict=True):
+        operator.run_share_ratio = seconds / whole if whole > 0 else None
+
+
+def by_run_share(operators: Sequence[Operator]) -> list[Operator]:
+    """Return operators with the largest share of the run first, whatever their phase."""
+    return sorted(operators, key=lambda operator: -(operator.run_share_ratio or 0.0))
+
+
 def add_gain_shares(summary: Summary) -> None:
     """Relate each finding's bound to the whole it is a part of; a bound above the whole is the whole."""
     whole, of = _whole(summary)
@@ -106,4 +130,5 @@ def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> No
     summary.wall_clock = wall_clock_split(summary.timings, prefill_includes_vision=prefill_includes_vision)
     summary.kernel_families = kernel_families(summary.kernels)
     add_operator_shares(summary.operators)
+    add_run_shares(summary.operators, summary.wall_clock)
     add_gain_shares(summary)

@@ -10,6 +10,7 @@ from llm_perf_opt.analysis.cautions import cautions
 from llm_perf_opt.analysis.facts import Facts, ModulePhase
 from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
+from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
@@ -58,6 +59,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         notes=list(dict.fromkeys([*subject.notes, *joined.notes])),
         stages=subject.stages,
         timings=clock.timings if clock is not None else Timings(),
+        samples=clock.samples if clock is not None else [],
         static=joined.static,
         sources=subject.sources,
         operators=joined.operators,
@@ -70,6 +72,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         memory=joined.memory,
     )
     dtype = workload.dtype or subject.dtype
+    name_apart(summary.kernels)
     _relate(summary, joined, dtype)
     _explain(summary, joined, dtype, catalogue)
     add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)

@@ -7,6 +7,7 @@ of its two limits is near. No question is answered from a number that was not me
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llm_perf_opt.core import units
@@ -73,6 +74,12 @@ def judge(summary: Summary) -> dict[str, Verdict]:
     return verdicts
 
 
+def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return the phases whose verdict says something: the whole capture does not when it only repeats a phase's."""
+    own = {verdicts[phase].bound for phase in verdicts if phase != WHOLE}
+    return [phase for phase in verdicts if phase != WHOLE or verdicts[phase].bound not in own]
+
+
 def _judge_phase(summary: Summary, phase: str) -> _Answer | None:
     budget = summary.budget.get(phase)
     known = (
@@ -116,7 +123,7 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
         return None
     shares = ", ".join(f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts)
     arithmetic = (
-        f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (< "
+        f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (less than "
         f"{units.percent(BUSY_ENOUGH)}); {shares}; largest wait: {worst}"
     )
     return _Answer(worst, arithmetic, [f"timeline: {budget.source or 'capture'}"])
@@ -140,7 +147,7 @@ def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:
     if busy >= BUSY_ENOUGH:
         return None
     arithmetic = (
-        f"{words} {units.percent(busy)} of its wall-clock (< {units.percent(BUSY_ENOUGH)}): the rest is "
+        f"{words} {units.percent(busy)} of its wall-clock (less than {units.percent(BUSY_ENOUGH)}): the rest is "
         "spent launching and on the host"
     )
     return _Answer("launch", arithmetic, _sources(summary, "nsys", "trace", "timings"))

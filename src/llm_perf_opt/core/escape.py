@@ -23,6 +23,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2
 _BREAKS = re.compile(r"[\r\n\t\x0b\x0c\x85\u2028\u2029]+")
 _BACKTICKS = re.compile(r"`+")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# A sign between blanks or before a number opens nothing: "(< 50 %)" is readable in the file itself.
+_OPENS_HTML = re.compile(r"<(?![\s\d=])|(?<!\s)>|>(?![\s\d=])|&(?!\s)")
 _SAFE_IN_TARGET = "/-._~"
 
 
@@ -38,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def _html_marks(text: str) -> str:
-    return "".join(_HTML.get(character, character) for character in text)
+    return _OPENS_HTML.sub(lambda match: _HTML[match.group()], text)
 
 
 def md_text(text: object) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from llm_perf_opt.core.phases import PHASES
 from llm_perf_opt.model.statistics import describe, interval_ratio, mean_of, percentile
-from llm_perf_opt.model.summary import Stat
+from llm_perf_opt.model.summary import SampleTimes, Stat
 from llm_perf_opt.model.wall_clock import SampleTotal
 
 _QUARTERS = 4
 _FEWEST_TOKENS = 16
 """Fewer tokens than this say nothing about growth."""
 
-SampleTimes = Mapping[str, Any]
+SampleEntry = Mapping[str, Any]
 """One entry of ``samples`` in a timings document."""
 
 
@@ -23,7 +23,7 @@ def _median(values: Sequence[float]) -> float:
     return percentile(sorted(values), 0.5)
 
 
-def repeat_spread(samples: Sequence[SampleTimes]) -> dict[str, Stat]:
+def repeat_spread(samples: Sequence[SampleEntry]) -> dict[str, Stat]:
     """Return, per phase, every repeat's time divided by the median of the same sample's repeats."""
     spreads: dict[str, Stat] = {}
     for phase in PHASES:
@@ -39,7 +39,7 @@ def repeat_spread(samples: Sequence[SampleTimes]) -> dict[str, Stat]:
     return spreads
 
 
-def repeat_interval_ratio(samples: Sequence[SampleTimes]) -> float | None:
+def repeat_interval_ratio(samples: Sequence[SampleEntry]) -> float | None:
     """Return how wide the 95 % interval of a pass over all samples is, as a share of its time."""
     totals = [values for sample in samples if (values := _totals(sample))]
     repeats = min((len(values) for values in totals), default=0)
@@ -47,7 +47,7 @@ def repeat_interval_ratio(samples: Sequence[SampleTimes]) -> float | None:
     return interval_ratio([math.fsum(level) / len(level) for level in levels if level])
 
 
-def measurement_metrics(samples: Sequence[SampleTimes]) -> dict[str, float | None]:
+def measurement_metrics(samples: Sequence[SampleEntry]) -> dict[str, float | None]:
     """Return scalars that findings use; a metric that cannot be made is ``None``."""
     return {
         "first_repeat_ratio": _first_over_rest(samples),
@@ -57,24 +57,24 @@ def measurement_metrics(samples: Sequence[SampleTimes]) -> dict[str, float | Non
     }
 
 
-def _totals(sample: SampleTimes) -> list[float]:
+def _totals(sample: SampleEntry) -> list[float]:
     return [sum(repeat.get(f"{phase}_s") or 0.0 for phase in PHASES) for repeat in sample["repeats"]]
 
 
-def _first_over_rest(samples: Sequence[SampleTimes]) -> float | None:
+def _first_over_rest(samples: Sequence[SampleEntry]) -> float | None:
     """Only the very first measured pass can be cold; it is compared with later repeats of the same sample."""
     totals = _totals(samples[0]) if samples else []
     return totals[0] / _median(totals[1:]) if len(totals) > 2 and _median(totals[1:]) > 0 else None
 
 
-def _last_over_first(samples: Sequence[SampleTimes]) -> float | None:
+def _last_over_first(samples: Sequence[SampleEntry]) -> float | None:
     ratios = [
         totals[-1] / totals[0] for sample in samples if len(totals := _totals(sample)) > 2 and totals[0] > 0
     ]
     return _median(ratios) if ratios else None
 
 
-def _token_growth(samples: Sequence[SampleTimes]) -> float | None:
+def _token_growth(samples: Sequence[SampleEntry]) -> float | None:
     """Median token time of the last quarter over that of the first quarter."""
     ratios = []
     for sample in samples:
@@ -86,7 +86,7 @@ def _token_growth(samples: Sequence[SampleTimes]) -> float | None:
     return _median(ratios) if ratios else None
 
 
-def _padding(samples: Sequence[SampleTimes]) -> float | None:
+def _padding(samples: Sequence[SampleEntry]) -> float | None:
     """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
     told = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
     if told is not None:
@@ -100,7 +100,7 @@ def _padding(samples: Sequence[SampleTimes]) -> float | None:
     return max(0.0, 1 - used / computed) if computed else None
 
 
-def sample_totals(samples: Sequence[SampleTimes]) -> dict[str, SampleTotal]:
+def sample_totals(samples: Sequence[SampleEntry]) -> dict[str, SampleTotal]:
     """Return, per sample, its tokens and the median of its repeats, preprocessing left out."""
     totals = {}
     for sample in samples:
@@ -108,3 +108,39 @@ def sample_totals(samples: Sequence[SampleTimes]) -> dict[str, SampleTotal]:
         if seconds:
             totals[str(sample["id"])] = SampleTotal(int(sample["new_tokens"]), _median(seconds))
     return totals
+
+
+def sample_rows(samples: Sequence[SampleEntry]) -> list[SampleTimes]:
+    """Return every sample by itself: its size and the medians of its repeats."""
+    return [_sample_row(sample) for sample in samples]
+
+
+def _sample_row(sample: SampleEntry) -> SampleTimes:
+    repeats = sample["repeats"]
+
+    def middle(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return _median(known) if known else None
+
+    medians = {f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in PHASES}
+    steps = sample["new_tokens"] - 1
+    decode = [repeat.get("decode_s") for repeat in repeats]
+    return SampleTimes(
+        id=str(sample["id"]),
+        n=len(repeats),
+        prompt_tokens=sample.get("prompt_tokens"),
+        image_tokens=sample.get("image_tokens"),
+        new_tokens=sample["new_tokens"],
+        preprocess_s=middle([repeat.get("preprocess_s") for repeat in repeats]),
+        vision_s=medians.get("vision_s"),
+        prefill_s=medians.get("prefill_s"),
+        decode_s=medians.get("decode_s"),
+        ttft_s=middle(
+            [
+                (repeat.get("vision_s") or 0.0) + repeat["prefill_s"]
+                for repeat in repeats
+                if repeat.get("prefill_s") is not None
+            ]
+        ),
+        tpot_s=middle([None if value is None else value / steps for value in decode]) if steps > 0 else None,
+    )

@@ -21,6 +21,7 @@ from llm_perf_opt.ingest.measurement import (
     measurement_metrics,
     repeat_interval_ratio,
     repeat_spread,
+    sample_rows,
     sample_totals,
 )
 from llm_perf_opt.model.codec import from_plain, read_json
@@ -93,6 +94,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         repeat_spread=repeat_spread(samples),
         sample_totals=sample_totals(samples),
         notes=_batch_notes(document.get("configured_batch_size"), sizes),
+        samples=sample_rows(samples),
     )
 
 

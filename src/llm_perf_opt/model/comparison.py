@@ -71,6 +71,40 @@ class MetricChange:
 
 
 @dataclass(slots=True)
+class SampleChange:
+    """One sample on both sides: medians of its repeats."""
+
+    sample: str
+    metric: str
+    """``ttft``, ``tpot`` or ``total``, in seconds."""
+    a_s: float
+    b_s: float
+    ratio: float
+
+
+@dataclass(slots=True)
+class Cause:
+    """A part of the change of a whole."""
+
+    name: str
+    a_s: float
+    b_s: float
+    change_s: float
+    """What it adds (or, below zero, saves)."""
+
+
+@dataclass(slots=True)
+class Split:
+    """The change of a whole by its causes, which add up to it."""
+
+    whole: str
+    """``wall_clock`` (of a sample) or ``kernel_time``."""
+    a_s: float
+    b_s: float
+    causes: list[Cause]
+
+
+@dataclass(slots=True)
 class PhaseChange:
     """One fact about a phase: a verdict, a share, a part of its budget."""
 
@@ -176,6 +210,10 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     metrics: list[MetricChange] = field(default_factory=list)
+    samples: list[SampleChange] = field(default_factory=list)
+    """Samples that both sides measured."""
+    splits: list[Split] = field(default_factory=list)
+    """Where the change of a whole comes from, part by part."""
     phases: list[PhaseChange] = field(default_factory=list)
     modules: list[ModuleChange] = field(default_factory=list)
     families: list[FamilyChange] = field(default_factory=list)

@@ -175,6 +175,34 @@ class Timings:
 
 
 @dataclass(slots=True)
+class SampleTimes:
+    """One sample (or batch): its size, and the medians of its repeats, in seconds."""
+
+    id: str
+    """As the data set names it."""
+    n: int
+    """Repeats the medians are of."""
+    prompt_tokens: float | None = None
+    """Prompt positions, image tokens included."""
+    image_tokens: float | None = None
+    """Image positions."""
+    new_tokens: float | None = None
+    """Generated tokens."""
+    preprocess_s: float | None = None
+    """Reading and preparing the input."""
+    vision_s: float | None = None
+    """All vision components."""
+    prefill_s: float | None = None
+    """Language-model forward over the prompt."""
+    decode_s: float | None = None
+    """All tokens after the first."""
+    ttft_s: float | None = None
+    """Time to first token: vision + prefill."""
+    tpot_s: float | None = None
+    """Time per output token after the first."""
+
+
+@dataclass(slots=True)
 class Params:
     """Parameter counts."""
 
@@ -402,6 +430,9 @@ class Operator:
     """Self time ÷ self time of all operators of the phase, on the processor that ``share_of`` names."""
     share_of: Literal["device", "host"] | None = None
     """``device`` where any operator of the phase has device time, else ``host``."""
+    run_share_ratio: float | None = None
+    """Share of the run: ``share_ratio`` × the phase's share of a sample's wall-clock; where phases were not timed,
+    self time ÷ self time of all operators."""
 
 
 @dataclass(slots=True)
@@ -563,6 +594,9 @@ class WhatIf:
     fits: bool | None
     """Whether weights and KV cache fit the device's memory."""
     note: str | None = None
+    """What bounds a step there, and what it needs."""
+    memory_bytes: float | None = None
+    """Size of the device's memory."""
 
 
 @dataclass(slots=True)
@@ -612,6 +646,8 @@ class Summary:
     timings: Timings = field(default_factory=Timings)
     wall_clock: Budget | None = None
     """One sample's wall-clock by phase (medians); ``None`` when nothing was timed."""
+    samples: list[SampleTimes] = field(default_factory=list)
+    """Every sample by itself, in the order measured; empty where only totals are known."""
     static: Static | None = None
     predictions: dict[str, Prediction] = field(default_factory=dict)
     utilisation: dict[str, Utilisation] = field(default_factory=dict)

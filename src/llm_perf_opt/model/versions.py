@@ -44,6 +44,9 @@ SCHEMA_CHANGES = (
         "`timings.program_s` and `workload.program` are new",
         "the batch size is the configured one, which the data may not have filled",
     ),
+    SchemaChange("1.1", "`samples` has the size and the median times of every sample by itself"),
+    SchemaChange("1.1", "operators have `run_share_ratio`, their share of the whole run"),
+    SchemaChange("1.1", "rows of `what_if` have `memory_bytes`, the size of the device's memory"),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

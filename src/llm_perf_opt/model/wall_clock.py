@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_perf_opt.model.summary import Stat, Timings, Workload
+from llm_perf_opt.model.summary import SampleTimes, Stat, Timings, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,5 @@ class WallClock:
     """What a reader of the report must know about the measurement."""
     sample_totals: dict[str, SampleTotal] = field(default_factory=dict)
     """Sample → what it took, to tell how much a profiler slows the same work down."""
+    samples: list[SampleTimes] = field(default_factory=list)
+    """Every sample by itself; empty where the file has totals only."""

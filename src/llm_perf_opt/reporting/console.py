@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.model.summary import Summary
@@ -129,7 +130,7 @@ def _work_lines(summary: Summary) -> list[str]:
 def _verdicts(summary: Summary) -> list[str]:
     limits = [
         f"{phase_name(phase)}: {BOUND_NAMES[summary.verdicts[phase].bound]}"
-        for phase in sorted(summary.verdicts, key=phase_rank)
+        for phase in sorted(worth_showing(summary.verdicts), key=phase_rank)
     ]
     return _wrapped(f"limited by: {'; '.join(limits)}", "", most=2) if limits else []
 
@@ -144,5 +145,6 @@ def _first_finding(summary: Summary) -> list[str]:
 def _notes(summary: Summary) -> list[str]:
     lines = [line for note in summary.notes[:_MOST_NOTES] for line in _wrapped(f"note: {note}", "", most=2)]
     if len(summary.notes) > _MOST_NOTES:
-        lines.append(f"and {len(summary.notes) - _MOST_NOTES} more notes in the report")
+        more = len(summary.notes) - _MOST_NOTES
+        lines.append(f"and {more} more {'note' if more == 1 else 'notes'} in the report")
     return lines

@@ -18,8 +18,9 @@ from llm_perf_opt.core.escape import (
     md_text,
 )
 from llm_perf_opt.core.files import atomic_path, atomic_write_text
+from llm_perf_opt.reporting.charts.ceilings import Roof
 from llm_perf_opt.reporting.charts.lines import histogram
-from llm_perf_opt.reporting.charts.roofline import Roof, RooflinePoint, roofline
+from llm_perf_opt.reporting.charts.roofline import RooflinePoint, roofline
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu.facts import NcuKernelFacts, PrecisionFacts

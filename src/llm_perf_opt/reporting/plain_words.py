@@ -20,7 +20,7 @@ BOUNDS = {
     "sync": "mostly waiting because the program stops to look at intermediate results",
     "copy": "mostly busy moving data between the computer and the accelerator",
     "balanced": "well balanced: calculating and reading memory take about the same time",
-    "unknown": "not decided with the data at hand",
+    "unknown": "what holds it back cannot be told from this measurement",
 }
 STAGES = {
     "program": "timing the program",
@@ -43,7 +43,8 @@ class Plain:
 FINDINGS = {
     "launch-bound": Plain(
         "The processor waits for its next instruction",
-        "Have the engineers record the steps once and replay them as a whole, or answer several requests together.",
+        "Have the engineers hand over the whole series of steps at once instead of one by one, or answer several "
+        "requests together.",
     ),
     "host-sync": Plain(
         "The program stops to look at intermediate results",
@@ -51,11 +52,11 @@ FINDINGS = {
     ),
     "full-precision": Plain(
         "The model calculates with more digits than it usually needs",
-        "Try the half-size number format and check that the answers stay as good.",
+        "Let it calculate with fewer digits, and check that the answers stay as good.",
     ),
     "full-precision-kernels": Plain(
         "Parts of the model calculate with more digits than they usually need",
-        "Find those parts, try the half-size number format, and check that the answers stay as good.",
+        "Find those parts, let them calculate with fewer digits, and check that the answers stay as good.",
     ),
     "unfused-elementwise": Plain(
         "Much time goes into very small calculations",
@@ -63,7 +64,7 @@ FINDINGS = {
     ),
     "copy-kernels": Plain(
         "Time is lost copying and converting data",
-        "Keep one number format and one layout of the data from start to end.",
+        "Keep the data in one form from start to end.",
     ),
     "copies": Plain(
         "The accelerator waits for data from the computer",
@@ -71,11 +72,11 @@ FINDINGS = {
     ),
     "kv-cache-growth": Plain(
         "The model's working memory grows with the length of the text and slows it down",
-        "Use shorter requests or smaller images, or store that memory in a smaller number format.",
+        "Use shorter requests or smaller images, or store that memory with fewer digits.",
     ),
     "module-gap": Plain(
         "One part of the model runs far slower than the machine could",
-        "Have the engineers look at that part first: a faster version of it, or the half-size number format.",
+        "Have the engineers look at that part first: a faster version of it, or fewer digits.",
     ),
     "vision-dominated-ttft": Plain(
         "Looking at the image takes most of the time before the first word",

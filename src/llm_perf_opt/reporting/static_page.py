@@ -13,6 +13,7 @@ from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.charts.figures import (
     bytes_chart,
     component_chart,
+    component_colours,
     memory_chart,
     phase_roofline,
 )
@@ -60,7 +61,11 @@ def _weights_chart(static: Static) -> str:
         parts = weights_by_component(static.modules, phase)
         rows.append(StackedRow(phase, [Segment(label, value) for label, value in parts.items()]))
     drawn = [row for row in rows if any(part.value for part in row.segments)]
-    return stacked_bars("Weights read by component", drawn, formatter=units.size)
+    names = dict.fromkeys(part.name for row in rows for part in row.segments)
+    colours = component_colours(
+        [*static.components, *(name for name in names if name not in static.components)]
+    )
+    return stacked_bars("Weights read by component", drawn, formatter=units.size, colours=colours)
 
 
 def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()) -> str:

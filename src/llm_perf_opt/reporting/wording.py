@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 
+from llm_perf_opt.analysis.roofline.elsewhere import Fit
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Finding,
     Static,
     Summary,
     Verdict,
+    WhatIf,
 )
-from llm_perf_opt.reporting.origins import THEIR_CLOCK, clock_text
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
 PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
@@ -42,9 +43,38 @@ def phase_rank(phase: str) -> int:
     return PHASE_ORDER.index(phase) if phase in PHASE_ORDER else len(PHASE_ORDER)
 
 
+FLOORS_TEXT = "Roofline floors: what no machine with these limits can beat. Real runs are slower."
+SAMPLES_TEXT = (
+    "Every sample by itself, as medians of its repeats. Where samples differ in size, the spread above is between "
+    "sizes, not noise."
+)
+
+
+def point_text(row: WhatIf) -> str:
+    """Say at which point floors on other devices were made."""
+    return f"At {row.dtype}, batch {row.batch_size}, {row.context_tokens:,} cached positions."
+
+
+_NO_NAMES = ("causal LM",)
+"""Names of adapters that load any model: they do not say which."""
+
+
 def title_of(summary: Summary) -> str:
-    """Name what was measured: the model, else the device, else the run."""
-    return summary.workload.model or summary.hardware.name or summary.run.id
+    """Name what was measured: the model, else the capture and where it was made, else the device, else the run."""
+    model = summary.workload.model
+    if model and model not in _NO_NAMES:
+        return model
+    if summary.workload.architecture:
+        return summary.workload.architecture
+    capture = next((summary.sources[kind] for kind in _CAPTURES if summary.sources.get(kind)), None)
+    place = summary.hardware.name
+    if capture is not None:
+        name = capture.split(", ")[0].replace("\\", "/").rstrip("/").rpartition("/")[2]
+        return f"{name} on {place}" if place else name
+    return place or model or summary.run.id
+
+
+_CAPTURES = ("nsys", "trace", "ncu")
 
 
 def workload_facts(summary: Summary) -> list[tuple[str, str]]:
@@ -73,7 +103,13 @@ def coverage_facts(summary: Summary) -> list[tuple[str, str]]:
         ("kernel time classified", coverage.kernel_time_classified_ratio),
         ("arithmetic (FLOPs) counted", coverage.flops_counted_ratio),
     ]
-    return [(name, units.percent(value)) for name, value in shares if value is not None]
+    return [(name, share_text(value)) for name, value in shares if value is not None]
+
+
+def share_text(ratio: float) -> str:
+    """Return a share of which 100 % means all."""
+    shown = units.percent(ratio)
+    return "more than 99.9 %" if ratio < 1 and shown == units.percent(1.0) else shown
 
 
 def gain_text(finding: Finding) -> str:
@@ -99,108 +135,30 @@ def shapes_text(static: Static) -> str:
     )
 
 
-def _peak_source(summary: Summary) -> str:
-    peak = summary.hardware.peak_flops_per_s.get(summary.workload.dtype or "")
-    return peak.source if peak is not None else summary.hardware.source
+def counted_text(static: Static) -> str:
+    """Say how much of the arithmetic was counted, and what was left out of the count."""
+    ratio, left_out = static.coverage.counted_ratio, static.coverage.uncounted_ops
+    if ratio is None:
+        return "How much of the arithmetic was counted is not known" + (
+            f": the cost of {', '.join(static.coverage.unknown_ops[:12])} is not known."
+            if static.coverage.unknown_ops
+            else "."
+        )
+    if not left_out:
+        return f"Counted {share_text(ratio)} of the arithmetic."
+    return f"Counted {share_text(ratio)} of the arithmetic; not counted, for want of a formula: {', '.join(left_out[:12])}."
 
 
-def methods(summary: Summary) -> list[tuple[str, str, str]]:
-    """Return (number, how it was made, file it comes from) for the numbers this summary holds."""
-    sources = summary.sources
-    rows: list[tuple[bool, str, str, str]] = [
-        (
-            summary.wall_clock is not None,
-            "times",
-            clock_text(summary.timings) if summary.stages else THEIR_CLOCK,
-            sources.get("timings") or summary.timings.source or "",
-        ),
-        (
-            summary.timings.program_s is not None,
-            "wall-clock of the program",
-            "from the start of its process to its end, no tool attached; median of the runs",
-            sources.get("timings") or summary.timings.source or "",
-        ),
-        (
-            summary.static is not None,
-            "FLOPs and bytes",
-            "counted from the model's operators"
-            + (" at the shapes of this run" if summary.wall_clock is not None and summary.stages else "")
-            + "; a multiply-add is two FLOPs",
-            sources.get("static", ""),
-        ),
-        (
-            any(use.mfu_ratio is not None for use in summary.utilisation.values()),
-            "MFU (model FLOPs utilisation)",
-            "counted FLOPs ÷ (mean wall-clock × dense peak of the data type)",
-            _peak_source(summary),
-        ),
-        (
-            any(use.mbu_ratio is not None for use in summary.utilisation.values()),
-            "MBU (memory bandwidth utilisation)",
-            "weights read once and KV cache ÷ (mean wall-clock × memory bandwidth)",
-            summary.hardware.bandwidth_source or summary.hardware.source,
-        ),
-        (
-            bool(summary.predictions),
-            "floors",
-            "the longer of FLOPs ÷ peak and bytes ÷ bandwidth: perfect overlap, no launch cost, so no run "
-            "can be faster",
-            sources.get("static", ""),
-        ),
-        (
-            bool(summary.budget),
-            "wall-clock budget",
-            "every instant of the captured span counted once: kernel running, else copy, else waiting in a "
-            "synchronisation, else launching, else host",
-            sources.get("nsys") or sources.get("trace", ""),
-        ),
-        (
-            any(use.device_busy_ratio is not None for use in summary.utilisation.values()),
-            "device busy",
-            "union of all device activity ÷ wall-clock"
-            if summary.budget
-            else "sum of all kernel and copy times ÷ wall-clock: streams that overlap count twice, so an upper bound",
-            sources.get("nsys") or sources.get("trace", ""),
-        ),
-        (
-            any(kernel.total_s is not None for kernel in summary.kernels),
-            "kernel times",
-            "device time of every launch, summed by full name; the family follows from the name",
-            sources.get("nsys") or sources.get("trace", ""),
-        ),
-        (
-            any(kernel.bound for kernel in summary.kernels),
-            "what bounds a kernel",
-            "our class from its counters, beside the verdict of NVIDIA's own rules",
-            sources.get("ncu", ""),
-        ),
-        (
-            bool(summary.operators),
-            "operator times",
-            "one profiled pass; the profiler adds time, so compare shares, not seconds",
-            sources.get("trace", ""),
-        ),
-        (
-            bool(summary.ledger),
-            "module ledger",
-            "static work joined with the measurement nearest to the truth; other sources stand beside it "
-            "and a disagreement is shown",
-            "",
-        ),
-        (
-            bool(summary.findings),
-            "gains",
-            "upper bounds: the whole of the time that the problem touches; they overlap and do not add up",
-            "",
-        ),
-        (
-            bool(summary.what_if),
-            "what-if",
-            "the same floors with another device's limits",
-            "device catalogue",
-        ),
-    ]
-    return [(name, how, source or "") for present, name, how, source in rows if present]
+def fit_text(fit: Fit) -> str:
+    """Say where the model fits, the smallest devices first."""
+    need = f"It needs {units.size(fit.needed_bytes)} of memory"
+    if not fit.fitting:
+        return f"{need}: more than any of the {fit.known} devices of the catalogue has."
+    names = [f"{row.device} ({units.size(row.memory_bytes)})" for row in fit.fitting[:3]]
+    more = f" and {len(fit.fitting) - 3} more" if len(fit.fitting) > 3 else ""
+    return (
+        f"{need} and fits {len(fit.fitting)} of {fit.known} devices, the smallest: {', '.join(names)}{more}."
+    )
 
 
 TIMELINE_NEED = (

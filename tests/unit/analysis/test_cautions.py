@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.analysis.cautions import cautions
+from llm_perf_opt.analysis.cautions import below_floor, cautions
 from llm_perf_opt.model.summary import (
     Hardware,
     Prediction,
     Scaling,
+    StaticPhase,
     Utilisation,
     Workload,
 )
@@ -77,3 +78,19 @@ def test_times_that_stayed_wide() -> None:
     for ended in ("asked", "narrow", None):
         data.timings.stopped = ended
         assert cautions(data) == []
+
+
+def test_a_working_set_that_fits_a_cache_is_named_as_the_cause() -> None:
+    model = static(decode=StaticPhase(1e6, 20 * 2.0**20, None, None, None))
+    data = summary(
+        static=model,
+        hardware=Hardware("CPU", "cpu", {}, 1e10, "probe"),
+        utilisation={"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=1.6)},
+    )
+    (said,) = cautions(data)
+    assert said.startswith(
+        "Bandwidth used above 100 % in decode: the 20.0 MiB it reads likely stay in a cache"
+    )
+    assert "20.0 MiB likely stays in a cache" in below_floor(20 * 2.0**20)
+    assert "bandwidth is likely too low" in below_floor(2.0**35)
+    assert "peak is likely too low" in below_floor(None)

@@ -25,6 +25,7 @@ from llm_perf_opt.analysis.findings import (
 from llm_perf_opt.model.summary import (
     LedgerRow,
     Operator,
+    Prediction,
     Stat,
     StaticPhase,
     Summary,
@@ -314,10 +315,15 @@ def test_kv_cache_by_bytes_and_by_growth() -> None:
 def test_vision_dominated_first_token_names_a_vision_component() -> None:
     timed = timings(vision=0.8, prefill=0.2, decode=1.0)
     timed.components = {"sam_s": one(0.5), "clip_s": one(0.2), "language_model_prefill_s": one(0.7)}
-    (found,) = vision_share.find(summary(timings=timed))
-    assert found.gain_upper_s == pytest.approx(0.8)
+    floor = Prediction(0.3, "compute", 0.8 / 0.3)
+    (found,) = vision_share.find(summary(timings=timed, predictions={"vision": floor}))
+    assert found.gain_upper_s == pytest.approx(0.5)
     assert "sam" in found.evidence[1]
-    assert "800 ms; prefill stays" in found.arithmetic
+    assert "800 ms − 300 ms = 500 ms: all of vision above its roofline floor" in found.arithmetic
+    # The whole encoder can never go: without a floor nothing says how much of it could.
+    (unbounded,) = vision_share.find(summary(timings=timed))
+    assert unbounded.gain_upper_s is None
+    assert unbounded.confidence == "medium"
     assert vision_share.find(summary(timings=timings(vision=0.3, prefill=0.7, decode=1.0))) == []
     assert vision_share.find(summary(timings=timings(prefill=0.7, decode=1.0))) == []
 

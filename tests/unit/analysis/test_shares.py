@@ -14,12 +14,15 @@ from llm_perf_opt.analysis.shares import (
     OF_SPAN,
     add_gain_shares,
     add_operator_shares,
+    add_run_shares,
     add_shares,
+    by_run_share,
     kernel_families,
     wall_clock_split,
 )
 from llm_perf_opt.model.summary import (
     Budget,
+    BudgetPart,
     Finding,
     Kernel,
     Operator,
@@ -120,3 +123,18 @@ def test_gains_without_a_clock_are_shares_of_what_was_captured() -> None:
     summary.budget["all"] = Budget(5.0, [])
     add_shares(summary)
     assert (finding.gain_share_ratio, finding.gain_of) == (0.1, OF_SPAN)
+
+
+def test_operators_are_weighed_by_the_wall_clock_of_their_phase() -> None:
+    operators = [
+        Operator("conv", 1, 3.0, 3.0, None, None, "vision"),
+        Operator("mm", 1, 1.0, 1.0, None, None, "decode"),
+        Operator("outside", 1, 9.0, 9.0, None, None, None),
+    ]
+    add_operator_shares(operators)
+    clock = Budget(10.0, [BudgetPart("vision", 2.0, 0.2), BudgetPart("decode", 8.0, 0.8)])
+    add_run_shares(operators, clock)
+    assert [op.run_share_ratio for op in operators] == pytest.approx([0.2, 0.8, None])
+    assert [op.name for op in by_run_share(operators)] == ["mm", "conv", "outside"]
+    add_run_shares(operators, None)
+    assert [op.run_share_ratio for op in operators] == pytest.approx([3 / 13, 1 / 13, 9 / 13])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.verdicts import judge
+from llm_perf_opt.analysis.verdicts import judge, worth_showing
 from llm_perf_opt.model.summary import Prediction, Utilisation, Workload
-from tests.unit.summaries import budget, cpu, kernel, operator, summary, timings
+from tests.unit.summaries import budget, cpu, kernel, operator, summary, timings, verdict
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,10 @@ def test_a_batch_is_timed_once_for_all_its_samples() -> None:
         metrics={"device_busy_s": 2.1},
     )
     assert judge(data)["decode"].bound == "unknown"  # 2 batches take 1.4 s: the device may be busy throughout
+
+
+def test_the_whole_capture_is_not_shown_where_it_repeats_a_phase() -> None:
+    told = {"prefill": verdict("compute"), "decode": verdict("launch"), "all": verdict("launch")}
+    assert worth_showing(told) == ["prefill", "decode"]
+    assert worth_showing({**told, "all": verdict("memory")}) == ["prefill", "decode", "all"]
+    assert worth_showing({"all": verdict("launch")}) == ["all"]

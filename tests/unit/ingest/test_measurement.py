@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_totals
+from llm_perf_opt.ingest.measurement import measurement_metrics, repeat_spread, sample_rows, sample_totals
 from llm_perf_opt.model.statistics import describe, mean_of, percentile
+from llm_perf_opt.model.summary import SampleTimes
 from llm_perf_opt.model.wall_clock import SampleTotal
 
 
@@ -77,3 +78,17 @@ def test_statistics_of_nothing() -> None:
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)
     assert math.isclose(percentile([1.0, 2.0], 0.25), 1.25)
+
+
+def test_every_sample_by_itself() -> None:
+    repeats = [
+        {"vision_s": 1.0 * k, "prefill_s": 2.0, "decode_s": 4.0 * k, "preprocess_s": 0.5} for k in (1, 2, 9)
+    ]
+    rows = sample_rows(
+        [
+            {"id": "a", "prompt_tokens": 7, "image_tokens": 5, "new_tokens": 5, "repeats": repeats},
+            {"id": "b", "new_tokens": 1, "repeats": [{"prefill_s": 1.0}]},
+        ]
+    )
+    assert rows[0] == SampleTimes("a", 3, 7, 5, 5, 0.5, 2.0, 2.0, 8.0, 4.0, 2.0)
+    assert rows[1] == SampleTimes("b", 1, None, None, 1, prefill_s=1.0, ttft_s=1.0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Budget,
@@ -19,9 +21,9 @@ from llm_perf_opt.model.summary import (
     Params,
     Peak,
     Prediction,
+    SampleTimes,
     Static,
     StaticPhase,
-    WhatIf,
 )
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.charts import svg as charts_svg
@@ -32,6 +34,9 @@ from llm_perf_opt.reporting.charts.axes import (
     log_scale,
     tidy,
 )
+from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
+from llm_perf_opt.reporting.charts.markers import Kind
+from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title><script>alert(1)</script>\x00\x1b&\"'\ud800 a::b<c>\u202e"
@@ -191,13 +196,82 @@ def test_roofline_geometry() -> None:
     assert ridge.find(f"{SVG}title").text == "at ridge: 100 FLOP/byte, reaches 100 TFLOP/s"  # type: ignore[union-attr]
 
 
+def points(root: ET.Element) -> list[ET.Element]:
+    """Return the marks of a chart, those of its legend left out."""
+    return [node for node in root.iter(f"{SVG}circle") if node.get("data-name") is not None]
+
+
+def legend_of(root: ET.Element) -> list[str]:
+    """Return the names of the kinds of marks in a legend."""
+    return [name for node in root.iter() if (name := node.get("data-legend")) is not None]
+
+
+def test_roofline_legend_names_every_kind_of_mark() -> None:
+    compute, memory = [charts.Roof("a", 1e14), charts.Roof("b", 5e13)], [charts.Roof("m", 1e12)]
+    seen = [charts.RooflinePoint("p", 10.0, 1e12, weight=2.0), charts.RooflinePoint("q", 20.0, 1e12)]
+    root = parse(charts.roofline("t", seen, compute=compute, memory=memory))
+    assert legend_of(root) == ["measured", "larger: more of the time", "lower limit"]
+    root = parse(
+        charts.roofline("t", [charts.RooflinePoint("p", 10.0, None)], compute=compute[:1], memory=memory)
+    )
+    assert legend_of(root) == ["not measured: at the limit it could reach"]
+
+
+def test_a_phase_has_one_colour_in_every_chart() -> None:
+    hardware = Hardware("X", "gpu", {"bfloat16": Peak(1e14, "sheet")}, 1e12, "catalogue")
+    split = {"one sample": Budget(1.0, [BudgetPart(name, 0.25, 0.25) for name in charts.PHASE_COLOURS])}
+    samples = [SampleTimes("s", 1, 1, 1, 1, 1.0, 1.0, 1.0, 1.0), SampleTimes("t", 1, decode_s=1.0)]
+    measured = {
+        "decode": Prediction(1e-3, "memory", 10.0, "", 1e9, 1e9),
+        "vision": Prediction(1.0, "compute", 2.0, "", 1e9, 1e6),
+    }
+    found: dict[str, set[str]] = {}
+    for markup in (
+        charts.budget_chart(split),
+        charts.sample_chart(samples),
+        charts.phase_roofline(_static(), hardware, "bfloat16", measured),
+    ):
+        for node in parse(markup).iter():
+            colour = re.search(r"lpo-(?:fill|line)-(\d)", node.get("class") or "")
+            if node.get("data-name") in charts.PHASE_COLOURS and colour:
+                found.setdefault(str(node.get("data-name")), set()).add(colour.group(1))
+    assert {name: {str(index + 1)} for name, index in charts.PHASE_COLOURS.items()} == found
+    assert not set(charts.component_colours(["a", "b", "c", "d"]).values()) & set(
+        charts.PHASE_COLOURS.values()
+    )
+
+
+def test_waterfall_steps_start_where_the_one_before_ended() -> None:
+    root = parse(waterfall("t", ("A", 4.0), [Step("more", 1.0), Step("less", -2.0)], ("B", 3.0)))
+    bars = {node.get("data-name"): node for node in root.iter(f"{SVG}rect") if node.get("data-name")}
+    end = {name: float(node.get("x") or 0) + float(node.get("width") or 0) for name, node in bars.items()}
+    assert float(bars["more"].get("x") or 0) == pytest.approx(end["A"], abs=0.02)
+    assert end["less"] == pytest.approx(end["more"], abs=0.02)
+    assert float(bars["less"].get("x") or 0) == pytest.approx(end["B"], abs=0.02)
+    assert legend_of(root) == ["whole", "adds", "saves"]
+    assert "No data" in waterfall("t", ("A", 0.0), [], ("B", float("nan")))
+
+
+def test_dots_show_intervals_and_their_reference() -> None:
+    rows = [
+        DotRow("x", [Dot(1.2, Kind("worse", "circle", 5), 1.1, 1.3)]),
+        DotRow("broken", [Dot(math.nan, Kind("n", "square"))]),
+    ]
+    root = parse(dot_chart("t", rows, x_label="B ÷ A", log=True, reference=1.0))
+    (dot,) = points(root)
+    assert (dot.get("tabindex"), dot.get("data-value")) == ("0", "1.2")
+    assert legend_of(root) == ["worse"]
+    assert len(marks(root, "path", "lpo-roof")) == 2
+    assert "No data" in dot_chart("t", rows[1:], x_label="")
+
+
 def test_roofline_unmeasured_point_sits_hollow_on_the_roof() -> None:
     point = charts.RooflinePoint("p", 10.0, None)
     full = charts.RooflinePoint("q", 10.0, 1e13)
     root = parse(
         charts.roofline("t", [point, full], compute=[charts.Roof("c", 1e14)], memory=[charts.Roof("m", 1e12)])
     )
-    a, b = list(root.iter(f"{SVG}circle"))
+    a, b = points(root)
     assert a.get("cy") == b.get("cy")
     assert "lpo-hollow" in (a.get("class") or "") and "lpo-hollow" not in (b.get("class") or "")
 
@@ -373,26 +447,37 @@ def test_summary_charts() -> None:
     assert "decode (1.00 s): compute 30.0 %, launch 70.0 %" in root.find(f"{SVG}desc").text  # type: ignore[union-attr,operator]
     parse(charts.component_chart(_static()))
     parse(charts.bytes_chart(_static()))
-    points = {
+    drawn = {
         node.get("data-name"): node
         for node in parse(charts.phase_roofline(_static(), hardware, "bfloat16", predictions)).iter(
             f"{SVG}circle"
         )
     }
     # A tenth of the roof at 1e9 / 1.01e9 FLOP per byte under 1 TB/s.
-    assert float(points["decode"].get("data-flops-per-s") or 0) == pytest.approx(1e12 * (1e9 / 1.01e9) / 10)
-    assert points["vision"].get("data-flops-per-s") == ""
+    assert float(drawn["decode"].get("data-flops-per-s") or 0) == pytest.approx(1e12 * (1e9 / 1.01e9) / 10)
+    assert drawn["vision"].get("data-flops-per-s") == ""
     # A prefill that was measured with the vision encoder inside it stands at the intensity of both.
     both = {"decode": Prediction(1.0, "compute", 2.0, "", 3e12, 1e9)}
     circles = parse(charts.phase_roofline(_static(), hardware, "bfloat16", both)).iter(f"{SVG}circle")
     (mark,) = [node for node in circles if node.get("data-name") == "decode"]
     assert float(mark.get("data-flops-per-s") or 0) == pytest.approx(1.5e12)
     assert float(mark.get("data-intensity") or 0) == pytest.approx(3e3)
-    what = [
-        WhatIf("A", "bfloat16", 1, 1024, 0.1, 0.01, 100.0, True),
-        WhatIf("B", "bfloat16", 1, 1024, None, None, None, None, "no peak"),
+    devices = [
+        Elsewhere("A", 0.1, 0.01, True),
+        Elsewhere("B", 0.2, 0.02, False),
+        Elsewhere("C", 0.3, 0.03, None, is_own=True, tpot_measured_s=0.09),
     ]
-    parse(charts.what_if_chart(what))
+    root = parse(charts.elsewhere_chart(devices))
+    assert legend_of(root) == [
+        "floor: no run can be faster",
+        "floor, but the model does not fit",
+        "measured in this run",
+    ]
+    assert (
+        "C (this run): floor: no run can be faster 30.0 ms, measured in this run 90.0 ms"
+        in root.find(f"{SVG}desc").text
+    )  # type: ignore[union-attr,operator]
+    parse(charts.elsewhere_chart(devices, first_token=True))
     lane = {"name": "stream 7", "events": [{"name": "k", "start_s": 0.0, "end_s": 1e-3, "family": "gemm"}]}
     parse(charts.timeline_chart({"phase": "decode", "span_s": 2e-3, "lanes": [lane]}))
 
@@ -406,7 +491,7 @@ def test_kernel_roofline_leaves_out_kernels_without_counters() -> None:
             [bare, counted], compute=[charts.Roof("c", 1e14)], memory=[charts.Roof("m", 1e12)]
         )
     )
-    (circle,) = root.iter(f"{SVG}circle")
+    (circle,) = points(root)
     assert (circle.get("data-kernel"), circle.get("data-full-name")) == ("1", "full")
 
 

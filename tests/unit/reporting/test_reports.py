@@ -36,12 +36,14 @@ from llm_perf_opt.reporting.content.tables import (
     text,
 )
 from llm_perf_opt.reporting.html.page import inline, report_html, safe_json
+from llm_perf_opt.reporting.html.tiles import tile_columns
 from llm_perf_opt.reporting.markdown.kernels import MOST_ROWS, kernels_markdown
 from llm_perf_opt.reporting.markdown.operators import operators_markdown
 from llm_perf_opt.reporting.markdown.report import report_markdown
 from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
 from llm_perf_opt.reporting.markdown.writer import prose
 from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.reporting.wording import title_of
 from tests.unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary, kernel
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -234,7 +236,7 @@ def test_stakeholder_page_is_honest_without_findings_or_times() -> None:
     assert "Nothing was timed." in page and "Savings" not in page
     planned = full_summary()
     planned.timings, planned.wall_clock = Timings(), None
-    assert "| Time for each further piece of text (about a word) | 2.10 ms |" in stakeholder_markdown(planned)
+    assert "| Time for each further word, or part of a long word | 2.10 ms |" in stakeholder_markdown(planned)
     assert "least time per output token" in report_html(planned)
     failed = full_summary()
     failed.run.status = "failed"
@@ -336,3 +338,79 @@ def test_any_hardware_renders(kind: str, source: str) -> None:
     summary.hardware.bandwidth_bytes_per_s = None
     for render in (*PAGES.values(), report_html):
         assert render(summary)
+
+
+def static_only() -> Summary:
+    summary = bare_summary("st")
+    full = full_summary()
+    summary.static, summary.what_if = full.static, full.what_if
+    summary.workload = dataclasses.replace(full.workload, samples=None)
+    summary.notes = ["No wall-clock timings."]
+    assert summary.static is not None
+    summary.static.resident_bytes = {"weights": 6 * 2.0**30, "total": 7 * 2.0**30}
+    for row in summary.what_if:
+        row.memory_bytes = 24 * 2.0**30
+    return summary
+
+
+def test_a_report_that_only_counted_opens_with_its_answer() -> None:
+    page = report_html(static_only())
+    opening = page[page.index('<section id="summary">') : page.index("</section>")]
+    for words in ("parameters", "memory it needs", "7.00 GiB", "least time per output token", "fits"):
+        assert words in opening
+    assert opening.index("memory it needs") < opening.index("No wall-clock timings.")
+    assert "Nothing stands out" not in opening and "What to change first" not in opening
+    told = stakeholder_markdown(static_only())
+    assert "It needs 7.00 GiB of memory and fits" in told and "Nothing stands out" not in told
+
+
+def test_titles_name_the_model_or_the_capture() -> None:
+    summary = bare_summary("nsys")
+    assert title_of(summary) == "nsys"
+    summary.sources["nsys"] = "captures/run.sqlite, captures/other.sqlite"
+    assert title_of(summary) == "run.sqlite"
+    summary.hardware.name = "NVIDIA H100"
+    assert title_of(summary) == "run.sqlite on NVIDIA H100"
+    summary.workload.model, summary.workload.architecture = "causal LM", "Qwen2ForCausalLM"
+    assert title_of(summary) == "Qwen2ForCausalLM"
+    summary.workload.model = "Llama 3 70B"
+    assert title_of(summary) == "Llama 3 70B"
+
+
+def test_numbers_read_as_people_write_them() -> None:
+    summary = full_summary()
+    page = report_markdown(summary)
+    assert " 1/s" not in page and "&lt; 50" not in page
+    assert summary.static is not None
+    summary.static.coverage.counted_ratio = 0.99999
+    assert "Counted more than 99.9 % of the arithmetic; not counted" in report_markdown(summary)
+    summary.static.coverage.uncounted_ops = []
+    summary.static.coverage.counted_ratio = 1.0
+    assert "Counted 100 % of the arithmetic." in report_markdown(summary)
+    summary.notes = [f"note {place}" for place in range(4)]
+    assert "1 more notes" not in console_summary(summary, Path("report.html"))
+
+
+def test_plain_words_are_plain() -> None:
+    page = stakeholder_markdown(full_summary())
+    everything = page + str(plain_words.FINDINGS) + str(plain_words.BOUNDS)
+    for words in ("replay", "number format", "ieces of text", "not decided"):
+        assert words not in everything
+    summary = full_summary()
+    summary.verdicts["decode"] = dataclasses.replace(summary.verdicts["decode"], bound="unknown")
+    assert (
+        "Writing the answer: takes 10.0 times as long as this machine would need at best"
+        in stakeholder_markdown(summary)
+    )
+    summary.findings = [
+        dataclasses.replace(summary.findings[0], phase=phase) for phase in ("vision", "decode")
+    ]
+    told = stakeholder_markdown(summary)
+    assert "while looking at the image" in told and "while writing the answer" in told
+
+
+@pytest.mark.parametrize("count", range(1, 14))
+def test_no_row_of_tiles_holds_one_alone(count: int) -> None:
+    columns = tile_columns(count)
+    assert 1 <= columns <= 6
+    assert count == 1 or count % columns != 1 or columns == 1

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llm_perf_opt.analysis.compare.causes import find_causes, pair_samples
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
 from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
@@ -49,6 +50,8 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     result.metrics = [
         _metric(name, evidence[name], series_a.get(name), series_b.get(name), method) for name in names
     ]
+    result.samples = pair_samples(series_a, series_b)
+    result.splits = find_causes(series_a, series_b, a.first, b.first)
     result.differences = [*override_differences(result.a, result.b), *_differences(a.first, b.first)]
     result.phases, about_utilisation = compare_phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)

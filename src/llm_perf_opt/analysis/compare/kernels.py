@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from llm_perf_opt.analysis.kernels.apart import without_ending
 from llm_perf_opt.analysis.kernels.match import normalised
 from llm_perf_opt.model.comparison import FamilyChange, KernelChange, MatchKind
 from llm_perf_opt.model.summary import Kernel
@@ -125,7 +126,7 @@ def compare_kernels(a: Sequence[Kernel], b: Sequence[Kernel]) -> list[KernelChan
 
 def _operation(kernel: Kernel) -> str:
     """Name the operation; the short names of matrix kernels say too little for that."""
-    return kernel.name if kernel.family in _MATRIX_FAMILIES else readable(kernel.short_name)
+    return kernel.name if kernel.family in _MATRIX_FAMILIES else readable(without_ending(kernel.short_name))
 
 
 def _phase_reader(a: Sequence[Kernel], b: Sequence[Kernel]) -> Callable[[Kernel], str]:

@@ -15,8 +15,8 @@ def find(summary: Summary) -> list[Finding]:
     vision, first = summary.timings.vision_s, summary.timings.ttft_s
     if vision is None or first is None or first.median <= 0 or vision.median / first.median < _MOSTLY:
         return []
-    gain = min(vision.median, first.median)
-    share = gain / first.median
+    share = min(vision.median, first.median) / first.median
+    gain, arithmetic = _bound(summary, min(vision.median, first.median))
     parts = {
         name.removesuffix("_s"): stat.median
         for name, stat in summary.timings.components.items()
@@ -36,9 +36,23 @@ def find(summary: Summary) -> list[Finding]:
             phase="vision",
             evidence=[*evidence, *sources(summary, "timings")],
             gain_upper_s=gain,
-            arithmetic=f"the whole of vision, {units.seconds(gain)}; prefill stays",
+            arithmetic=arithmetic,
             advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several "
             "pages, or compile the encoder.",
-            confidence="high",
+            confidence="medium",
         )
     ]
+
+
+def _bound(summary: Summary, seconds: float) -> tuple[float | None, str]:
+    """Return what could go at these pixels: all above the floor; unknown without one, for the encoder itself must run."""
+    floor = summary.predictions.get("vision")
+    if floor is None:
+        return None, (
+            f"vision takes {units.seconds(seconds)}; how much of it must stay is not known without its roofline floor"
+        )
+    gain = max(0.0, seconds - floor.floor_s)
+    return gain, (
+        f"{units.seconds(seconds)} − {units.seconds(floor.floor_s)} = {units.seconds(gain)}: all of vision above its "
+        "roofline floor at these pixels; fewer pixels lower the floor too"
+    )

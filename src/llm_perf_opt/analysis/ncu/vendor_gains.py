@@ -18,9 +18,11 @@ def vendor_rules(
     summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str, str]
 ) -> list[VendorRule]:
     """Return the rules with an estimate, largest possible gain first."""
+    shown = {kernel.name: kernel.short_name for kernel in summary.kernels}
+    names = {row.kernel: matches.get(row.kernel, row.kernel) for row in facts}
     return [
         VendorRule(
-            kernel=short_name(matches.get(row.kernel, row.kernel)),
+            kernel=shown.get(names[row.kernel]) or short_name(names[row.kernel]),
             phase=row.phase,
             rule=row.rule.name,
             text=row.rule.text,

@@ -43,6 +43,8 @@ class Demand:
     step: tuple[float, float] | None
     """(FLOPs, bytes) of one decode step; ``None``: not counted."""
     resident_bytes: float
+    step_cache_bytes: float = 0.0
+    """Of the bytes of a step: the KV cache, the rest are weights."""
 
 
 def own_point(static: Static, dtype: str | None) -> Point | None:
@@ -88,6 +90,7 @@ def demand(static: Static, point: Point) -> Demand:
         tuple(passes) if all(_counted(static, name) for name in before) else None,
         step if _counted(static, "decode") else None,
         resident,
+        cache * cache_factor,
     )
 
 

@@ -23,6 +23,7 @@ FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 8
 
 _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
+_NAMED_FROM = 1 / 3
 
 
 class DeviceLimits(Protocol):
@@ -116,7 +117,7 @@ def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
         if needed.step is not None:
             compute_s, memory_s = needed.step[0] / peak.dense, needed.step[1] / bandwidth
             tpot = max(compute_s, memory_s)
-            notes.append("compute-bound" if compute_s > memory_s else "memory-bound")
+            notes.append("compute-bound" if compute_s > memory_s else f"memory-bound: {_read(needed)}")
         if ttft is None:
             notes.append("a pass before the first token was not counted")
     else:
@@ -134,4 +135,13 @@ def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
         tokens_per_s=point.batch_size / tpot if tpot else None,
         fits=fits,
         note=", ".join(notes),
+        memory_bytes=device.memory_bytes,
     )
+
+
+def _read(needed: Demand) -> str:
+    """Say what a memory-bound step spends its time reading: what is less than a third is not named."""
+    cache = needed.step_cache_bytes / needed.step[1] if needed.step is not None and needed.step[1] else 0.0
+    if cache > 1 - _NAMED_FROM:
+        return "reading the KV cache"
+    return "reading weights and KV cache" if cache >= _NAMED_FROM else "reading weights"

@@ -11,6 +11,8 @@ from llm_perf_opt.reporting.charts import svg
 
 Formatter = Callable[[float | None], str]
 
+_WIDER_FONTS = 1.06
+"""Room for fonts that run wider than most, so that a name never touches its mark."""
 _LOG_PADDING = 1.6
 """Factor of room on both sides of the values of a logarithmic axis."""
 
@@ -190,7 +192,7 @@ class LabelSpace:
 
     def place(self, x: float, y: float, label: str, gap: float) -> tuple[float, float] | None:
         """Find a spot for ``label`` around a mark at (x, y); return its left end and baseline."""
-        width = svg.text_width(label)
+        width = svg.text_width(label) * _WIDER_FONTS
         candidates = (
             (x + gap, y + 4),
             (x - gap - width, y + 4),
@@ -200,13 +202,21 @@ class LabelSpace:
             (x + gap * 0.7, y + gap + 9),
             (x - gap * 0.7 - width, y - gap),
             (x - gap * 0.7 - width, y + gap + 9),
+            # Near the side of the plot a name moves along its mark instead of being left out.
+            (min(max(x - width / 2, self._plot.left + 2), self._plot.right - width - 2), y - gap - 2),
+            (min(max(x - width / 2, self._plot.left + 2), self._plot.right - width - 2), y + gap + 11),
         )
         return self._first_free(candidates, width)
 
-    def along(self, y: float, label: str, *, left_first: bool = False) -> tuple[float, float] | None:
-        """Find a spot for the name of a horizontal line, above it or below; return left end and baseline."""
+    def along(
+        self, y: float, label: str, *, left_first: bool = False, begin: float | None = None
+    ) -> tuple[float, float] | None:
+        """Find a spot for the name of a horizontal line, above it or below; return left end and baseline.
+
+        ``begin``: where the line starts, when not at the left end of the plot.
+        """
         width = svg.text_width(label)
-        room = self._plot.right - self._plot.left - width - 10
+        room = self._plot.right - (self._plot.left if begin is None else begin) - width - 10
         candidates = [
             (self._plot.right - 4 - width - share * room, y + shift)
             for share in ((1.0, 0.0, 0.5, 0.75, 0.25) if left_first else (0.0, 1.0, 0.5, 0.25, 0.75))

@@ -17,7 +17,6 @@ from llm_perf_opt.model.summary import (
     Kernel,
     Prediction,
     Static,
-    WhatIf,
 )
 from llm_perf_opt.reporting.charts.bars import (
     Bar,
@@ -26,18 +25,27 @@ from llm_perf_opt.reporting.charts.bars import (
     bars,
     stacked_bars,
 )
+from llm_perf_opt.reporting.charts.beside import elsewhere_chart, sample_chart
+from llm_perf_opt.reporting.charts.ceilings import Roof
+from llm_perf_opt.reporting.charts.colours import (
+    BUDGET_COLOURS,
+    FAMILY_COLOURS,
+    PHASE_COLOURS,
+    component_colours,
+)
 from llm_perf_opt.reporting.charts.lines import (
     Level,
     Line,
     histogram,
     line_chart,
 )
-from llm_perf_opt.reporting.charts.roofline import Roof, RooflinePoint, roofline
+from llm_perf_opt.reporting.charts.roofline import RooflinePoint, roofline
 from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
 
 __all__ = [
     "BUDGET_COLOURS",
     "FAMILY_COLOURS",
+    "PHASE_COLOURS",
     "Bar",
     "Event",
     "Lane",
@@ -51,41 +59,21 @@ __all__ = [
     "budget_chart",
     "bytes_chart",
     "component_chart",
+    "component_colours",
+    "elsewhere_chart",
     "histogram",
     "kernel_roofline",
     "line_chart",
     "memory_chart",
     "phase_roofline",
     "roofline",
+    "sample_chart",
     "stacked_bars",
     "timeline",
     "timeline_chart",
-    "what_if_chart",
 ]
 
-BUDGET_COLOURS = {"compute": 0, "copy": 4, "launch": 1, "sync": 5, "host": 3, "other": 6, "idle": 6}
-"""Palette index of a budget part, so that every chart shows launch time in the same colour."""
-FAMILY_COLOURS = {
-    "gemm": 0,
-    "gemv": 8,
-    "attention": 1,
-    "kv_cache": 9,
-    "elementwise": 2,
-    "triton": 10,
-    "reduce": 3,
-    "norm": 11,
-    "copy": 4,
-    "memcpy": 12,
-    "moe": 5,
-    "conv": 13,
-    "other": 6,
-    "communication": 14,
-    "index": 7,
-    "sort": 15,
-}
-"""Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
-
-_PHASE_ORDER = ("preprocess", "vision", "prefill", "decode")
+_PHASE_ORDER = tuple(PHASE_COLOURS)
 
 
 def _in_phase_order(names: Sequence[str]) -> list[str]:
@@ -103,7 +91,7 @@ def budget_chart(budget: Mapping[str, Budget], title: str = "Where the wall-cloc
         )
         for phase in _in_phase_order(list(budget))
     ]
-    return stacked_bars(title, rows, colours=BUDGET_COLOURS)
+    return stacked_bars(title, rows, colours={**BUDGET_COLOURS, **PHASE_COLOURS})
 
 
 def component_chart(static: Static, title: str = "FLOPs by component") -> str:
@@ -116,7 +104,10 @@ def component_chart(static: Static, title: str = "FLOPs by component") -> str:
         for phase in phases
     ]
     return stacked_bars(
-        title, [row for row in rows if any(s.value for s in row.segments)], formatter=units.flops
+        title,
+        [row for row in rows if any(s.value for s in row.segments)],
+        formatter=units.flops,
+        colours=component_colours(static.components),
     )
 
 
@@ -163,6 +154,7 @@ def phase_roofline(
         memory=memory,
         x_label="Arithmetic intensity (FLOP per byte of weights and KV cache)",
         focusable=focusable,
+        colours=PHASE_COLOURS,
     )
 
 
@@ -251,36 +243,3 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
         for lane in value.get("lanes", ())
     ]
     return timeline(title, lanes, span_s=value.get("span_s"), colours=FAMILY_COLOURS)
-
-
-def what_if_chart(rows: Sequence[WhatIf], title: str = "Least time per output token, by device") -> str:
-    """Draw the floor of the time per token on every device at the first row's point, fastest first."""
-    if not rows:
-        return bars(title, [])
-    first = rows[0]
-    point = (first.dtype, first.batch_size, first.context_tokens)
-    same = [row for row in rows if (row.dtype, row.batch_size, row.context_tokens) == point]
-    known = sorted(
-        (row for row in same if row.tpot_floor_s), key=lambda row: (row.tpot_floor_s or 0.0, row.device)
-    )
-    shown = [
-        Bar(
-            _short_device(row.device),
-            row.tpot_floor_s,
-            note=units.seconds(row.tpot_floor_s),
-            detail=row.note or "",
-            group="does not fit" if row.fits is False else "fits" if row.fits else "memory size not known",
-        )
-        for row in known
-    ]
-    left_out = len(same) - len(known)
-    suffix = f" ({first.dtype}, batch {first.batch_size}, context {_format_count(first.context_tokens)})"
-    description = "; ".join(f"{bar.label}: {bar.note}" for bar in shown)
-    if left_out:
-        description += f"; {left_out} devices without a sourced {first.dtype} peak are left out"
-    return bars(title + suffix, shown, description=description)
-
-
-def _short_device(name: str) -> str:
-    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
-    return name.removeprefix("NVIDIA ").removeprefix("AMD ")

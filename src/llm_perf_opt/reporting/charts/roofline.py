@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt.core import units
-from llm_perf_opt.reporting.charts import svg
+from llm_perf_opt.reporting.charts import markers, svg
 from llm_perf_opt.reporting.charts.axes import (
     LabelSpace,
     Plot,
     Scale,
     axes,
-    line_path,
     log_scale,
 )
+from llm_perf_opt.reporting.charts.ceilings import Roof, draw_ceilings, merged, roof_text
 
 _LABELLED = 14
 """Points that get a printed name; all have one on hover."""
@@ -39,14 +39,6 @@ class RooflinePoint:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Roof:
-    """One horizontal (FLOP/s) or slanted (B/s) limit."""
-
-    label: str
-    value: float
-
-
 def roofline(
     title: str,
     points: Sequence[RooflinePoint],
@@ -59,7 +51,7 @@ def roofline(
 ) -> str:
     """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
     width, height = svg.DEFAULT_WIDTH, _HEIGHT
-    roofs, slopes = _merged(compute), _merged(memory)
+    roofs, slopes = merged(compute), merged(memory)
     if not roofs or not slopes:
         return svg.no_data(title, "The limits of this device are not known.", kind="roofline")
     top_compute = max(roof.value for roof in roofs)
@@ -86,24 +78,32 @@ def roofline(
             y_format=units.flops_per_s,
         )
     )
-    body.extend(_ceilings(plot, x, y, roofs, slopes, space))
-    body.extend(_marks(shown, heights, x, y, groups, space, focusable))
+    radii = _reserve_marks(shown, heights, x, y, space)
+    body.extend(draw_ceilings(plot, x, y, roofs, slopes, space))
+    body.extend(_marks(shown, heights, radii, x, y, groups, space, focusable))
     total_height = height
     if groups:
-        markup, used = svg.legend(list(groups.items()), 16, height - 4, width - 32)
+        markup, used = svg.legend(list(groups.items()), 16, total_height - 4, width - 32)
         body.append(markup)
-        total_height += used + 6
+        total_height += used + 2
+    markup, used = markers.legend(
+        _kinds(shown, len(roofs) + len(slopes) > 2), 16, total_height - 2, width - 32
+    )
+    body.append(markup)
+    total_height += used + 6
     description = _describe(shown, heights, roofs, slopes, len(points) - len(shown))
     return svg.document(title, description, width, total_height, body, kind="roofline", focusable=focusable)
 
 
-def _merged(roofs: Sequence[Roof]) -> list[Roof]:
-    """Join ceilings of one height (bfloat16 and float16 often are) under one name."""
-    names: dict[float, list[str]] = {}
-    for roof in roofs:
-        if svg.positive(roof.value):
-            names.setdefault(roof.value, []).append(roof.label)
-    return [Roof(", ".join(dict.fromkeys(labels)), value) for value, labels in names.items()]
+def _kinds(points: Sequence[RooflinePoint], lower: bool) -> list[markers.Kind]:
+    """Return what every kind of mark and line that is drawn means."""
+    measured = [point for point in points if point.flops_per_s is not None]
+    kinds = [markers.Kind("measured", "circle")] if measured else []
+    if len(measured) < len(points):
+        kinds.append(markers.Kind("not measured: at the limit it could reach", "hollow"))
+    if len({point.weight for point in points}) > 1:
+        kinds.append(markers.Kind("larger: more of the time", "large"))
+    return [*kinds, markers.Kind("lower limit", "dashed")] if lower else kinds
 
 
 def _drawable(speed: float | None) -> bool:
@@ -140,85 +140,49 @@ def _scales(
     return x, log_scale(up, plot.bottom, plot.top)
 
 
-def _ceilings(
-    plot: Plot, x: Scale, y: Scale, roofs: Sequence[Roof], slopes: Sequence[Roof], space: LabelSpace
-) -> list[str]:
-    parts: list[str] = []
-    top, fastest = max(roof.value for roof in roofs), max(slope.value for slope in slopes)
-    for roof in roofs:
-        space.reserve(x.clamp(roof.value / fastest), y(roof.value) - 1.5, plot.right, y(roof.value) + 1.5)
-    for slope in sorted(slopes, key=lambda item: -item.value):
-        parts.extend(_slope(x, y, slope, top, slope.value == fastest, space))
-    for roof in sorted(roofs, key=lambda item: -item.value):
-        start, at = x.clamp(roof.value / fastest), y(roof.value)
-        label, dash = _roof_text(roof, "FLOP/s"), "" if roof.value == top else " lpo-dash"
-        path = line_path([(start, at), (plot.right, at)])
-        parts.append(svg.element("path", svg.hover(label), d=path, class_=f"lpo-roof{dash}"))
-        spot = space.along(at, label)
-        if spot is not None:
-            parts.append(svg.text(spot[0], spot[1], label, role="muted lpo-halo"))
-    return parts
-
-
-def _roof_text(roof: Roof, unit: str) -> str:
-    return (
-        f"{roof.label} {units.flops_per_s(roof.value) if unit == 'FLOP/s' else units.bytes_per_s(roof.value)}"
-    )
-
-
-def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: LabelSpace) -> list[str]:
-    low = max(x.low, y.low / slope.value)
-    high = min(x.high, top / slope.value)
-    if low >= high:
-        return []
-    x1, y1, x2, y2 = x(low), y(low * slope.value), x(high), y(high * slope.value)
-    label = _roof_text(slope, "B/s")
-    dash = "" if fastest else " lpo-dash"
-    parts = [
-        svg.element("path", svg.hover(label), d=line_path([(x1, y1), (x2, y2)]), class_=f"lpo-roof{dash}")
-    ]
-    width, length = svg.text_width(label), math.hypot(x2 - x1, y2 - y1)
-    if length > width + 20:
-        # Above the fastest line, below a slower one, so that two slanted names keep apart.
-        shift = -6.0 if fastest else 15.0
-        cx, cy = x1 + (x2 - x1) * 0.45, y1 + (y2 - y1) * 0.45
-        angle = math.atan2(y2 - y1, x2 - x1)
-        turn = f"rotate({svg.number(math.degrees(angle))} {svg.number(cx)} {svg.number(cy)})"
-        parts.append(svg.text(cx, cy + shift, label, anchor="middle", role="muted lpo-halo", transform=turn))
-        for step in range(-4, 5):
-            along = step / 8 * width
-            bx = cx + along * math.cos(angle) - (shift - 4) * math.sin(angle)
-            by = cy + along * math.sin(angle) + (shift - 4) * math.cos(angle)
-            space.reserve(bx - 8, by - 8, bx + 8, by + 8)
-    return parts
+def _reserve_marks(
+    points: Sequence[RooflinePoint], heights: Mapping[int, float], x: Scale, y: Scale, space: LabelSpace
+) -> dict[int, float]:
+    """Take the places of all marks before any name is placed; return their radii."""
+    heaviest = max((p.weight for p in points if svg.positive(p.weight)), default=1.0)
+    radii = {id(p): 4.0 + 6.0 * math.sqrt(max(p.weight, 0.0) / heaviest) for p in points}
+    for point in points:
+        px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
+        space.reserve(px - r, py - r, px + r, py + r)
+    return radii
 
 
 def _marks(
     points: Sequence[RooflinePoint],
     heights: Mapping[int, float],
+    radii: Mapping[int, float],
     x: Scale,
     y: Scale,
     groups: Mapping[str, int],
     space: LabelSpace,
     focusable: bool,
 ) -> list[str]:
-    heaviest = max((p.weight for p in points if svg.positive(p.weight)), default=1.0)
     ordered = sorted(points, key=lambda p: (-p.weight, p.label))
-    radii = {id(p): 4.0 + 6.0 * math.sqrt(max(p.weight, 0.0) / heaviest) for p in ordered}
-    for point in ordered:
-        px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
-        space.reserve(px - r, py - r, px + r, py + r)
     marks: list[str] = []
     labels: list[str] = []
     for place, point in enumerate(ordered):
         px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
         marks.append(_mark(point, px, py, r, groups.get(point.group, 0), heights[id(point)], focusable))
         if place < _LABELLED:
-            label = svg.fit(point.label, 190)
-            spot = space.place(px, py, label, r + 4)
-            if spot is not None:
-                labels.append(svg.text(spot[0], spot[1], label, role="text lpo-halo", pointer_events="none"))
+            labels.extend(_name(point, px, py, r, space))
     return marks + labels
+
+
+def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpace) -> list[str]:
+    """Print the whole name where it fits beside its mark, else farther away; shortened only where it fits nowhere."""
+    for label in dict.fromkeys(
+        (svg.clean(point.label), svg.fit(point.label, 300), svg.fit(point.label, 190))
+    ):
+        for gap in (r + 4, r + 14, r + 26, r + 40):
+            spot = space.place(px, py, label, gap)
+            if spot is not None:
+                return [svg.text(spot[0], spot[1], label, role="text lpo-halo", pointer_events="none")]
+    return []
 
 
 def _mark(
@@ -262,7 +226,7 @@ def _describe(
     slopes: Sequence[Roof],
     left_out: int,
 ) -> str:
-    limits = [_roof_text(roof, "FLOP/s") for roof in roofs] + [_roof_text(roof, "B/s") for roof in slopes]
+    limits = [roof_text(roof, "FLOP/s") for roof in roofs] + [roof_text(roof, "B/s") for roof in slopes]
     named = [_point_text(point, heights[id(point)]) for point in points[:20]]
     more = [f"{len(points) - 20} further points"] if len(points) > 20 else []
     absent = [f"{left_out} points without a positive value are not drawn"] if left_out else []

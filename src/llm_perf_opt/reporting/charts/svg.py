@@ -171,6 +171,7 @@ def _style() -> str:
         ".lpo [tabindex]:focus{outline:2px solid var(--l-text);outline-offset:2px}"
         # After the colours, whose lines have no fill: a hollow mark must still catch the pointer.
         f"{fills}.lpo .lpo-hollow{{fill:var(--l-surface);stroke-width:2}}"
+        ".lpo .lpo-solid{fill:var(--l-text)}.lpo .lpo-outline{stroke:var(--l-text)}"
     )
 
 

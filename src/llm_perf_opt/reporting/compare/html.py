@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llm_perf_opt.model.comparison import Comparison
-from llm_perf_opt.reporting.compare import tables
+from llm_perf_opt.reporting.compare import cause_tables, charts, tables
 from llm_perf_opt.reporting.content.tables import Table
+from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
-from llm_perf_opt.reporting.html.sections import Block, Section
 
 MOST_ROWS = 800
 
@@ -32,8 +34,16 @@ def comparison_html(comparison: Comparison) -> str:
 
 
 def _sections(comparison: Comparison) -> list[Section]:
+    forest = charts.forest_chart(comparison.metrics)
     return [
-        _section("metrics", "Metrics", tables.metric_table(comparison.metrics)),
+        _section("metrics", "Metrics", tables.metric_table(comparison.metrics), [forest] if forest else []),
+        Section("causes", "Where the change comes from", "Causes", _causes(comparison)),
+        _section(
+            "samples",
+            "Sample by sample",
+            cause_tables.sample_table(comparison.samples),
+            charts.pair_charts(comparison),
+        ),
         _section("differences", "What else differs", tables.difference_table(comparison)),
         _section("phases", "Phases", tables.phase_table(comparison.phases)),
         _section("modules", "Modules", tables.module_table(comparison.modules, MOST_ROWS)),
@@ -42,6 +52,16 @@ def _sections(comparison: Comparison) -> list[Section]:
     ]
 
 
-def _section(name: str, title: str, table: Table) -> Section:
+def _causes(comparison: Comparison) -> list[Block]:
+    if not comparison.splits:
+        return []
+    return [
+        text_block(cause_tables.SPLITS_TEXT),
+        *(chart_block(svg) for svg in charts.split_charts(comparison.splits)),
+        Block("table", id="causes-table", table=cause_tables.cause_table(comparison.splits), label="Causes"),
+    ]
+
+
+def _section(name: str, title: str, table: Table, drawn: Sequence[str] = ()) -> Section:
     blocks = [Block("table", id=f"{name}-table", table=table, label=title, filter=True)] if table else []
-    return Section(name, title, title, blocks)
+    return Section(name, title, title, [*(chart_block(svg) for svg in drawn), *blocks])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import (
     md_cell,
@@ -10,7 +12,7 @@ from llm_perf_opt.core.escape import (
     one_line,
 )
 from llm_perf_opt.model.comparison import Comparison
-from llm_perf_opt.reporting.compare import tables
+from llm_perf_opt.reporting.compare import cause_tables, tables
 from llm_perf_opt.reporting.content.tables import Cell, Table
 from llm_perf_opt.reporting.markdown.writer import bullets, section, table
 
@@ -30,6 +32,8 @@ def comparison_markdown(comparison: Comparison) -> str:
             else "",
             section("Gates", _markdown(tables.gate_table(comparison.gates))),
             section("Metrics", _markdown(tables.metric_table(comparison.metrics))),
+            section("Where the change comes from", _markdown(cause_tables.cause_table(comparison.splits))),
+            section("Sample by sample", _markdown(_cut(cause_tables.sample_table(comparison.samples)))),
             section("What else differs", _markdown(tables.difference_table(comparison))),
             section("Phases", _markdown(tables.phase_table(comparison.phases))),
             section("Modules", _markdown(tables.module_table(comparison.modules, MOST_ROWS))),
@@ -38,6 +42,10 @@ def comparison_markdown(comparison: Comparison) -> str:
             section("How this was made", tables.method_text(comparison)),
         )
     )
+
+
+def _cut(value: Table) -> Table:
+    return replace(value, rows=value.rows[:MOST_ROWS], left_out=max(0, len(value.rows) - MOST_ROWS))
 
 
 def _markdown(value: Table) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
 from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import LedgerRow, Operator, Summary
+from llm_perf_opt.model.summary import LedgerRow, Operator, Summary, WhatIf
 from llm_perf_opt.reporting.content.tables import (
     Column,
     Row,
@@ -17,7 +18,8 @@ from llm_perf_opt.reporting.content.tables import (
     simple,
     text,
 )
-from llm_perf_opt.reporting.wording import methods, phase_name, phase_rank
+from llm_perf_opt.reporting.methods import methods
+from llm_perf_opt.reporting.wording import phase_name, phase_rank
 
 DECODE_ROWS = (
     "Rows of decode are one step: one new token per sequence. Floors of modules count their weights;"
@@ -87,24 +89,59 @@ def _ledger_row(row: LedgerRow, known: set[str]) -> Row:
 def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: bool = True) -> Table:
     """Return operators with self and total time; device columns only where there is a device."""
     device = any(op.self_device_s is not None for op in operators)
-    header = columns("operator", *(["phase"] if phased else []), "calls#", "self host#", "total host#")
+    of_phase = "of the self time of its phase: device time where there is any, else host"
+    of_run = "share of its phase × the phase's share of the run's time"
+    header = columns("operator")
+    header += columns("phase", Column("of the run", True, of_run)) if phased else []
+    header += [Column("of its phase" if phased else "share", True, of_phase)]
+    header += columns("calls#", "self host#", "total host#")
     header += columns("self device#", "total device#") if device else []
-    header += [
-        Column("share", True, "of the self time of its phase: device time where there is any, else host")
-    ]
     rows = []
     for op in operators:
         cells = [code(op.name), *([text(phase_name(op.phase))] if phased else [])]
+        cells += [num(op.run_share_ratio, units.percent)] if phased else []
         cells += [
+            num(op.share_ratio, units.percent),
             num(op.calls, units.count),
             num(op.self_cpu_s, units.seconds),
             num(op.total_cpu_s, units.seconds),
         ]
         if device:
             cells += [num(op.self_device_s, units.seconds), num(op.total_device_s, units.seconds)]
-        cells.append(num(op.share_ratio, units.percent))
         rows.append(Row(cells, group=phase_name(op.phase) if op.phase else ""))
     return Table(header, rows, left_out)
+
+
+def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> Table:
+    """Return the devices people choose between, at this run's own point; its own device with what was measured."""
+    rows = []
+    for each in devices:
+        known = what_if[each.row] if each.row is not None else None
+        cells = [
+            text(f"{each.device} (this run)" if each.is_own else each.device, strong=each.is_own),
+            num(each.ttft_floor_s, units.seconds),
+            num(each.ttft_measured_s, units.seconds),
+            num(each.tpot_floor_s, units.seconds),
+            num(each.tpot_measured_s, units.seconds),
+            num(known.tokens_per_s if known is not None else None, units.count),
+            text(_FITS[each.fits]),
+            text(known.note if known is not None else None),
+        ]
+        rows.append(Row(cells))
+    header = columns(
+        "device",
+        Column("TTFT floor", True, "least time to first token"),
+        "TTFT measured#",
+        Column("TPOT floor", True, "least time per output token"),
+        "TPOT measured#",
+        "tokens/s at most#",
+        Column("fits", help="whether weights and KV cache fit its memory"),
+        "what bounds a step, and memory",
+    )
+    return Table(header, rows).without_empty_columns()
+
+
+_FITS = {True: "yes", False: "no", None: None}
 
 
 def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
@@ -119,7 +156,7 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
                 num(w.ttft_floor_s, units.seconds),
                 num(w.tpot_floor_s, units.seconds),
                 num(w.tokens_per_s, units.count),
-                text({True: "yes", False: "no", None: None}[w.fits]),
+                text(_FITS[w.fits]),
                 text(w.note),
             ],
             group=w.dtype,

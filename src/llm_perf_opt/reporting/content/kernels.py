@@ -31,8 +31,8 @@ _COUNTER_FORMATS = (
 )
 
 
-def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0) -> Table:
-    """Return kernels by time; counters only where any kernel has them."""
+def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0, narrow: bool = False) -> Table:
+    """Return kernels by time; counters only where any kernel has them, ``narrow``: those that decide (the rest unfolds)."""
     counted = any(kernel.counters for kernel in kernels)
     phased = any(kernel.phase for kernel in kernels)
     header = [Column("#", True), Column("kernel"), Column("family")]
@@ -43,19 +43,19 @@ def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0) -> Table:
             Column("bound by", help="our class from the counters"),
             Column("NVIDIA", help="whether the verdict of NVIDIA's rules agrees; unfold a row to read it"),
             Column("FLOP/B", True, "arithmetic intensity"),
-            Column("achieved", True, "arithmetic rate"),
+            *([] if narrow else [Column("achieved", True, "arithmetic rate")]),
             Column("DRAM", True, "share of memory bandwidth"),
             Column("compute", True, "share of arithmetic throughput"),
         ]
     return Table(
         header,
-        [_kernel_row(place, k, phased, counted) for place, k in enumerate(kernels)],
+        [_kernel_row(place, k, phased, counted, narrow) for place, k in enumerate(kernels)],
         left_out,
         grouped_by="Family",
     )
 
 
-def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool) -> Row:
+def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool, narrow: bool) -> Row:
     cells = [Cell(str(place + 1), place + 1.0), code(kernel.short_name), text(kernel.family)]
     cells += [text(phase_name(kernel.phase))] if phased else []
     cells += [
@@ -71,7 +71,7 @@ def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool) -> Row:
                 full=kernel.vendor_verdict or "",
             ),
             num(kernel.counters.get("intensity_flops_per_byte"), units.number),
-            num(kernel.counters.get("achieved_flops_per_s"), units.flops_per_s),
+            *([] if narrow else [num(kernel.counters.get("achieved_flops_per_s"), units.flops_per_s)]),
             num(kernel.counters.get("dram_ratio"), units.percent),
             num(kernel.counters.get("compute_ratio"), units.percent),
         ]

@@ -12,6 +12,7 @@ from llm_perf_opt.reporting.content.tables import (
     Column,
     Row,
     Table,
+    code,
     columns,
     num,
     simple,
@@ -21,7 +22,7 @@ from llm_perf_opt.reporting.wording import phase_name, phase_rank
 
 
 def _rate(value: float | None) -> str:
-    return units.number(value, "1/s")
+    return units.number(value, "per s")
 
 
 def _stat(name: str, stat: Stat | None, *, rate: bool = False, indent: int = 0) -> list[list[Cell]]:
@@ -68,6 +69,47 @@ def time_table(summary: Summary) -> Table:
     ]
     header = columns("per sample", "median#", "p5#", "p95#", "mean ± std#", "n#")
     return simple(header, rows)
+
+
+def sample_table(summary: Summary) -> Table:
+    """Return every sample by itself: its size and the medians of its repeats."""
+    rows = [
+        Row(
+            [
+                code(sample.id),
+                num(sample.prompt_tokens, units.count),
+                num(sample.image_tokens, units.count),
+                num(sample.new_tokens, units.count),
+                *(
+                    num(value, units.seconds)
+                    for value in (
+                        sample.preprocess_s,
+                        sample.vision_s,
+                        sample.prefill_s,
+                        sample.decode_s,
+                        sample.ttft_s,
+                        sample.tpot_s,
+                    )
+                ),
+                num(sample.n, units.count),
+            ]
+        )
+        for sample in summary.samples
+    ]
+    header = columns(
+        "sample",
+        Column("prompt", True, "prompt positions, image tokens included"),
+        Column("image", True, "image positions"),
+        Column("new", True, "generated tokens"),
+        "preprocess#",
+        "vision#",
+        "prefill#",
+        "decode#",
+        Column("TTFT", True, "time to first token: vision + prefill"),
+        Column("TPOT", True, "time per output token: decode ÷ tokens after the first"),
+        Column("n", True, "repeats the medians are of"),
+    )
+    return Table(header, rows).without_empty_columns()
 
 
 def budget_table(summary: Summary) -> Table:

@@ -26,6 +26,8 @@ class Block:
     title: str = ""
     label: str = ""
     filter: bool = False
+    fold: str = ""
+    """Words to unfold it by; empty: it is open."""
     pairs: list[tuple[str, str]] = field(default_factory=list)
 
 

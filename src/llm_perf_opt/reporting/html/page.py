@@ -13,12 +13,13 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from llm_perf_opt.core import units
+from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.version import __version__
-from llm_perf_opt.model.summary import Stat, Summary
+from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.html.blocks import Section
 from llm_perf_opt.reporting.html.sections import sections_of
+from llm_perf_opt.reporting.html.tiles import headline_numbers, static_answer, tile_columns
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
     coverage_facts,
@@ -143,16 +144,19 @@ def _introduction(summary: Summary) -> dict[str, Any]:
         ],
         "coverage": coverage_facts(summary),
         "numbers": headline_numbers(summary),
+        "columns": tile_columns(len(headline_numbers(summary))),
+        "answer": static_answer(summary),
         "verdicts": [
             {
                 "phase": phase_name(phase),
+                "key": phase,
                 "bound": summary.verdicts[phase].bound,
                 "name": BOUND_NAMES[summary.verdicts[phase].bound],
                 "lever": summary.verdicts[phase].lever,
                 "arithmetic": why(summary.verdicts[phase]),
                 "evidence": summary.verdicts[phase].evidence,
             }
-            for phase in sorted(summary.verdicts, key=phase_rank)
+            for phase in sorted(worth_showing(summary.verdicts), key=phase_rank)
         ],
         "findings": [
             {
@@ -167,67 +171,3 @@ def _introduction(summary: Summary) -> dict[str, Any]:
             for finding in summary.findings
         ],
     }
-
-
-def headline_numbers(summary: Summary) -> list[dict[str, str]]:
-    """Return the few numbers at the top: times where they were measured, else what the captures hold."""
-    timings = summary.timings
-    numbers = [
-        *_number("time to first token", timings.ttft_s),
-        *_number("time per output token", timings.tpot_s),
-        *_number("tokens per second", timings.tokens_per_s, rate=True),
-    ]
-    if summary.wall_clock is not None:
-        numbers.append(_tile("per sample", units.seconds(summary.wall_clock.span_s), "sum of the phases"))
-    program = _number("wall-clock of the program", timings.program_s)
-    return program + (numbers or _capture_numbers(summary)) + _utilisation_numbers(summary)
-
-
-def _tile(label: str, value: str, note: str = "") -> dict[str, str]:
-    return {"label": label, "value": value, "note": note}
-
-
-def _capture_numbers(summary: Summary) -> list[dict[str, str]]:
-    kernels, launches = summary.metrics.get("kernel_time_s"), summary.metrics.get("kernel_launches")
-    numbers = [
-        _tile(f"captured time, {phase_name(phase)}", units.seconds(summary.budget[phase].span_s))
-        for phase in sorted(summary.budget, key=phase_rank)
-    ]
-    for phase, label in (("ttft", "least time to first token"), ("tpot", "least time per output token")):
-        if phase in summary.predictions:
-            numbers.append(
-                _tile(label, units.seconds(summary.predictions[phase].floor_s), "floor, not measured")
-            )
-    if kernels is not None:
-        numbers.append(_tile("kernel time", units.seconds(kernels), "summed over streams"))
-    if launches is not None:
-        numbers.append(_tile("kernel launches", units.count(launches), f"of {len(summary.kernels)} kernels"))
-    return numbers
-
-
-def _utilisation_numbers(summary: Summary) -> list[dict[str, str]]:
-    numbers = [
-        _tile(
-            f"device busy, {phase_name(phase)}", units.percent(summary.utilisation[phase].device_busy_ratio)
-        )
-        for phase in sorted(summary.utilisation, key=phase_rank)
-        if summary.utilisation[phase].device_busy_ratio is not None
-    ]
-    prefill, decode = summary.utilisation.get("prefill"), summary.utilisation.get("decode")
-    if prefill is not None and prefill.mfu_ratio is not None:
-        numbers.append(
-            _tile("arithmetic used, prefill", units.percent(prefill.mfu_ratio), "MFU: share of the peak")
-        )
-    if decode is not None and decode.mbu_ratio is not None:
-        numbers.append(
-            _tile("bandwidth used, decode", units.percent(decode.mbu_ratio), "MBU: share of the peak")
-        )
-    return numbers
-
-
-def _number(label: str, stat: Stat | None, *, rate: bool = False) -> list[dict[str, str]]:
-    if stat is None:
-        return []
-    show = units.number if rate else units.seconds
-    spread = f"median of {stat.n}, {show(stat.p5)} to {show(stat.p95)}" if stat.n > 1 else "one value"
-    return [_tile(label, show(stat.median), spread)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from llm_perf_opt.analysis.shares import by_run_share
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.charts import figures as charts
@@ -15,11 +15,9 @@ from llm_perf_opt.reporting.content.detail import (
     methods_table,
     operator_table,
     stages_table,
-    what_if_table,
 )
 from llm_perf_opt.reporting.content.kernels import (
     family_table,
-    kernel_details,
     kernel_table,
     vendor_rule_table,
 )
@@ -27,22 +25,22 @@ from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
+    sample_table,
     static_table,
     time_table,
-    utilisation_table,
 )
 from llm_perf_opt.reporting.html.blocks import (
     Block,
     Section,
     chart_block,
-    points_block,
     source_block,
     table_block,
     text_block,
 )
-from llm_perf_opt.reporting.origins import hardware_text
+from llm_perf_opt.reporting.html.limits import elsewhere_blocks, hardware_blocks
 from llm_perf_opt.reporting.wording import (
-    BOUND_NAMES,
+    SAMPLES_TEXT,
+    counted_text,
     missing_sections,
     phase_name,
     shapes_text,
@@ -53,7 +51,6 @@ __all__ = ["Block", "Section", "sections_of"]
 MOST_KERNELS = 500
 MOST_OPERATORS = 400
 MOST_MODULES = 1500
-MOST_DEVICES = 600
 
 
 def sections_of(summary: Summary) -> list[Section]:
@@ -61,7 +58,7 @@ def sections_of(summary: Summary) -> list[Section]:
     sections = [
         Section("time", "Time", "Time", _time(summary)),
         Section("budget", "Wall-clock budget", "Budget", _budget(summary)),
-        Section("hardware", "Against the hardware", "Hardware", _hardware(summary)),
+        Section("hardware", "Against the hardware", "Hardware", hardware_blocks(summary)),
         Section("model", "The model on paper", "Model", _model(summary)),
         Section("modules", "Module ledger", "Modules", _modules(summary)),
         Section("timeline", _timeline_title(summary), "Timeline", _timeline(summary)),
@@ -69,7 +66,7 @@ def sections_of(summary: Summary) -> list[Section]:
         Section("operators", "Operators", "Operators", _operators(summary)),
         Section("memory", "Memory", "Memory", _memory(summary)),
         *_stage_sections(summary),
-        Section("what-if", "What if: the same model elsewhere", "What if", _what_if(summary)),
+        Section("what-if", "What if: the same model elsewhere", "What if", elsewhere_blocks(summary)),
         Section(
             "environment",
             "Environment",
@@ -95,7 +92,17 @@ def _time(summary: Summary) -> list[Block]:
             table_block(table, "time"),
             *source_block(summary.sources.get("timings") or summary.timings.source),
         ]
-    return blocks
+    return blocks + _samples(summary)
+
+
+def _samples(summary: Summary) -> list[Block]:
+    if len(summary.samples) < 2:
+        return []
+    return [
+        text_block(SAMPLES_TEXT),
+        chart_block(charts.sample_chart(summary.samples)),
+        table_block(sample_table(summary), "samples", "By sample", filter=True),
+    ]
 
 
 def _budget(summary: Summary) -> list[Block]:
@@ -110,84 +117,12 @@ def _budget(summary: Summary) -> list[Block]:
     ]
 
 
-def _hardware(summary: Summary) -> list[Block]:
-    blocks = [text_block(hardware_text(summary.hardware))]
-    rooflines = [*_phase_roofline(summary), *_kernel_roofline(summary)]
-    table = utilisation_table(summary)
-    if not rooflines and not table and summary.hardware.source == "none":
-        return []
-    if table:
-        blocks.append(table_block(table, "utilisation"))
-    return blocks + rooflines
-
-
-def _phase_roofline(summary: Summary) -> list[Block]:
-    static, dtype = summary.static, summary.workload.dtype
-    if static is None or dtype is None or not summary.predictions:
-        return []
-    svg = charts.phase_roofline(static, summary.hardware, dtype, summary.predictions, focusable=True)
-    return [points_block("phase-point", svg, {name: _phase_point(summary, name) for name in static.phases})]
-
-
-def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
-    facts: list[tuple[str, str]] = []
-    if phase in summary.verdicts:
-        facts.append(("bound by", BOUND_NAMES[summary.verdicts[phase].bound]))
-    use, floor = summary.utilisation.get(phase), summary.predictions.get(phase)
-    if use is not None:
-        facts += [("MFU", units.percent(use.mfu_ratio)), ("MBU", units.percent(use.mbu_ratio))]
-    if floor is not None:
-        facts += [("floor", units.seconds(floor.floor_s)), ("arithmetic of the floor", floor.arithmetic)]
-    if use is not None and use.arithmetic:
-        facts.append(("arithmetic of the utilisation", use.arithmetic))
-    return {"title": phase_name(phase), "facts": facts}
-
-
-def _kernel_roofline(summary: Summary) -> list[Block]:
-    drawn = {
-        str(place): {"title": k.short_name, "facts": [("family", k.family), *kernel_details(k)]}
-        for place, k in enumerate(summary.kernels)
-        if k.counters.get("intensity_flops_per_byte") is not None
-        and k.counters.get("achieved_flops_per_s") is not None
-    }
-    compute, memory = _roofs(summary)
-    if not drawn or not compute or not memory:
-        return []
-    svg = charts.kernel_roofline(summary.kernels, compute=compute, memory=memory, focusable=True)
-    return [points_block("kernel-point", svg, drawn)]
-
-
-def _roofs(summary: Summary) -> tuple[list[charts.Roof], list[charts.Roof]]:
-    """Return the device's ceilings; without a known device, the ones the counters themselves tell."""
-    hardware = summary.hardware
-    names = dict.fromkeys((summary.workload.dtype or "bfloat16", "bfloat16", "float32"))
-    compute = [
-        charts.Roof(name, hardware.peak_flops_per_s[name].dense)
-        for name in names
-        if name in hardware.peak_flops_per_s
-    ]
-    memory = (
-        [charts.Roof("memory", hardware.bandwidth_bytes_per_s)]
-        if hardware.bandwidth_bytes_per_s is not None
-        else []
-    )
-    return compute or _roofs_from_counters(summary, "peak_flops_per_s"), memory or _roofs_from_counters(
-        summary, "peak_bytes_per_s"
-    )
-
-
-def _roofs_from_counters(summary: Summary, counter: str) -> list[charts.Roof]:
-    values = [value for k in summary.kernels if (value := k.counters.get(counter))]
-    return [charts.Roof("by the counters", max(values))] if values else []
-
-
 def _model(summary: Summary) -> list[Block]:
     static = summary.static
     if static is None:
         return []
     parts = ", ".join(f"{name} {units.count(value)}" for name, value in static.params.components.items())
     active = static.params.active_per_token
-    uncounted = ", ".join(static.coverage.uncounted_ops[:12]) or "none"
     return [
         text_block(
             f"{units.count(static.params.total)} parameters ({parts})"
@@ -197,11 +132,7 @@ def _model(summary: Summary) -> list[Block]:
         ),
         table_block(static_table(summary), "model"),
         *([chart_block(charts.component_chart(static))] if static.components else []),
-        text_block(
-            f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; operators without "
-            f"a formula: {uncounted}.",
-            quiet=True,
-        ),
+        text_block(counted_text(static), quiet=True),
         Block(
             "list",
             title="Counting conventions",
@@ -245,7 +176,7 @@ def _kernels(summary: Summary) -> list[Block]:
     if not summary.kernels:
         return []
     shown = summary.kernels[:MOST_KERNELS]
-    table = kernel_table(shown, left_out=len(summary.kernels) - len(shown))
+    table = kernel_table(shown, left_out=len(summary.kernels) - len(shown), narrow=True)
     blocks = [table_block(family_table(summary), "families", "By family")] if summary.kernel_families else []
     source = ", ".join(summary.sources[kind] for kind in ("nsys", "trace", "ncu") if kind in summary.sources)
     blocks.append(table_block(table, "kernels", "By time", filter=True))
@@ -258,26 +189,16 @@ def _kernels(summary: Summary) -> list[Block]:
 def _operators(summary: Summary) -> list[Block]:
     if not summary.operators:
         return []
-    shown = summary.operators[:MOST_OPERATORS]
+    shown = by_run_share(summary.operators)[:MOST_OPERATORS]
     phased = any(op.phase for op in summary.operators)
     table = operator_table(shown, left_out=len(summary.operators) - len(shown), phased=phased)
     return [
         text_block(
-            "From one profiled pass; the profiler adds time of its own, so compare shares, not seconds. "
-            "Self leaves out what an operator called; total includes it."
+            "The largest share of the run first. From one profiled pass; the profiler adds time of its own, so "
+            "compare shares, not seconds. Self leaves out what an operator called; total includes it."
         ),
         table_block(table, "operators", filter=True),
         *source_block(summary.sources.get("trace")),
-    ]
-
-
-def _what_if(summary: Summary) -> list[Block]:
-    if not summary.what_if:
-        return []
-    return [
-        text_block("Roofline floors: what no machine with these limits can beat. Real runs are slower."),
-        chart_block(charts.what_if_chart(summary.what_if)),
-        table_block(what_if_table(summary, most=MOST_DEVICES), "what-if", filter=True),
     ]
 
 

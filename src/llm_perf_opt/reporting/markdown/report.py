@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.roofline.elsewhere import elsewhere, is_static_only, where_it_fits
+from llm_perf_opt.analysis.shares import by_run_share
+from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_code, md_text
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.content.detail import (
     DECODE_ROWS,
+    elsewhere_table,
     environment_table,
     ledger_table,
     methods_table,
     operator_table,
     stages_table,
-    what_if_table,
 )
 from llm_perf_opt.reporting.content.kernels import family_table, kernel_table
 from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
+    sample_table,
     static_table,
     time_table,
     utilisation_table,
@@ -31,11 +35,16 @@ from llm_perf_opt.reporting.markdown.writer import (
 from llm_perf_opt.reporting.origins import hardware_text
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
+    FLOORS_TEXT,
+    SAMPLES_TEXT,
+    counted_text,
     coverage_facts,
+    fit_text,
     gain_text,
     missing_sections,
     phase_name,
     phase_rank,
+    point_text,
     sentence,
     shapes_text,
     title_of,
@@ -47,8 +56,7 @@ _TOP = 10
 _EXPLAINED = ("vision", "prefill", "decode", "all")
 """Phases whose arithmetic is spelled out; the others are sums of these."""
 _MOST_MODULES = 24
-_MOST_DEVICES = 14
-_SHOWN_DEVICES = ("3090", "4090", "5090", "A100 SXM4 80GB", "L40S", "H100 SXM5", "H200 SXM", "B200", "MI300X")
+_MOST_SAMPLES = 24
 
 
 def report_markdown(summary: Summary) -> str:
@@ -60,7 +68,7 @@ def report_markdown(summary: Summary) -> str:
                 _introduction(summary),
                 section("What limits each phase", _verdicts(summary)),
                 section("What to change first", _findings(summary)),
-                section("Time", render_table(time_table(summary)), _budget(summary)),
+                section("Time", render_table(time_table(summary)), _samples(summary), _budget(summary)),
                 section("Against the hardware", *_hardware(summary)),
                 section("The model on paper", *_static(summary)),
                 section("Module ledger", *_ledger(summary)),
@@ -107,6 +115,8 @@ def _introduction(summary: Summary) -> str:
     covered = ", ".join(f"{name} {value}" for name, value in coverage_facts(summary))
     if covered:
         lines.append(f"Coverage: {covered}.")
+    if answer := _answer(summary):
+        lines.append(answer.rstrip())
     lines.extend(f"> **Note.** {md_text(sentence(note))}" for note in summary.notes)
     return "\n\n".join(lines) + "\n\n"
 
@@ -117,7 +127,7 @@ def _capitalised(text: str) -> str:
 
 def _verdicts(summary: Summary) -> str:
     parts = []
-    for phase in sorted(summary.verdicts, key=phase_rank):
+    for phase in sorted(worth_showing(summary.verdicts), key=phase_rank):
         verdict = summary.verdicts[phase]
         lines = [f"- **{md_text(phase_name(phase))}: {BOUND_NAMES[verdict.bound]}.** {md_text(why(verdict))}"]
         if verdict.lever:
@@ -138,6 +148,17 @@ def _findings(summary: Summary) -> str:
             + f"   - arithmetic: {md_text(finding.arithmetic)}\n   - advice: {prose(finding.advice)}\n"
         )
     return "\n".join(parts) + "\nGains are upper bounds; they overlap and do not add up.\n" if parts else ""
+
+
+def _samples(summary: Summary) -> str:
+    if len(summary.samples) < 2:
+        return ""
+    return f"{SAMPLES_TEXT}\n\n{render_table(sample_table(summary), most=_MOST_SAMPLES)}"
+
+
+def _answer(summary: Summary) -> str:
+    fit = where_it_fits(summary) if is_static_only(summary) else None
+    return md_text(fit_text(fit)) + "\n\n" if fit is not None else ""
 
 
 def _budget(summary: Summary) -> str:
@@ -170,7 +191,6 @@ def _static(summary: Summary) -> list[str]:
         f"{md_text(name)} {units.count(value)}" for name, value in static.params.components.items()
     )
     active = static.params.active_per_token
-    uncounted = ", ".join(md_code(op) for op in static.coverage.uncounted_ops[:12]) or "none"
     conventions = bullets(
         f"{md_text(name.replace('_', ' '))}: {md_text(value)}" for name, value in static.conventions.items()
     )
@@ -180,7 +200,7 @@ def _static(summary: Summary) -> list[str]:
         + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
         + shapes_text(static),
         render_table(static_table(summary)),
-        f"Counted {units.percent(static.coverage.counted_ratio)} of the arithmetic; without a formula: {uncounted}.",
+        md_text(counted_text(static)),
         f"How it was counted:\n\n{conventions}" if conventions else "",
     ]
 
@@ -217,18 +237,11 @@ def _kernels(summary: Summary) -> list[str]:
 def _operators(summary: Summary) -> list[str]:
     if not summary.operators:
         return []
-    named = [op.phase for op in summary.operators if op.phase]
-    phases: list[str | None] = list(dict.fromkeys(named)) or [None]
-    # The first operators of each phase: the list is ranked inside its phases.
-    top = [
-        op
-        for phase in phases
-        for op in [o for o in summary.operators if o.phase == phase][: max(3, _TOP // len(phases))]
-    ]
+    phased = any(op.phase for op in summary.operators)
     return [
-        "The longest of each phase, from one profiled pass (compare shares, not seconds); all in "
+        "The largest shares of the run first, from one profiled pass (compare shares, not seconds); all in "
         "[torch_profiler/operators.md](torch_profiler/operators.md).",
-        render_table(operator_table(top, phased=phases != [None])),
+        render_table(operator_table(by_run_share(summary.operators)[:_TOP], phased=phased)),
     ]
 
 
@@ -236,20 +249,12 @@ def _what_if(summary: Summary) -> list[str]:
     """Show the devices people choose between at this run's own point; the whole table is in ``report.html``."""
     if not summary.what_if:
         return []
-    own = summary.what_if[0]
-    wanted = [
-        place
-        for place, row in enumerate(summary.what_if)
-        if (row.dtype, row.batch_size, row.context_tokens) == (own.dtype, own.batch_size, own.context_tokens)
-        and (row.device == summary.hardware.name or any(word in row.device for word in _SHOWN_DEVICES))
-    ][:_MOST_DEVICES]
-    whole = what_if_table(summary)
-    table = type(whole)(whole.columns, [whole.rows[place] for place in wanted])
-    more = len(summary.what_if) - len(wanted)
+    shown = elsewhere(summary)
+    more = len(summary.what_if) - sum(each.row is not None for each in shown)
     return [
-        "Roofline floors: what no machine with these limits can beat. Real runs are slower.",
-        render_table(table),
-        f"{more} more rows (devices, data types, batch sizes, contexts) in report.html and summary.json."
+        f"{FLOORS_TEXT} {md_text(point_text(summary.what_if[0]))}",
+        render_table(elsewhere_table(shown, summary.what_if)),
+        f"{more} more {'row' if more == 1 else 'rows'} (devices, data types, batch sizes, contexts) in report.html and summary.json."
         if more
         else "",
     ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from llm_perf_opt.analysis.roofline.elsewhere import elsewhere, is_static_only, where_it_fits
+from llm_perf_opt.analysis.samples import sizes_differ, span_over_samples
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_text
 from llm_perf_opt.model.summary import Finding, Stat, Summary
@@ -13,7 +17,7 @@ from llm_perf_opt.reporting.plain_words import (
     STAGES,
     in_plain_words,
 )
-from llm_perf_opt.reporting.wording import phase_rank
+from llm_perf_opt.reporting.wording import fit_text, phase_rank, share_text
 
 _THREE = 3
 
@@ -24,6 +28,7 @@ def stakeholder_markdown(summary: Summary) -> str:
         (
             "# Summary for stakeholders\n\n",
             _workload_sentence(summary),
+            section("What it needs", bullets(_needs(summary))),
             section("How fast it is", _speed(summary)),
             section("Where the time goes", _time_split(summary)),
             section("What holds it back", bullets(_limits(summary))),
@@ -71,6 +76,22 @@ def _workload_sentence(summary: Summary) -> str:
     return f"{about}{count}{failed}\n\n"
 
 
+def _needs(summary: Summary) -> list[str]:
+    """Return memory and least times of a model that was counted and not run."""
+    fit = where_it_fits(summary) if is_static_only(summary) else None
+    if fit is None:
+        return []
+    lines = [md_text(fit_text(fit))]
+    best = next((each for each in elsewhere(summary) if each.fits is not False), None)
+    if best is not None and best.ttft_floor_s is not None:
+        lines.append(
+            f"On {md_text(best.device)}, the fastest of the usual ones that hold it, the first word takes at least "
+            f"{units.seconds(best.ttft_floor_s)} and each further word, or part of a long word, at least "
+            f"{units.seconds(best.tpot_floor_s)}. Real runs are slower."
+        )
+    return lines
+
+
 def _speed(summary: Summary) -> str:
     timings = summary.timings
     rows = [
@@ -78,10 +99,11 @@ def _speed(summary: Summary) -> str:
         _speed_row(
             summary, "Time until the first word appears, once the input is prepared", timings.ttft_s, "ttft"
         ),
-        _speed_row(summary, "Time for each further piece of text (about a word)", timings.tpot_s, "tpot"),
-        _speed_row(summary, "Pieces of text per second", timings.tokens_per_s, None),
+        _speed_row(summary, "Time for each further word, or part of a long word", timings.tpot_s, "tpot"),
+        _speed_row(summary, "Words, or parts of long words, per second", timings.tokens_per_s, None),
     ]
-    header = ["what", "typical", "slow case (1 in 20)", "the least this machine allows"]
+    slow = "slowest request" if sizes_differ(summary.samples) else "slow case (1 in 20)"
+    header = ["what", "typical", slow, "the least this machine allows"]
     # A column in which nothing is known says nothing.
     kept = [0] + [place for place in (1, 2, 3) if any(row and row[place] != units.MISSING for row in rows)]
     shown = [[row[place] for place in kept] for row in rows if row]
@@ -95,6 +117,10 @@ def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | Non
         return []
     show = units.seconds if floor else units.number
     slow = None if stat is None or stat.n < 2 else stat.p95 if floor else stat.p5
+    if stat is not None and sizes_differ(summary.samples):
+        # A spread over requests of different sizes is no slow case: show the slowest of them.
+        by_request = span_over_samples(summary.samples, f"{floor}_s") if floor else None
+        slow = by_request.high if by_request is not None else None
     return [
         label,
         show(stat.median if stat is not None else None),
@@ -121,9 +147,18 @@ def _limits(summary: Summary) -> list[str]:
     # The whole says nothing new beside its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
-        f"{_capitalised(PHASES.get(phase) or md_text(phase))}: {BOUNDS[summary.verdicts[phase].bound]}."
+        f"{_capitalised(PHASES.get(phase) or md_text(phase))}: {_limit(summary, phase)}."
         for phase in sorted(phases, key=phase_rank)
     ]
+
+
+def _limit(summary: Summary, phase: str) -> str:
+    """Say what limits a phase; where no single cause was found, how far it is from the best the machine allows."""
+    bound, floor = summary.verdicts[phase].bound, summary.predictions.get(phase)
+    if bound == "unknown" and floor is not None and floor.error_ratio is not None and floor.error_ratio > 1:
+        times = units.number(floor.error_ratio)
+        return f"takes {times} times as long as this machine would need at best; no single cause stands out"
+    return BOUNDS[bound]
 
 
 def _capitalised(text: str) -> str:
@@ -132,14 +167,18 @@ def _capitalised(text: str) -> str:
 
 def _advice(summary: Summary) -> str:
     to_change = [finding for finding in summary.findings if finding.id not in MEASUREMENT]
+    if not to_change and is_static_only(summary):
+        return ""
     if not to_change:
         return "Nothing stands out in the data at hand; report.md says which further measurements would tell more.\n"
     lines = []
-    for place, finding in enumerate(to_change[:_THREE], 1):
+    shown = to_change[:_THREE]
+    said = Counter(in_plain_words(finding).problem for finding in shown)
+    for place, finding in enumerate(shown, 1):
         plain = in_plain_words(finding)
-        lines.append(
-            f"{place}. **{_sentence(plain.problem)}** {_sentence(plain.action)} {_gain_sentence(finding)}"
-        )
+        where = PHASES.get(finding.phase or "")
+        problem = f"{plain.problem}, while {where}" if said[plain.problem] > 1 and where else plain.problem
+        lines.append(f"{place}. **{_sentence(problem)}** {_sentence(plain.action)} {_gain_sentence(finding)}")
     if len(to_change) < _THREE:
         lines.append("\nThe data at hand shows no further cause with evidence.")
     return "\n".join(lines)
@@ -181,7 +220,7 @@ def _reliability(summary: Summary) -> list[str]:
         )
     counted = summary.coverage.flops_counted_ratio
     if counted is not None:
-        lines.append(f"{units.percent(counted)} of the model's calculations could be counted.")
+        lines.append(f"{_capitalised(share_text(counted))} of the model's calculations could be counted.")
     unfinished = [
         STAGES.get(name) or md_text(name)
         for name, stage in summary.stages.items()

@@ -220,7 +220,7 @@ def test_reports_are_escaped_and_complete() -> None:
     result = hostile()
     html = comparison_html(result)
     assert "<script>alert(1)</script>" not in html
-    assert "http://" not in html
+    assert "http://" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "https://" not in html
     assert "Gate tpot" in html
     page = comparison_markdown(result)
@@ -382,3 +382,13 @@ def test_comparing_changes_neither_side() -> None:
     before = copy.deepcopy((a.documents, to_plain(a.first)))
     compare(a, b)
     assert (a.documents, to_plain(a.first)) == before
+
+
+def test_the_page_draws_intervals_causes_and_pairs() -> None:
+    result = compare(side("A", document()), side("B", document(1.5)))
+    page = comparison_html(result)
+    for words in ("Change of every metric, with its interval", "Wall-clock of a sample, from A to B"):
+        assert page.count("<title id=") >= 5 and words in page
+    assert "Whole answer, sample by sample" in page and "shown to be worse" in page
+    told = comparison_markdown(result)
+    assert "## Where the change comes from" in told and "## Sample by sample" in told

@@ -43,6 +43,7 @@
         else this.rows.push({ tr, detail: null, children: [], parent: null, open: true, place: this.rows.length, words: DataTable.words(tr) });
       }
       for (const row of this.rows) if (row.detail) row.words += " " + row.detail.textContent.toLowerCase();
+      this.label();
       this.link();
       this.addSorting();
       this.addFolding();
@@ -52,6 +53,22 @@
     static words(tr) {
       const whole = [...tr.cells].map((cell) => cell.title).join(" ");
       return (tr.textContent + " " + whole).toLowerCase();
+    }
+
+    // On a phone a row becomes a card: every cell says which column it is of, the name gets a line of its own.
+    label() {
+      const heads = [...this.box.querySelectorAll("thead th")].map((head) => head.textContent);
+      for (const { tr } of this.rows) {
+        const name = Math.max(0, [...tr.cells].findIndex((cell) => cell.querySelector("code")));
+        [...tr.cells].forEach((cell, column) => {
+          cell.dataset.label = heads[column];
+          const length = cell.textContent.trim().length;
+          if (column === name || length > 30) cell.classList.add("wide");
+          else if (length + heads[column].length > 22) cell.classList.add("line");
+          else if (["", "–"].includes(cell.textContent.trim()) || heads[column] === "#") cell.classList.add("none");
+        });
+      }
+      this.box.classList.add("live");
     }
 
     link() {

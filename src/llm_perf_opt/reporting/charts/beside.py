@@ -1,0 +1,55 @@
+"""Equal things beside each other: samples by phase, devices by their floors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
+from llm_perf_opt.core import units
+from llm_perf_opt.model.summary import SampleTimes
+from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
+from llm_perf_opt.reporting.charts.colours import PHASE_COLOURS
+from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
+from llm_perf_opt.reporting.charts.markers import Kind
+
+_MOST_SAMPLES = 40
+
+
+def sample_chart(samples: Sequence[SampleTimes], title: str = "Every sample, by phase") -> str:
+    """Draw the wall-clock of each sample, one colour per phase; lengths compare between samples."""
+    rows = [
+        StackedRow(
+            sample.id,
+            [Segment(phase, getattr(sample, f"{phase}_s") or 0.0) for phase in PHASE_COLOURS],
+        )
+        for sample in samples[:_MOST_SAMPLES]
+    ]
+    left_out = len(samples) - len(rows)
+    suffix = f" (the first {len(rows)} of {len(samples)})" if left_out else ""
+    return stacked_bars(title + suffix, rows, as_share=False, colours=PHASE_COLOURS)
+
+
+def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) -> str:
+    """Draw the least time per token (or to the first one) by device, and what was measured on this run's own."""
+    what = "Least time to first token" if first_token else "Least time per output token"
+    rows = []
+    for each in devices:
+        floor = each.ttft_floor_s if first_token else each.tpot_floor_s
+        measured = each.ttft_measured_s if first_token else each.tpot_measured_s
+        if floor is None:
+            continue
+        dots = [Dot(floor, _FLOOR if each.fits is not False else _TOO_SMALL)]
+        dots += [Dot(measured, _MEASURED)] if measured is not None else []
+        label = _short_device(each.device) + (" (this run)" if each.is_own else "")
+        rows.append(DotRow(label, dots, units.seconds(floor), each.is_own))
+    return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
+
+
+_FLOOR = Kind("floor: no run can be faster", "circle", 0)
+_TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
+_MEASURED = Kind("measured in this run", "diamond", 5)
+
+
+def _short_device(name: str) -> str:
+    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ")

@@ -1,0 +1,143 @@
+"""Dots on a common axis, one row each: floors of devices beside a measurement, changes with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_perf_opt.core import units
+from llm_perf_opt.reporting.charts import markers, svg
+from llm_perf_opt.reporting.charts.axes import Formatter, Scale, line_path, linear_scale, log_scale, tidy
+
+_PAD = 16.0
+_ROW = 24.0
+_TOP = 62.0
+_LABEL_SHARE = 0.36
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One value; an interval is drawn as a line through it."""
+
+    value: float
+    kind: markers.Kind
+    low: float | None = None
+    high: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DotRow:
+    """One line of the chart."""
+
+    label: str
+    dots: Sequence[Dot]
+    note: str = ""
+    """Printed at the right end."""
+    strong: bool = False
+
+
+def dot_chart(
+    title: str,
+    rows: Sequence[DotRow],
+    *,
+    x_label: str,
+    formatter: Formatter = units.seconds,
+    log: bool = False,
+    reference: float | None = None,
+    focusable: bool = True,
+) -> str:
+    """Draw rows of dots; ``reference`` is a value to compare with, drawn as a line through all rows."""
+    usable = svg.positive if log else svg.usable
+    drawn = [(row, [dot for dot in row.dots if usable(dot.value)]) for row in rows]
+    values = [value for _, dots in drawn for dot in dots for value in _extent(dot) if usable(value)]
+    if not values:
+        return svg.no_data(title, "No data to draw.", kind="dots")
+    width = svg.DEFAULT_WIDTH
+    label_width = min(max(svg.text_width(row.label) for row in rows), width * _LABEL_SHARE)
+    note_width = max((svg.text_width(row.note) for row in rows), default=0.0)
+    left, right = _PAD + label_width + 14, width - _PAD - (note_width + 12 if note_width else 8)
+    values += [reference] if reference is not None else []
+    x = log_scale(values, left, right) if log else _around(values, left, right)
+    bottom = _TOP + _ROW * len(rows)
+    body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
+    body += _axis(x, bottom, formatter, reference)
+    for place, (row, dots) in enumerate(drawn):
+        body += _row(row, dots, _TOP + _ROW * (place + 0.5), x, label_width, width, formatter, focusable)
+    body.append(svg.text((left + right) / 2, bottom + 16, x_label, anchor="middle", role="muted"))
+    kinds = list(dict.fromkeys(dot.kind for _, dots in drawn for dot in dots))
+    legend, used = markers.legend(kinds, _PAD, bottom + 26, width - 2 * _PAD)
+    description = "; ".join(
+        f"{row.label}: " + ", ".join(_text(dot, formatter) for dot in dots) for row, dots in drawn if dots
+    )
+    return svg.document(
+        title, description, width, bottom + 26 + used + 10, [*body, legend], kind="dots", focusable=focusable
+    )
+
+
+def _extent(dot: Dot) -> list[float]:
+    return [value for value in (dot.low, dot.value, dot.high) if value is not None]
+
+
+def _around(values: Sequence[float], left: float, right: float) -> Scale:
+    """A linear axis around the values, zero only where it is near."""
+    low, high = min(values), max(values)
+    middle, half = (low + high) / 2, max((high - low) / 2, abs(high) * 0.01, 1e-12) * 1.15
+    fitted = linear_scale([0.0, 2 * half], left, right)
+    return Scale(middle - half, middle + half, left, right, unit=fitted.unit)
+
+
+def _axis(x: Scale, bottom: float, formatter: Formatter, reference: float | None) -> list[str]:
+    parts: list[str] = []
+    end = -1e9
+    for value in x.ticks(7):
+        at, label = x(value), tidy(formatter(value))
+        parts.append(svg.element("path", d=line_path([(at, _TOP - 6), (at, bottom)]), class_="lpo-grid"))
+        half = svg.text_width(label) / 2
+        if at - half > end + 6:
+            parts.append(svg.text(at, _TOP - 12, label, anchor="middle", role="muted"))
+            end = at + half
+    if reference is not None:
+        path = line_path([(x(reference), _TOP - 6), (x(reference), bottom)])
+        parts.append(svg.element("path", d=path, class_="lpo-roof lpo-dash"))
+    return parts
+
+
+def _row(
+    row: DotRow,
+    dots: Sequence[Dot],
+    y: float,
+    x: Scale,
+    label_width: float,
+    width: float,
+    formatter: Formatter,
+    focusable: bool,
+) -> list[str]:
+    shown = svg.fit(row.label, label_width)
+    weight = {"font_weight": "700"} if row.strong else {}
+    name = svg.text(x.start - 14, y + 4, shown, anchor="end", **weight)
+    parts = [name if shown == row.label else svg.element("g", svg.hover(row.label) + name)]
+    base = line_path([(x.start, y), (x.end, y)])
+    parts.append(svg.element("path", d=base, class_="lpo-grid"))
+    for dot in dots:
+        words = f"{row.label}: {_text(dot, formatter)}"
+        if dot.low is not None and dot.high is not None:
+            span = line_path([(x.clamp(dot.low), y), (x.clamp(dot.high), y)])
+            ends = "".join(
+                f"M{svg.number(x.clamp(end))} {svg.number(y - 5)}v10" for end in (dot.low, dot.high)
+            )
+            parts.append(svg.element("path", d=span + ends, class_="lpo-roof"))
+        extra: dict[str, str | float | None] = {"data_name": row.label, "data_value": repr(float(dot.value))}
+        if focusable:
+            extra |= {"tabindex": "0", "role": "img", "aria_label": words}
+        parts.append(markers.mark(dot.kind, x(dot.value), y, 5.5, words, **extra))
+    if row.note:
+        parts.append(svg.text(width - _PAD, y + 4, row.note, anchor="end", role="muted"))
+    return parts
+
+
+def _text(dot: Dot, formatter: Formatter) -> str:
+    words = f"{dot.kind.name} {formatter(dot.value)}"
+    if dot.low is not None and dot.high is not None:
+        words += f" ({formatter(dot.low)} to {formatter(dot.high)})"
+    return f"{words}, {dot.detail}" if dot.detail else words

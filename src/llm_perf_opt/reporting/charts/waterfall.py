@@ -1,0 +1,125 @@
+"""From one total to another, step by step: what each cause adds or saves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_perf_opt.core import units
+from llm_perf_opt.reporting.charts import markers, svg
+from llm_perf_opt.reporting.charts.axes import Formatter, Scale, line_path, linear_scale, tidy
+
+_PAD = 16.0
+_ROW = 30.0
+_BAR = 18.0
+_TOP = 56.0
+_ENDS = markers.Kind("whole", "square", 6)
+_MORE = markers.Kind("adds", "square", 5)
+_LESS = markers.Kind("saves", "square", 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One cause and what it adds; below zero it saves."""
+
+    label: str
+    change: float
+
+
+def waterfall(
+    title: str,
+    start: tuple[str, float],
+    steps: Sequence[Step],
+    end: tuple[str, float],
+    *,
+    formatter: Formatter = units.seconds,
+) -> str:
+    """Draw the first total, every step where the one before ended, and the last total."""
+    if (
+        not svg.usable(start[1])
+        or not svg.usable(end[1])
+        or not any(svg.positive(v) for _, v in (start, end))
+    ):
+        return svg.no_data(title, "No data to draw.", kind="waterfall")
+    levels = [start[1]]
+    for step in steps:
+        levels.append(levels[-1] + (step.change if svg.usable(step.change) else 0.0))
+    width = svg.DEFAULT_WIDTH
+    labels = [start[0], *(step.label for step in steps), end[0]]
+    notes = [formatter(start[1]), *(_signed(step.change, formatter) for step in steps), formatter(end[1])]
+    label_width = min(max(svg.text_width(label) for label in labels), width * 0.36)
+    note_width = max(svg.text_width(note) for note in notes)
+    left, right = _PAD + label_width + 12, width - _PAD - note_width - 10
+    x = linear_scale([*levels, end[1]], left, right)
+    bottom = _TOP + _ROW * len(labels)
+    body = [
+        svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head"),
+        *_grid(x, bottom, formatter),
+    ]
+    spans = [(0.0, start[1]), *itertools.pairwise(levels), (0.0, end[1])]
+    last = len(labels) - 1
+    for place, (label, note, (low, high)) in enumerate(zip(labels, notes, spans, strict=True)):
+        kind = _ENDS if place in (0, last) else _MORE if high >= low else _LESS
+        body += _bar(label, note, low, high, kind, _TOP + _ROW * place, x, label_width)
+        if place < last:
+            path = line_path([(x(high), _TOP + _ROW * place), (x(high), _TOP + _ROW * (place + 1) + _BAR)])
+            body.append(svg.element("path", d=path, class_="lpo-axis lpo-dash"))
+    used_kinds = [_ENDS, *(kind for kind in (_MORE, _LESS) if _is_used(kind, steps))]
+    legend, used = markers.legend(used_kinds, _PAD, bottom + 4, width - 2 * _PAD)
+    description = "; ".join(f"{label} {note}" for label, note in zip(labels, notes, strict=True))
+    return svg.document(
+        title, description, width, bottom + used + 16, [*body, legend], kind="waterfall", focusable=True
+    )
+
+
+def _is_used(kind: markers.Kind, steps: Sequence[Step]) -> bool:
+    return any((step.change >= 0) == (kind is _MORE) for step in steps)
+
+
+def _grid(x: Scale, bottom: float, formatter: Formatter) -> list[str]:
+    parts = []
+    for value in x.ticks(6):
+        parts.append(
+            svg.element("path", d=line_path([(x(value), _TOP - 6), (x(value), bottom)]), class_="lpo-grid")
+        )
+        parts.append(svg.text(x(value), _TOP - 11, tidy(formatter(value)), anchor="middle", role="muted"))
+    return parts
+
+
+def _bar(
+    label: str,
+    note: str,
+    low: float,
+    high: float,
+    kind: markers.Kind,
+    top: float,
+    x: Scale,
+    label_width: float,
+) -> list[str]:
+    near, far = sorted((x(low), x(high)))
+    shown = svg.fit(label, label_width)
+    name = svg.text(x.start - 12, top + _BAR / 2 + 4, shown, anchor="end")
+    words = f"{label}: {note}"
+    return [
+        name if shown == label else svg.element("g", svg.hover(label) + name),
+        svg.element(
+            "rect",
+            svg.hover(words),
+            x=near,
+            y=top,
+            width=max(far - near, 1.0),
+            height=_BAR,
+            class_=svg.colour_class(kind.colour or 0),
+            data_name=label,
+            data_value=repr(float(high - low)),
+            tabindex="0",
+            role="img",
+            aria_label=words,
+        ),
+        svg.text(far + 8, top + _BAR / 2 + 4, note, role="muted lpo-halo"),
+    ]
+
+
+def _signed(value: float, formatter: Formatter) -> str:
+    return f"{'+' if value >= 0 else '−'}{formatter(abs(value))}"

@@ -1,0 +1,41 @@
+"""A capture without device work shows the ranges it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llm_perf_opt.analysis.facts import Capture, Facts
+from llm_perf_opt.analysis.join import join
+from llm_perf_opt.analysis.range_table import range_totals
+from llm_perf_opt.analysis.timeline.summary import summarise_timeline
+from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
+from tests.unit.timelines import make_timeline
+
+RANGES = [(0, 4_000_000_000, "prefill"), (0, 1_000_000_000, "mlp"), (2_000_000_000, 4_000_000_000, "mlp")]
+
+
+def test_ranges_of_a_capture_on_a_cpu_reach_the_report() -> None:
+    found = make_timeline(ranges=RANGES)
+    capture = Capture(Path("cpu.sqlite"), found, summarise_timeline(found), tool="nsys")
+    (section,) = join([Facts(stage="nsys", captures=[capture])]).sections
+    assert section.title == "Ranges of cpu.sqlite"
+    (table,) = section.tables
+    assert table.rows == [
+        ["prefill", "prefill", "1", "4.00 s", "4.00 s", "4.00 s"],
+        ["mlp", "–", "2", "3.00 s", "1.50 s", "2.00 s"],
+    ]
+
+
+def test_a_capture_with_kernels_needs_no_range_table() -> None:
+    found = make_timeline(ops=[(0, 10, "k", 0)], calls=[(0, 1, "cudaLaunchKernel")], ranges=RANGES)
+    capture = Capture(Path("gpu.sqlite"), found, summarise_timeline(found), tool="nsys")
+    assert join([Facts(stage="nsys", captures=[capture])]).sections == []
+
+
+def test_totals_of_ranges() -> None:
+    found = KernelTotals("x.csv", ranges=(NamedTotal("a", 2, 10), NamedTotal("b", 1, 30, max_ns=30)))
+    assert [(row.name, row.mean_ns, row.longest_ns) for row in range_totals(found)] == [
+        ("b", 30, 30),
+        ("a", 5, None),
+    ]
+    assert range_totals(make_timeline()) == []
