@@ -217,6 +217,9 @@ class WorkloadCommandConfig:
     """Argument list of your own program; null: the built-in workload."""
     timeout_s: float = 1800.0
     """Time limit of one capture."""
+    env: Any = None
+    """Variables for the captured program beside the allow-listed ones: names to hand on, or names and values.
+    Captures store them."""
 
 
 @dataclass
