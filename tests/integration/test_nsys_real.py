@@ -19,15 +19,9 @@ from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
 from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
 from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_nsys_cmd
+from llm_perf_opt.vendor.nsys.export import export_sqlite, has_kernels, write_summaries
 from llm_perf_opt.vendor.nsys.probe import probe_nsys
-from llm_perf_opt.vendor.nsys.run import (
-    Captured,
-    CaptureRequest,
-    capture,
-    export_sqlite,
-    has_kernels,
-    write_summaries,
-)
+from llm_perf_opt.vendor.nsys.run import Captured, CaptureRequest, capture
 from llm_perf_opt.vendor.workload import Workload
 from tests.nsys_support import RecordedProgress, alive, stage_context, with_command
 

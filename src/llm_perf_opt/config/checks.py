@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.config.schema import AppConfig, Weights
+from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
 
 
@@ -92,3 +93,4 @@ def _check_workload(config: AppConfig) -> None:
             hint="give the program and its arguments as a list: 'pipeline.workload.command=[python,bench.py]'",
             key="pipeline.workload.command",
         )
+    named_variables(config.workload_command.env)

@@ -20,12 +20,18 @@ from llm_perf_opt.config.legacy import translate_config
 from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
 from llm_perf_opt.config.store import SECTIONS, schema_node
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import stage_types
 
 LOGGER = logging.getLogger("llm_perf_opt.config")
 
-_FREE_FORM = ("model.arch", "pipeline.torch_profiler.output.extra", "pipeline.direct_inference.output.extra")
-"""Subtrees whose keys belong to an adapter, which checks them itself."""
+_FREE_FORM = (
+    "model.arch",
+    "pipeline.torch_profiler.output.extra",
+    "pipeline.direct_inference.output.extra",
+    "pipeline.workload.env",
+)
+"""Subtrees whose keys are the user's own; who uses them checks them."""
 
 _PATH_KEYS = (
     "model.path",
@@ -72,8 +78,10 @@ def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | 
 
 
 def resolved_yaml(raw: DictConfig) -> str:
-    """Return a composed configuration as YAML, every interpolation replaced by its value."""
-    return OmegaConf.to_yaml(raw, resolve=True)
+    """Return a composed configuration as YAML, every interpolation replaced by its value, secrets masked."""
+    plain = OmegaConf.to_container(raw, resolve=True)
+    masked = mask_tree(plain)
+    return OmegaConf.to_yaml(raw, resolve=True) if masked == plain else OmegaConf.to_yaml(masked)
 
 
 def _to_objects(raw: DictConfig) -> AppConfig:

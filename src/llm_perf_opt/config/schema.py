@@ -226,6 +226,9 @@ class WorkloadCommandConfig:
     """How often your program is run and timed without a tool before the captures; 0: not at all."""
     timeout_s: float = 1800.0
     """Time limit of one capture, and of one run of your program without a tool."""
+    env: Any = None
+    """Variables for the captured program beside the allow-listed ones: names to hand on, or names and values.
+    Captures store them."""
 
 
 @dataclass

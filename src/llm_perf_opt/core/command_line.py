@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.secrets import mask_text, mask_tree
 
 EXIT_CODES = """\
 exit codes:
@@ -34,9 +35,9 @@ def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
 def print_error(error: LlmPerfError, *, as_json: bool = False) -> int:
     """Print an expected error, for people on standard error or for scripts on standard output; return its exit code."""
     if as_json:
-        print(json.dumps(error.to_dict()))
+        print(json.dumps(mask_tree(error.to_dict())))
     else:
-        print(f"error: {error}", file=sys.stderr)
+        print(mask_text(f"error: {error}"), file=sys.stderr)
     return error.exit_code
 
 

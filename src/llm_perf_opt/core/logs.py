@@ -8,6 +8,15 @@ from pathlib import Path
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.secrets import mask_text
+
+
+class _Masking(logging.Formatter):
+    """Masks what looks like a secret, in messages and in tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_text(super().format(record))
+
 
 ROOT = "llm_perf_opt"
 RUN_LOG = layout.RUN_LOG
@@ -32,7 +41,7 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
     handler.is_console = True  # type: ignore[attr-defined]
     handler.setLevel(int(verbosity))
     handler.setFormatter(
-        logging.Formatter(
+        _Masking(
             "%(message)s"
             if verbosity is not Verbosity.verbose
             else "%(relativeCreated)7.0f ms %(name)s: %(message)s"
@@ -46,7 +55,7 @@ def run_log(run_dir: Path) -> logging.Handler:
     with explain_os_errors(run_dir / RUN_LOG):
         handler = logging.FileHandler(run_dir / RUN_LOG, encoding="utf-8", errors="backslashreplace")
     handler.setLevel(logging.DEBUG)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger(ROOT)
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.core.secrets import mask_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichBars
@@ -100,7 +101,7 @@ class RichProgress:
     def say(self, message: str) -> None:
         """Print above the bars."""
         LOGGER.debug("%s", message)
-        self._bars.console.print(message, markup=False, highlight=False)
+        self._bars.console.print(mask_text(message), markup=False, highlight=False)
 
 
 class _RichTask:

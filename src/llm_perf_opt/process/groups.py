@@ -11,12 +11,35 @@ import contextlib
 import os
 import signal
 import time
+import uuid
 from pathlib import Path
+
+from llm_perf_opt.process.leftovers import Leftovers
 
 JOB_VARIABLE = "LLM_PERF_OPT_JOB"
 """Environment variable with the marker; nested jobs append to it, so an outer job finds inner ones."""
 
+NO_GROUP = -1
+"""Stands for a job whose process group is not known yet."""
+
 _PROC = Path("/proc")
+
+
+def new_job() -> str:
+    """Return a marker for a new job: those of the jobs this process is part of, then its own.
+
+    It says who started the job (process id and start time), so that orphans can be told from jobs under way.
+    """
+    own = f"{os.getpid()}-{start_time(os.getpid())}-{uuid.uuid4().hex}"
+    return f"{os.environ.get(JOB_VARIABLE, '')}:{own}"
+
+
+def start_time(pid: int) -> int:
+    """Return when a process began, in the kernel's ticks; with its id it is unique. 0: there is no such process."""
+    try:
+        return int((_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def survivors(group: int, job: str) -> list[int]:
@@ -28,12 +51,15 @@ def survivors(group: int, job: str) -> list[int]:
     return sorted(pid for pid in pids if pid != os.getpid() and _is_in_job(_PROC / str(pid), group, marker))
 
 
-def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
+def kill_all(group: int, job: str, *, settle_s: float = 0.0, leftovers: Leftovers | None = None) -> int:
     """Kill what is left, in rounds because a dying parent may still fork; return how many were killed.
 
-    ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves.
+    ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves; ``leftovers`` is told
+    of each process before it is killed.
     """
     if not _PROC.is_dir():  # not Linux: the group is all that can be found
+        if group == NO_GROUP:
+            return 0
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
         return 0
@@ -46,6 +72,8 @@ def kill_all(group: int, job: str, *, settle_s: float = 0.0) -> int:
     for _round in range(100):
         if not left:
             break
+        if leftovers is not None:
+            leftovers.note(left)
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

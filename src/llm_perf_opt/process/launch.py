@@ -1,8 +1,9 @@
 """The only place that starts a process.
 
 Vendor tools hang, ignore SIGTERM and leave agents behind in sessions of their own. So every program is
-started as a list of arguments (no shell), in its own session, with nothing to read, with its output in files,
-under a time limit and a size limit; and when it ends, for whatever reason, all it started ends with it.
+started as a list of arguments (no shell), in its own session, with nothing to read, with its output bounded,
+under a time limit and a size limit; and when it ends, for whatever reason, all it started ends with it. When this
+process is killed, a guard does that.
 """
 
 from __future__ import annotations
@@ -11,10 +12,8 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,22 +22,19 @@ from typing import Literal
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import explain_os_errors
-from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, survivors
+from llm_perf_opt.core.signals import raise_if_interrupted, settle_interruption
+from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
+from llm_perf_opt.process.guard import GUARD
+from llm_perf_opt.process.leftovers import Leftovers
+from llm_perf_opt.process.output import HEAD_BYTES, BoundedLog, OutputReader
+from llm_perf_opt.process.sizes import SizeLimit
 
 Ended = Literal["exit", "timeout", "signal", "size", "interrupted"]
 
 _TAIL_BYTES = 1 << 20
-_PROBE_BYTES = 64 << 20
-_TICK_S = 1.0
+_PROBE_BYTES = 32 << 20
 _SIZE_CHECK_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class SizeLimit:
-    """Most bytes that the given files and directory trees may hold together."""
-
-    paths: tuple[Path, ...]
-    max_bytes: int
+_NOTE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +69,6 @@ class ProcessResult:
         return "\n".join([line for line in self.text.splitlines() if line.strip()][-lines:])
 
 
-class _LineReader:
-    """Hands over complete lines of a growing file; a carriage return (progress bar) ends a line too."""
-
-    def __init__(self, path: Path, handle: Callable[[str], None]) -> None:
-        self._stream = path.open("rb")
-        self._handle = handle
-        self._rest = b""
-
-    def poll(self, *, last: bool = False) -> None:
-        data = self._rest + self._stream.read()
-        *lines, self._rest = data.replace(b"\r", b"\n").split(b"\n")
-        if last and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
-        for line in lines:
-            if line.strip():
-                self._handle(line.decode("utf-8", errors="replace"))
-
-    def close(self) -> None:
-        self._stream.close()
-
-
 def run_process(
     argv: Sequence[str],
     *,
@@ -109,56 +84,70 @@ def run_process(
     grace_s: float = 5.0,
     before_kill: Callable[[], None] | None = None,
     keep_bytes: int = _TAIL_BYTES,
+    base_env: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     """Run a program to its end, or to a limit, and return what happened; nothing it started survives.
 
-    ``env`` is added to this process's environment. Output goes to ``<log_dir>/<name>.stdout.log`` and
-    ``.stderr.log`` (``log_dir=None``: temporary files). ``on_line`` gets each line of either stream as it
-    comes, ``on_tick`` the elapsed seconds once a second. At a limit the whole group gets ``stop_signal``,
-    then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C
-    and SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the
-    program cannot be started.
+    ``env`` is added to ``base_env``, by default this process's environment. Output goes to
+    ``<log_dir>/<name>.stdout.log`` and ``.stderr.log`` (``log_dir=None``: memory), of which a flood keeps beginning and
+    end. ``on_line`` gets each line of either stream as it comes, ``on_tick`` the elapsed seconds once a second, both in
+    another thread; what they raise is raised here. At a limit the whole group gets ``stop_signal``, then after
+    ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C and SIGTERM of this
+    process do the same before they take effect. Raises :class:`ToolError` when the program cannot be started.
     """
+    out_path, err_path = _log_paths(log_dir, name)
+    head_bytes = HEAD_BYTES if log_dir is not None else _PROBE_BYTES
+    with explain_os_errors(out_path or Path(os.devnull)):
+        logs = [BoundedLog(path, head_bytes=head_bytes) for path in (out_path, err_path)]
+    job = new_job()
+    complete_env = {**(os.environ if base_env is None else base_env), **(env or {}), JOB_VARIABLE: job}
+    leftovers = Leftovers()
+    ended: Ended | None = None
+    killed = 0
     with contextlib.ExitStack() as stack:
-        if log_dir is None:
-            logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llm-perf-opt-")))
-        else:
-            logs = Path(log_dir)
-            with explain_os_errors(logs):
-                logs.mkdir(parents=True, exist_ok=True)
-        out_path, err_path = logs / f"{name}.stdout.log", logs / f"{name}.stderr.log"
-        job = f"{os.environ.get(JOB_VARIABLE, '')}:{uuid.uuid4().hex}"
         stack.enter_context(_terminate_as_exception())
+        for log in logs:
+            stack.callback(log.close)
+        GUARD.begin(job)
+        stack.callback(GUARD.end, job)
         started = time.monotonic()
-        process = _start(argv, out_path, err_path, cwd, {**os.environ, **(env or {}), JOB_VARIABLE: job})
-        ended: Ended | None = None
-        killed = 0
+        process = stack.enter_context(_start(argv, cwd, complete_env))
+        reader: OutputReader | None = None
         try:
-            readers = [_LineReader(path, on_line) for path in (out_path, err_path)] if on_line else []
-            for reader in readers:
-                stack.callback(reader.close)
-            limit = size_limit and SizeLimit((*size_limit.paths, out_path, err_path), size_limit.max_bytes)
-            ended = _watch(process, started, timeout_s, limit, readers, on_tick)
+            GUARD.begin(job, process.pid)
+            reader = OutputReader(_pipes(process, logs), on_line=on_line, on_tick=on_tick)
+            limit = size_limit and size_limit.also(out_path, err_path)
+
+            def note() -> None:
+                leftovers.note(survivors(process.pid, job))
+
+            ended = _watch(process, started, timeout_s, limit, reader, note)
             seconds = time.monotonic() - started  # of the program, without clearing up after it
         finally:
             # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: nothing may survive.
+            settle_interruption()
             if process.poll() is None:
-                killed = _stop(process, job, stop_signal, grace_s, before_kill)
-            killed += kill_all(process.pid, job, settle_s=1.0 if ended == "exit" else 0.0)
-        for reader in readers:
-            reader.poll(last=True)
-        by_itself = ended == "exit"
-        return ProcessResult(
-            argv=tuple(argv),
-            returncode=process.returncode if by_itself else None,
-            seconds=seconds if by_itself else time.monotonic() - started,
-            ended="signal" if by_itself and process.returncode < 0 else ended,
-            stdout=_tail(out_path, keep_bytes),
-            stderr=_tail(err_path, keep_bytes),
-            stdout_path=out_path if log_dir is not None else None,
-            stderr_path=err_path if log_dir is not None else None,
-            killed=killed,
-        )
+                killed = _stop(process, job, stop_signal, grace_s, before_kill, leftovers)
+            killed += kill_all(
+                process.pid, job, settle_s=1.0 if ended == "exit" else 0.0, leftovers=leftovers
+            )
+            leftovers.remove()
+            if reader is not None:
+                reader.finish()
+        if reader.error is not None:
+            raise reader.error
+    by_itself = ended == "exit"
+    return ProcessResult(
+        argv=tuple(argv),
+        returncode=process.returncode if by_itself else None,
+        seconds=seconds if by_itself else time.monotonic() - started,
+        ended="signal" if by_itself and process.returncode < 0 else ended,
+        stdout=logs[0].last(keep_bytes),
+        stderr=logs[1].last(keep_bytes),
+        stdout_path=out_path,
+        stderr_path=err_path,
+        killed=killed,
+    )
 
 
 def run_probe(
@@ -167,6 +156,7 @@ def run_probe(
     timeout_s: float = 20.0,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    base_env: Mapping[str, str] | None = None,
 ) -> ProcessResult:
     """Run a short program (``nsys --version``) and return its output, all of it; keep no files."""
     return run_process(
@@ -178,40 +168,52 @@ def run_probe(
         env=env,
         grace_s=1.0,
         keep_bytes=_PROBE_BYTES,
+        base_env=base_env,
     )
 
 
-def _start(
-    argv: Sequence[str], out_path: Path, err_path: Path, cwd: Path | None, env: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+def _log_paths(log_dir: Path | None, name: str) -> tuple[Path | None, Path | None]:
+    if log_dir is None:
+        return None, None
+    with explain_os_errors(log_dir):
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+    return Path(log_dir) / f"{name}.stdout.log", Path(log_dir) / f"{name}.stderr.log"
+
+
+def _pipes(process: subprocess.Popen[bytes], logs: Sequence[BoundedLog]) -> list[tuple[int, BoundedLog]]:
+    streams = (process.stdout, process.stderr)
+    return [(stream.fileno(), log) for stream, log in zip(streams, logs, strict=True) if stream is not None]
+
+
+def _start(argv: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     if not argv:
         raise ToolError("no program to start", hint="give the program and its arguments")
     if cwd is not None and not Path(cwd).is_dir():
         raise ToolError(
             f"cannot start {argv[0]}: its working directory {cwd} does not exist", hint="create the directory"
         )
-    with explain_os_errors(out_path), out_path.open("wb") as out, err_path.open("wb") as err:
-        try:
-            return subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=cwd,
-                env=dict(env),
-                start_new_session=True,
-            )
-        except FileNotFoundError as error:
-            raise ToolError(
-                f"cannot start {argv[0]}: not found", hint=f"install it, or put it on PATH: {argv[0]}"
-            ) from error
-        except PermissionError as error:
-            raise ToolError(f"cannot start {argv[0]}: not executable", hint=f"chmod +x {argv[0]}") from error
-        except (OSError, ValueError) as error:
-            # ENOEXEC (not a program), E2BIG (arguments too long), a NUL byte in an argument.
-            raise ToolError(
-                f"cannot start {argv[0]}: {error}", hint="check the program and its arguments"
-            ) from error
+    try:
+        return subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise ToolError(
+            f"cannot start {argv[0]}: not found", hint=f"install it, or put it on PATH: {argv[0]}"
+        ) from error
+    except PermissionError as error:
+        raise ToolError(f"cannot start {argv[0]}: not executable", hint=f"chmod +x {argv[0]}") from error
+    except (OSError, ValueError) as error:
+        # ENOEXEC (not a program), E2BIG (arguments too long), a NUL byte in an argument.
+        raise ToolError(
+            f"cannot start {argv[0]}: {error}", hint="check the program and its arguments"
+        ) from error
 
 
 def _watch(
@@ -219,29 +221,29 @@ def _watch(
     started: float,
     timeout_s: float | None,
     limit: SizeLimit | None,
-    readers: Sequence[_LineReader],
-    on_tick: Callable[[float], None] | None,
+    reader: OutputReader,
+    note: Callable[[], None],
 ) -> Literal["exit", "timeout", "size"]:
-    """Wait for the end or a limit. Files are followed by polling: orphans would hold a pipe open."""
-    next_tick = next_size = 0.0
+    """Wait for the end or a limit; nothing here depends on how much the program says, or on a callback."""
+    next_size, next_note = 0.0, _NOTE_S
     pause = 0.005
-    while True:
+    while reader.error is None:
+        raise_if_interrupted()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=pause)
             return "exit"
         pause = min(pause * 1.5, 0.1)
         elapsed = time.monotonic() - started
-        for reader in readers:
-            reader.poll()
-        if on_tick and elapsed >= next_tick:
-            next_tick = elapsed + _TICK_S
-            on_tick(elapsed)
         if timeout_s is not None and elapsed > timeout_s:
             return "timeout"
         if limit and elapsed >= next_size:
             next_size = elapsed + _SIZE_CHECK_S
-            if _total_bytes(limit.paths) > limit.max_bytes:
+            if limit.is_exceeded():
                 return "size"
+        if elapsed >= next_note:
+            next_note = elapsed + _NOTE_S
+            note()
+    raise reader.error
 
 
 def _stop(
@@ -250,9 +252,11 @@ def _stop(
     stop_signal: signal.Signals,
     grace_s: float,
     before_kill: Callable[[], None] | None,
+    leftovers: Leftovers,
 ) -> int:
     """Ask, wait, let the tool clean up, kill. A second Ctrl-C while waiting goes straight to killing."""
     try:
+        leftovers.note(survivors(process.pid, job))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -260,7 +264,7 @@ def _stop(
         if before_kill and survivors(process.pid, job):
             before_kill()
     finally:
-        killed = kill_all(process.pid, job)
+        killed = kill_all(process.pid, job, leftovers=leftovers)
         process.wait()
     return killed
 
@@ -288,21 +292,3 @@ def _terminate_as_exception() -> Iterator[None]:
     finally:
         for number in changed:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _total_bytes(paths: Sequence[Path]) -> int:
-    """Sum of sizes of files and trees; each file once. Files that vanish meanwhile count nothing."""
-    sizes: dict[tuple[int, int], int] = {}
-    for root in paths:
-        for path in (root, *root.rglob("*")) if root.is_dir() else (root,):
-            with contextlib.suppress(OSError):
-                status = path.lstat()
-                sizes[status.st_dev, status.st_ino] = status.st_size
-    return sum(sizes.values())
-
-
-def _tail(path: Path, keep_bytes: int) -> str:
-    with path.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - keep_bytes))
-        return stream.read().decode("utf-8", errors="replace")

@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.logs import Verbosity, console_logging
+from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
@@ -63,7 +64,7 @@ def ingest(options: argparse.Namespace) -> int:
             status="ok",
             started=began.astimezone().isoformat(timespec="seconds"),
             seconds=None,
-            command=command,
+            command=mask_arguments(command),
         ),
         dtype=options.dtype,
         sources=shown_sources(facts),

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import StageResult
-from llm_perf_opt.model.codec import decode_file, save_json
+from llm_perf_opt.model.codec import decode_file, save_json, to_plain
 
 ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
 
@@ -78,8 +79,8 @@ def list_files(artifacts: Artifacts, manifest: Manifest, pages: Iterable[Path] =
 
 
 def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
-    """Write ``manifest.json``."""
-    return save_json(artifacts.path(layout.MANIFEST), manifest)
+    """Write ``manifest.json``; what looks like a secret in commands and messages is masked."""
+    return save_json(artifacts.path(layout.MANIFEST), mask_tree(to_plain(manifest)))
 
 
 def read_manifest(run_dir: Path) -> Manifest:

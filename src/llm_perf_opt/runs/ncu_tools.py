@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import (
     ConfigError,
@@ -24,6 +25,7 @@ from llm_perf_opt.core.errors import (
     ToolError,
 )
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
+from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, accept_sections, estimated_passes
@@ -106,6 +108,10 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: ncu-<time>")
     parser.add_argument("--ncu", metavar="PATH", help="which ncu")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", default=1800.0)
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]",
+        help="hand this variable to the program; it gets an allow-listed environment otherwise",
+    )  # fmt: skip
     parser.add_argument("--no-csv", action="store_true", help="write only the report")
     parser.add_argument("--dry-run", action="store_true", help="print the command and stop")
     return parser
@@ -171,7 +177,9 @@ def _request(
     request = NcuRequest(
         executable=capabilities.executable,
         folder=folder,
-        workload=Workload(argv=tuple(program), cwd=Path.cwd(), built_in=False),
+        workload=Workload(
+            argv=tuple(program), cwd=Path.cwd(), named=named_variables(options.env), built_in=False
+        ),
         nvtx_include=tuple(options.nvtx_include),
         use_nvtx=bool(options.nvtx_include),
         kernel_regex=kernels.regex,
@@ -218,8 +226,8 @@ def _write_provenance(
         "warnings": warnings,
         "files": [path.name for path in ([result.report] if result.report else []) + files],
     }
-    atomic_write_json(folder / "provenance.json", record)
-    lines = replay_lines(request.command(), cwd=request.workload.cwd)
+    atomic_write_json(folder / "provenance.json", mask_tree(record))
+    lines = replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.added_env)
     atomic_write_text(folder / "cmd.txt", f"# Nsight Compute {capabilities.version_text}\n\n{lines}\n")
 
 

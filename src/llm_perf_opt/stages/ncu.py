@@ -173,7 +173,7 @@ class _Run:
 
     def _profile(self, request: NcuRequest, record: str) -> NcuRunResult:
         header = f"# Nsight Compute {self._capabilities.version_text}. Run again with: sh {record}"
-        command = replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.env)
+        command = replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.added_env)
         path = atomic_write_text(self._folder / record, f"{header}\n\n{command}\n")
         self._result.artifacts.append(path)
         with self._context.progress.task("ncu") as task:

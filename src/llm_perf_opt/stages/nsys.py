@@ -16,6 +16,7 @@ from typing import ClassVar
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.base import Stage, StageContext
@@ -80,7 +81,7 @@ class NsysStage(Stage):
         for request in _requests(context, config, executable, folder):
             report = request.base.with_name(f"{request.base.name}.nsys-rep")
             export = build_export_cmd(report, sqlite_of(report), executable=executable)
-            lines.append(f"run   {shlex.join(request.command())}")
+            lines.append(f"run   {shlex.join(mask_arguments(request.command()))}")
             lines.append(f"run   {shlex.join(export)}")
             lines.append(f"write {report}")
             lines.append(f"write {sqlite_of(report)}")

@@ -22,9 +22,17 @@ from typing import Any
 from llm_perf_opt.config.hydra_bridge.values import leaves, override
 from llm_perf_opt.config.hydra_bridge.working_directory import original_directory
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.config.workload_env import named_variables
+from llm_perf_opt.core.secrets import MASK, mask_arguments, mask_tree
 from llm_perf_opt.core.stage import Problem
+from llm_perf_opt.process.environment import allowed_environment
 
 WORKLOAD_MODULE = "llm_perf_opt.runs.workload"
+
+CAPTURED_ENVIRONMENT = (
+    "# The program got an allow-listed environment, because a capture stores it. A shell hands on all it has:\n"
+    "# use env -i NAME=value … where something there is nobody's business."
+)
 
 _PRESETS_OFF = ("~model/deepseek_ocr/arch@model", "~model/deepseek_ocr/infer@infer")
 """Default presets would add their own keys to ``model.arch``: all values are given one by one instead."""
@@ -40,15 +48,28 @@ class Workload:
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    """What has to be set for the program to run; part of the command that is recorded."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """What the user wants it to get (``pipeline.workload.env``) beside the allow-listed environment."""
     built_in: bool = True
     """False: the user's own command, about whose ranges nothing is known."""
+
+    @property
+    def added_env(self) -> dict[str, str]:
+        """What is set beside the allow-listed environment."""
+        return {**self.named, **self.env}
+
+    def base_env(self) -> dict[str, str]:
+        """Return the environment to add ``env`` to: allow-listed, because captures store it."""
+        return allowed_environment(self.named)
 
 
 def workload(config: AppConfig, root: Path) -> Workload:
     """Return the program that a capture of the run in ``root`` watches."""
     command = config.workload_command.command
+    named = named_variables(config.workload_command.env)
     if command:
-        return Workload(argv=tuple(command), cwd=original_directory(), built_in=False)
+        return Workload(argv=tuple(command), cwd=original_directory(), named=named, built_in=False)
     # Not tmp_dir(), which creates: a plan writes nothing.
     directory = root / "tmp" / "workload"
     argv = build_work_argv(
@@ -58,7 +79,7 @@ def workload(config: AppConfig, root: Path) -> Workload:
         chdir=True,
         run_mode=config.run.mode.value,
     )
-    return Workload(argv=tuple(argv), cwd=directory, env=workload_environment())
+    return Workload(argv=tuple(argv), cwd=directory, env=workload_environment(), named=named)
 
 
 _INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|sh|bash|dash|zsh|node|perl|ruby|env")
@@ -142,11 +163,17 @@ def workload_environment() -> dict[str, str]:
 def replay_lines(
     argv: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
-    """Return shell lines that run a command again, one argument a line where the line would be long."""
-    words = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
-    words += [shlex.quote(str(word)) for word in argv]
+    """Return shell lines that run a command again, one argument a line where the line would be long.
+
+    What looks like a secret is masked; a comment says that it has to be put back.
+    """
+    arguments, variables = mask_arguments(argv), mask_tree(dict(env or {}))
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    words += [shlex.quote(word) for word in arguments]
     one_line = " ".join(words)
     text = one_line if len(one_line) <= 100 else " \\\n  ".join(words)
+    if arguments != [str(word) for word in argv] or variables != dict(env or {}):
+        text += f"\n# {MASK} stands for what looked like a secret: put it back before you run this again"
     return f"cd {shlex.quote(str(cwd))} &&\n{text}" if cwd else text
 
 

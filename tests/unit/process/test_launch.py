@@ -11,7 +11,8 @@ import pytest
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.process.groups import JOB_VARIABLE, survivors
-from llm_perf_opt.process.launch import SizeLimit, run_probe, run_process
+from llm_perf_opt.process.launch import run_probe, run_process
+from llm_perf_opt.process.sizes import SizeLimit
 from tests.nsys_support import alive
 
 PYTHON = sys.executable

@@ -18,6 +18,7 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, explain_os_errors
 from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.compare.launch import (
     Letter,
@@ -123,7 +124,7 @@ def _write(
         status="ok",
         started=began.astimezone().isoformat(timespec="seconds"),
         seconds=(datetime.now(UTC) - began).total_seconds(),
-        command=["llm-perf-opt", "compare", "--together", *plan.overrides(side)],
+        command=mask_arguments(["llm-perf-opt", "compare", "--together", *plan.overrides(side)]),
     )
     facts = [timings_facts(path)]
     subject = Subject(run=run, sources=shown_sources(facts, folder))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import explain_os_errors
-from llm_perf_opt.process.launch import ProcessResult, SizeLimit, run_process
+from llm_perf_opt.process.environment import allowed_environment
+from llm_perf_opt.process.launch import ProcessResult, run_process
+from llm_perf_opt.process.sizes import SizeLimit
+from llm_perf_opt.vendor.fresh import folder_state, is_fresh
 from llm_perf_opt.vendor.ncu.command import build_import_cmd, build_ncu_cmd
 from llm_perf_opt.vendor.ncu.diagnose import (
     NcuEvidence,
@@ -122,7 +124,7 @@ def _run_once(
         request.log_file.parent.mkdir(parents=True, exist_ok=True)
         request.workload.cwd.mkdir(parents=True, exist_ok=True)
         request.log_file.unlink(missing_ok=True)
-    since_ns = time.time_ns() - 2_000_000_000  # file systems keep coarser times than the clock
+    before = folder_state(request.folder)
     process = run_process(
         request.command(),
         log_dir=request.log_file.parent,
@@ -130,6 +132,7 @@ def _run_once(
         timeout_s=request.timeout_s,
         cwd=request.workload.cwd,
         env=request.workload.env,
+        base_env=request.workload.base_env(),
         on_line=on_line,
         on_tick=on_tick,
         size_limit=SizeLimit((request.folder,), request.max_bytes) if request.max_bytes else None,
@@ -137,7 +140,7 @@ def _run_once(
         grace_s=_GRACE_S,
     )
     text = _text_of(request, process)
-    written = report.is_file() and report.stat().st_size > 0 and report.stat().st_mtime_ns >= since_ns
+    written = is_fresh(report, before)
     kernels = _kernels(report) if written else []
     fault = diagnose(
         NcuEvidence(
@@ -208,6 +211,7 @@ def export_pages(
             log_dir=log_dir,
             name=f"export-{target.stem}",
             timeout_s=_IMPORT_TIMEOUT_S,
+            base_env=allowed_environment(),
         )
         codes[f"export {name}"] = process.returncode
         if temporary.is_file() and b'"ID"' in temporary.read_bytes()[:200_000]:

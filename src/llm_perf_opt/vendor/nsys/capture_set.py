@@ -11,17 +11,11 @@ from llm_perf_opt.core.progress import Progress, Task
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_stats_cmd
 from llm_perf_opt.vendor.nsys.diagnose import Fault, no_kernels
+from llm_perf_opt.vendor.nsys.export import export_sqlite, has_kernels, write_summaries
 from llm_perf_opt.vendor.nsys.files import SUMMARY, sqlite_of
 from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities
-from llm_perf_opt.vendor.nsys.run import (
-    Captured,
-    CaptureRequest,
-    capture,
-    export_sqlite,
-    has_kernels,
-    write_summaries,
-)
-from llm_perf_opt.vendor.workload import replay_lines
+from llm_perf_opt.vendor.nsys.run import Captured, CaptureRequest, capture
+from llm_perf_opt.vendor.workload import CAPTURED_ENVIRONMENT, replay_lines
 
 _NOTE_EVERY_S = 15.0
 
@@ -47,11 +41,12 @@ class CaptureSet:
         self._reports = 0
         self._captures = 0
         self._commands = [f"# Nsight Systems {capabilities.version_text}. Run again with: sh cmd.txt"]
+        self._commands.append(CAPTURED_ENVIRONMENT)
 
     def add(self, request: CaptureRequest) -> None:
         """Capture, export, summarise."""
         self._record_command(
-            replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.env)
+            replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.added_env)
         )
         title = f"nsys {request.label or 'whole run'}"
         with self._progress.task(title) as task:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
+from llm_perf_opt.vendor.fresh import FileState, is_fresh
 
 SUMMARY = "summary.csv"
 """The kernel summary, whatever this version of nsys calls its report."""
@@ -37,11 +38,11 @@ def generated_paths(text: str) -> list[Path]:
     return found
 
 
-def collect_reports(base: Path, stdout: str, scratch: Path, since_ns: int) -> list[Path]:
+def collect_reports(base: Path, stdout: str, scratch: Path, before: Mapping[str, FileState]) -> list[Path]:
     """Return the fresh reports of a capture, in order of their number.
 
     A report that nsys could not put in place stays in its scratch directory, with exit code 0: it is moved.
-    Files older than the start of the capture are never taken for fresh.
+    Files that were there ``before`` and have not changed are never taken for fresh.
     """
     for path in generated_paths(stdout):
         if path.is_relative_to(scratch) and path.suffix == ".nsys-rep" and path.is_file():
@@ -53,8 +54,7 @@ def collect_reports(base: Path, stdout: str, scratch: Path, since_ns: int) -> li
     found = []
     for path in base.parent.iterdir() if base.parent.is_dir() else ():
         match = pattern.fullmatch(path.name)
-        status = path.stat()
-        if match and status.st_size and status.st_mtime_ns >= since_ns:
+        if match and is_fresh(path, before):
             found.append((int(match[1] or 0), path))
     return [path for _, path in sorted(found)]
 

@@ -1,33 +1,24 @@
-"""Run one capture with Nsight Systems, export it and summarise it; survive what it may do."""
+"""Run one capture with Nsight Systems; survive what it may do."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import signal
-import sqlite3
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
-from llm_perf_opt.process.launch import (
-    ProcessResult,
-    SizeLimit,
-    run_probe,
-    run_process,
-)
+from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
+from llm_perf_opt.process.sizes import SizeLimit
 from llm_perf_opt.process.tools import free_bytes
+from llm_perf_opt.vendor.fresh import folder_state
 from llm_perf_opt.vendor.nsys.command import (
-    build_export_cmd,
     build_nsys_cmd,
     build_shutdown_cmd,
-    build_stats_cmd,
 )
 from llm_perf_opt.vendor.nsys.diagnose import (
     RANGE_CLOSED,
@@ -36,18 +27,14 @@ from llm_perf_opt.vendor.nsys.diagnose import (
     Fault,
     diagnose,
 )
-from llm_perf_opt.vendor.nsys.files import collect_reports, sqlite_of, unfinished_streams
-from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities, nsys_version
+from llm_perf_opt.vendor.nsys.files import collect_reports, unfinished_streams
+from llm_perf_opt.vendor.nsys.probe import nsys_version
 from llm_perf_opt.vendor.nsys.session_list import remove_half_made
 from llm_perf_opt.vendor.workload import Workload
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _GRACE_S = 20.0
 """After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
-_EXPORT_TIMEOUT_S = 1800.0
-_STATS_TIMEOUT_S = 900.0
-_GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-"""Kernels one by one, or whole graphs (``--cuda-graph-trace=graph``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +152,7 @@ def _capture_once(
         if on_line:
             on_line(line)
 
-    since_ns = time.time_ns() - 2_000_000_000  # file systems keep coarser times than the clock
+    before = folder_state(request.base.parent)
     try:
         process = run_process(
             request.command(),
@@ -174,6 +161,7 @@ def _capture_once(
             timeout_s=request.timeout_s,
             cwd=request.workload.cwd,
             env=environment,
+            base_env=request.workload.base_env(),
             on_line=follow,
             on_tick=on_tick,
             size_limit=_size_limit(request, workspace),
@@ -182,7 +170,7 @@ def _capture_once(
             before_kill=lambda: _shutdown(request, environment),
         )
         _shutdown_left_agent(request, process, environment)
-        reports = collect_reports(request.base, process.stdout, workspace, since_ns)
+        reports = collect_reports(request.base, process.stdout, workspace, before)
         streams = [] if reports else unfinished_streams((workspace, request.base.parent))
         free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
         fault = diagnose(_evidence(request, process, reports, streams, marks, free))
@@ -191,65 +179,6 @@ def _capture_once(
         return Captured(process, reports, fault, kept_streams=kept)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
-
-
-def export_sqlite(
-    executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
-) -> tuple[Path | None, ProcessResult]:
-    """Export a report beside itself; ``None`` when nsys did not write a readable database."""
-    target = sqlite_of(report)
-    process = run_process(
-        build_export_cmd(report, target, executable=executable),
-        log_dir=log_dir,
-        name=f"{report.name.removesuffix('.nsys-rep')}.export",
-        timeout_s=_EXPORT_TIMEOUT_S,
-        on_tick=on_tick,
-    )
-    if process.ok and _is_database(target):
-        return target, process
-    target.unlink(missing_ok=True)
-    return None, process
-
-
-def write_summaries(
-    capabilities: NsysCapabilities, database: Path, *, base: str, log_dir: Path
-) -> tuple[dict[str, Path], ProcessResult]:
-    """Write what ``nsys stats`` has to say as ``<base>_<report>.csv``; return summary → file of those with data.
-
-    nsys exits with 0 whatever happens and leaves empty files for reports without data: those are removed.
-    """
-    folder = database.parent
-    names = {kind: name for kind in SUMMARIES if (name := capabilities.report_name(kind))}
-    if not names:
-        raise ToolError(
-            f"Nsight Systems {capabilities.version_text} lists no report we know",
-            hint="the SQLite export is complete; open an issue with the output of nsys stats --help-reports",
-        )
-    process = run_process(
-        build_stats_cmd(database, list(names.values()), base, executable=capabilities.executable),
-        log_dir=log_dir,
-        name=f"{database.stem}.stats",
-        timeout_s=_STATS_TIMEOUT_S,
-        cwd=folder,
-    )
-    written: dict[str, Path] = {}
-    for kind, name in names.items():
-        path = folder / f"{base}_{name}.csv"
-        if path.is_file() and path.stat().st_size and f"[{path.name}]... PROCESSED" in process.stdout:
-            written[kind] = path
-        else:
-            path.unlink(missing_ok=True)
-    return written, process
-
-
-def has_kernels(database: Path) -> bool:
-    """Tell whether an export holds GPU kernels."""
-    with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-        found = (
-            connection.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in _GPU_WORK if table in there
-        )
-        return any(row.fetchone() is not None for row in found)
 
 
 def _evidence(
@@ -282,7 +211,10 @@ def _size_limit(request: CaptureRequest, workspace: Path) -> SizeLimit | None:
 def _shutdown(request: CaptureRequest, environment: Mapping[str, str]) -> None:
     """Let nsys end its own agent and target: sessions are found through the same scratch directory."""
     run_probe(
-        build_shutdown_cmd(request.session, executable=request.executable), timeout_s=10.0, env=environment
+        build_shutdown_cmd(request.session, executable=request.executable),
+        timeout_s=10.0,
+        env=environment,
+        base_env=request.workload.base_env(),
     )
 
 
@@ -304,11 +236,3 @@ def _keep_streams(streams: Sequence[Path], base: Path) -> tuple[Path, ...]:
                 shutil.move(path, temporary)
         kept.append(target)
     return tuple(kept)
-
-
-def _is_database(path: Path) -> bool:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(16) == b"SQLite format 3\0"
-    except OSError:
-        return False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.vendor.fresh import folder_state
 from llm_perf_opt.vendor.nsys.files import (
     collect_reports,
     find_nsys_summary,
@@ -34,17 +35,32 @@ def test_reports_in_order_and_only_of_this_base(tmp_path: Path) -> None:
     for name in ("run.10.nsys-rep", "run.2.nsys-rep", "run.decode.nsys-rep", "other.nsys-rep", "run.sqlite"):
         write(tmp_path / name)
     write(tmp_path / "run.3.nsys-rep", "")
-    found = collect_reports(tmp_path / "run", "", tmp_path / "scratch", 0)
+    found = collect_reports(tmp_path / "run", "", tmp_path / "scratch", {})
     assert [path.name for path in found] == ["run.2.nsys-rep", "run.10.nsys-rep"]
-    assert [p.name for p in collect_reports(tmp_path / "run.decode", "", tmp_path, 0)] == [
+    assert [p.name for p in collect_reports(tmp_path / "run.decode", "", tmp_path, {})] == [
         "run.decode.nsys-rep"
     ]
 
 
 def test_a_stale_report_is_never_fresh(tmp_path: Path) -> None:
-    old = write(tmp_path / "run.nsys-rep")
-    os.utime(old, (1_000_000, 1_000_000))
-    assert collect_reports(tmp_path / "run", "", tmp_path / "scratch", time.time_ns() - 10**9) == []
+    write(tmp_path / "run.nsys-rep")
+    assert collect_reports(tmp_path / "run", "", tmp_path / "scratch", folder_state(tmp_path)) == []
+
+
+@pytest.mark.parametrize("skew_s", [-86_400, -60, 60, 86_400])
+def test_a_file_server_whose_clock_differs_does_not_make_a_report_stale(tmp_path: Path, skew_s: int) -> None:
+    before = folder_state(tmp_path)
+    report = write(tmp_path / "run.nsys-rep")
+    there = time.time() + skew_s
+    os.utime(report, (there, there))
+    assert collect_reports(tmp_path / "run", "", tmp_path / "scratch", before) == [report]
+
+
+def test_a_report_written_over_an_earlier_one_is_fresh(tmp_path: Path) -> None:
+    report = write(tmp_path / "run.nsys-rep", "one")
+    before = folder_state(tmp_path)
+    report.write_text("two")
+    assert collect_reports(tmp_path / "run", "", tmp_path / "scratch", before) == [report]
 
 
 def test_a_report_left_in_scratch_is_moved_into_place(tmp_path: Path) -> None:
@@ -52,7 +68,7 @@ def test_a_report_left_in_scratch_is_moved_into_place(tmp_path: Path) -> None:
     foreign = write(tmp_path / "elsewhere" / "nsys-report-9.nsys-rep")
     (tmp_path / "out").mkdir()
     said = f"Generated:\n    {foreign}\n    {left}\n"
-    found = collect_reports(tmp_path / "out" / "run", said, tmp_path / "scratch", 0)
+    found = collect_reports(tmp_path / "out" / "run", said, tmp_path / "scratch", {})
     assert found == [tmp_path / "out" / "run.nsys-rep"]
     assert found[0].read_text() == "report"
     assert foreign.exists()

@@ -1,0 +1,126 @@
+"""Being asked to stop: Ctrl-C, SIGTERM (schedulers, containers), SIGHUP (a closed terminal).
+
+All three become one exception, so that a run ends the same way whoever asked: programs stopped, manifest and report
+written. An exception that a signal raises may be swallowed on its way: in a destructor, in a callback of a library, in
+somebody's ``except:``. So a signal is remembered until whoever ends the work says so (:func:`settle_interruption`),
+and raised again until then.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_AGAIN_S = 3.0
+"""A signal that nobody settled by then was lost, and is raised again."""
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked this process to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(_NAMES.get(signal.Signals(number), signal.Signals(number).name))
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program that ended by this signal."""
+        return 128 + self.number
+
+
+class _State:
+    def __init__(self) -> None:
+        self.unsettled: int | None = None
+        """The signal that was raised and that nobody has dealt with yet."""
+        self.last: int | None = None
+        self.holding: set[int] = set()
+        self.held: int | None = None
+        self.timer: threading.Timer | None = None
+
+
+_STATE = _State()
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[None]:
+    """Turn signals that ask to stop into :class:`Interrupted`, for as long as the block runs.
+
+    Signals that are ignored (``nohup``, a job in the background) or handled by somebody else stay so. Without effect
+    outside of the main thread, where Python takes no handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _NAMES}
+    changed = [number for number, handler in before.items() if handler in _DEFAULTS]
+    for number in changed:
+        signal.signal(number, _on_signal)
+    try:
+        yield
+    finally:
+        settle_interruption()
+        for number in changed:
+            signal.signal(number, before[number])
+        _STATE.last = _STATE.held = None
+
+
+@contextlib.contextmanager
+def held(*numbers: signal.Signals) -> Iterator[None]:
+    """Let signals wait until the end of the block, all three by default; for short work that must be whole."""
+    outer = set(_STATE.holding)
+    _STATE.holding |= set(numbers or _NAMES)
+    try:
+        yield
+    finally:
+        _STATE.holding = outer
+        number = _STATE.held
+        if number is not None and number not in outer:
+            _STATE.held = None
+            _raise(number)
+
+
+def raise_if_interrupted() -> None:
+    """Raise a signal again that was lost on its way; called where work goes on."""
+    if _STATE.unsettled is not None and threading.current_thread() is threading.main_thread():
+        raise Interrupted(_STATE.unsettled)
+
+
+def settle_interruption() -> None:
+    """Say that the signal is being dealt with: it arrived where the work is ended."""
+    _STATE.unsettled = None
+    if _STATE.timer is not None:
+        _STATE.timer.cancel()
+        _STATE.timer = None
+
+
+def interrupted_exit_code() -> int | None:
+    """Return the exit code of the last signal that asked to stop; ``None``: there was none."""
+    return None if _STATE.last is None else 128 + _STATE.last
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    if number in _STATE.holding:
+        _STATE.held = number
+        return
+    _raise(number)
+
+
+def _raise(number: int) -> None:
+    _STATE.unsettled = _STATE.last = number
+    if _STATE.timer is not None:
+        _STATE.timer.cancel()
+    _STATE.timer = threading.Timer(_AGAIN_S, _raise_again, (number,))
+    _STATE.timer.daemon = True
+    _STATE.timer.start()
+    raise Interrupted(number)
+
+
+def _raise_again(number: int) -> None:
+    if _STATE.unsettled == number:
+        _thread.interrupt_main(signal.Signals(number))
