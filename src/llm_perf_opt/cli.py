@@ -39,7 +39,7 @@ VERBS = {
         "profile chosen kernels of any program with Nsight Compute", "ncu_tools", "profile_main"
     ),
     "top-kernels": Verb(
-        "list the top kernels of an nsys summary for ncu-profile", "ncu_tools", "extract_main"
+        "list the top kernels of an nsys summary for ncu-profile", "top_kernels", "extract_main"
     ),
 }
 
