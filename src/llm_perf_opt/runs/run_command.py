@@ -47,6 +47,9 @@ class RunArguments:
     config_name: str = "config"
     multirun: bool = False
     hydra_only: bool = False
+    """Hydra prints something and nothing is run."""
+    composes_only: bool = False
+    """What it prints is the configuration, which is checked first."""
     plan: bool = False
     json: bool = False
     verbosity: Verbosity = Verbosity.normal
@@ -58,6 +61,8 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
     items = iter(argv)
     for item in items:
         name, separator, inline = item.partition("=")
+        if item == "--":  # `pixi run TASK -- key=value` hands it on
+            continue
         if item == "--plan":
             parsed.plan = True
         elif item == "--json":
@@ -81,6 +86,7 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iter
             hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
         )
     parsed.hydra_only |= name in switches.PRINT_ONLY
+    parsed.composes_only |= name in switches.PRINT_CONFIG
     parsed.multirun |= name in switches.MULTIRUN
     parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
     if name not in switches.WITH_VALUE:
@@ -107,9 +113,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(parsed: RunArguments) -> int:
+    from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
     from llm_perf_opt.config.legacy import translate_overrides
     from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
 
+    if parsed.composes_only:
+        for one in sweep_jobs(parsed.overrides) if parsed.multirun else [parsed.overrides]:
+            app.check_configuration(one, config_dir=parsed.config_dir, config_name=parsed.config_name)
     if parsed.hydra_only:
         return app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
     if parsed.multirun:
