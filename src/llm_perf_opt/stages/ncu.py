@@ -51,6 +51,8 @@ class NcuStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the GPU, permissions."""
+        from llm_perf_opt.workloads.memory import memory_problems
+
         config = context.stage_config(self.name, NcuConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
         executable = checks.find_tool("ncu", config.executable)
@@ -64,6 +66,7 @@ class NcuStage(Stage):
         device, command = context.config.resolved_device, context.config.workload_command.command
         if not device.startswith("cuda") and not command:
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
+        problems += memory_problems(context.config, self.name)
         if not problems:
             try:
                 plan = make_plan(config, probe_ncu(executable), {}, top_n=1)
