@@ -219,6 +219,17 @@ class WorkloadCommandConfig:
     """Time limit of one capture."""
 
 
+SECTIONS: dict[str, type] = {
+    "run": RunConfig,
+    "artifacts": ArtifactsConfig,
+    "model": ModelConfig,
+    "infer": InferConfig,
+    "dataset": DatasetConfig,
+    "hardware": HardwareConfig,
+}
+"""Sections of the configuration beside ``pipeline``."""
+
+
 @dataclass
 class AppConfig:
     """The whole configuration, checked."""
