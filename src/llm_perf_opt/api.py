@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary import Kernel, LedgerRow, Operator, StaticModule, Summary
 
 if TYPE_CHECKING:
     import polars
@@ -29,26 +30,25 @@ class Run:
 
     def kernels(self) -> polars.DataFrame:
         """Return one row per kernel and phase, counters as columns of their own."""
-        rows = [_flat(kernel, "counters") for kernel in self.summary.kernels]
-        return _frame(rows)
+        return _frame(Kernel, [_flat(kernel, "counters") for kernel in self.summary.kernels], "counters")
 
     def operators(self) -> polars.DataFrame:
         """Return one row per operator and phase."""
-        return _frame([dataclasses.asdict(operator) for operator in self.summary.operators])
+        return _frame(Operator, [dataclasses.asdict(operator) for operator in self.summary.operators])
 
     def ledger(self) -> polars.DataFrame:
         """Return the module ledger."""
-        return _frame(
-            [
-                {k: v for k, v in dataclasses.asdict(row).items() if k != "others_s"}
-                for row in self.summary.ledger
-            ]
-        )
+        rows = [
+            {k: v for k, v in dataclasses.asdict(row).items() if k != "others_s"}
+            for row in self.summary.ledger
+        ]
+        return _frame(LedgerRow, rows, "others_s")
 
     def modules(self) -> polars.DataFrame:
         """Return the static module tree, FLOPs and weights of each phase as columns."""
         modules = self.summary.static.modules if self.summary.static is not None else []
-        return _frame([_flat(module, "flops", "weight_bytes") for module in modules])
+        rows = [_flat(module, "flops", "weight_bytes") for module in modules]
+        return _frame(StaticModule, rows, "flops", "weight_bytes")
 
 
 def load_run(path: Path | str) -> Run:
@@ -68,7 +68,22 @@ def _flat(value: Any, *nested: str) -> dict[str, Any]:
     return row
 
 
-def _frame(rows: list[dict[str, Any]]) -> polars.DataFrame:
+def _frame(kind: type, rows: list[dict[str, Any]], *left_out: str) -> polars.DataFrame:
+    """Make a table; without rows it has the columns of ``kind`` all the same, so that sorting it is no error."""
     import polars
 
-    return polars.DataFrame(rows, infer_schema_length=None, strict=False)
+    if rows:
+        return polars.DataFrame(rows, infer_schema_length=None, strict=False)
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in left_out]
+    return polars.DataFrame(schema={name: _column_type(hints[name]) for name in names})
+
+
+def _column_type(annotation: Any) -> Any:
+    """Return the type of a column: that of the field, null aside; columns of other fields hold text."""
+    import polars
+
+    plain = [part for part in get_args(annotation) if part is not type(None)]
+    kind = plain[0] if len(plain) == 1 and get_origin(annotation) is UnionType else annotation
+    types = {bool: polars.Boolean, int: polars.Int64, float: polars.Float64}
+    return types.get(kind, polars.String)

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llm_perf_opt.core.command_line import EXIT_CODES, run_guarded
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.core.version import __version__
+from llm_perf_opt.runs.verbs import VERBS, Verb
 
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """One verb: what help says of it, and the function that takes its arguments and returns an exit code."""
-
-    summary: str
-    module: str
-    function: str = "main"
-
-    def __call__(self, arguments: Sequence[str]) -> int:
-        """Import the verb's module and run it."""
-        module = importlib.import_module(f"llm_perf_opt.runs.{self.module}")
-        return int(getattr(module, self.function)(arguments))
-
-
-VERBS = {
-    "run": Verb("profile a model: one configuration, one run directory, one report", "run_command"),
-    "doctor": Verb("what this machine can do, and how to fix the rest", "doctor"),
-    "report": Verb("render the reports of a finished run again", "report_command"),
-    "ingest": Verb("analyse captures taken elsewhere", "ingest_command"),
-    "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
-    "migrate": Verb("flatten run directories of earlier releases", "migrate"),
-    "ncu-profile": Verb(
-        "profile chosen kernels of any program with Nsight Compute", "ncu_tools", "profile_main"
-    ),
-    "top-kernels": Verb(
-        "list the top kernels of an nsys summary for ncu-profile", "ncu_tools", "extract_main"
-    ),
-}
+_HYDRA_COMPLETION = {"-sc", "--shell-completion"}
+"""Hydra's own switch, with and without the verb ``run``."""
 
 
 def usage() -> str:
@@ -68,22 +39,14 @@ def _dispatch(arguments: Sequence[str]) -> int:
     if first == "--version":
         print(f"llm-perf-opt {__version__}")
         return 0
-    if first in ("-sc", "--shell-completion"):
-        return _complete(arguments)
+    if {*arguments[:2]} & _HYDRA_COMPLETION:
+        return Verb("", "completion", "hydra_request")(arguments)
     if first not in VERBS:
         near = nearest_key(first, VERBS)
         raise ConfigError(
             f"unknown verb '{first}'", hint=f"did you mean '{near}'?" if near else "see llm-perf-opt --help"
         )
     return VERBS[first](arguments[1:])
-
-
-def _complete(arguments: Sequence[str]) -> int:
-    """Hydra's completion script calls the program without a verb: complete overrides of ``run``."""
-    words = os.environ.get("COMP_LINE", "").split(" ")
-    if len(words) > 2 and words[1] == "run":
-        os.environ["COMP_LINE"] = " ".join([words[0], *words[2:]])
-    return VERBS["run"](arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.support import QUICK, cli, read_json
 
 ROWS = [
     f"{part}{number}"
-    for part, last in (("A", 10), ("B", 16), ("C", 7), ("D", 5), ("E", 8))
+    for part, last in (("A", 11), ("B", 16), ("C", 8), ("D", 6), ("E", 8))
     for number in range(1, last + 1)
 ]
 

@@ -3,12 +3,25 @@
 #
 #   ncu-profile-kernels.sh --kernel-regex 'flash_fwd.*' -- ./bench --size 2048
 #
-# Defaults mirror the Python script and the runner's default preset: the four sections below, no --metrics.
+# Defaults mirror the Python script and the runner's preset ncu.default: its four sections; its metrics on request
+# (--metrics preset), none by default.
 # Every argument travels in an array and is never evaluated again, so a regular expression may hold
 # parentheses, backslashes, pipes, quotes and spaces.
 set -euo pipefail
 
 DEFAULT_SECTIONS="SpeedOfLight MemoryWorkloadAnalysis Occupancy SchedulerStats"
+DEFAULT_METRICS="gpu__time_duration.sum,\
+dram__bytes_read.sum,\
+dram__bytes_write.sum,\
+dram__bytes.sum.per_second,\
+sm__throughput.avg.pct_of_peak_sustained_elapsed,\
+dram__throughput.avg.pct_of_peak_sustained_elapsed,\
+sm__ops_path_tensor_src_bf16_dst_fp32.sum,\
+sm__ops_path_tensor_src_fp16_dst_fp32.sum,\
+sm__ops_path_tensor_src_fp16_dst_fp16.sum,\
+sm__ops_path_tensor_src_tf32_dst_fp32.sum,\
+launch__waves_per_multiprocessor,\
+launch__registers_per_thread"
 
 usage() {
   cat <<'USAGE'
@@ -17,7 +30,7 @@ usage: ncu-profile-kernels.sh [options] -- PROGRAM [ARGUMENT …]
   --kernel-config YAML      kernels as extract-top-kernels.py writes them
   --topk N                  only the first N kernels of --kernel-config
   --extra-sections S [S …]  sections besides SpeedOfLight MemoryWorkloadAnalysis Occupancy SchedulerStats
-  --metrics A,B             also these metrics (default: those of the sections)
+  --metrics A,B             also these metrics; preset: those of the preset ncu.default (default: none)
   --launch-skip N           matching launches to leave out first
   --launch-count N          most launches to profile (default: 1; 20 per kernel with --kernel-config)
   --kernel-name-base BASE   function, demangled or mangled
@@ -91,7 +104,17 @@ fi
 : "${count:=$((kernels > 0 ? 20 * kernels : 1))}"
 
 command -v "$ncu" >/dev/null || die "$ncu is not installed; give --ncu PATH" 4
-out="${out:-ncu-$(date +%Y%m%d-%H%M%S)}"
+[ "$metrics" != preset ] || metrics=$DEFAULT_METRICS
+if [ -z "$out" ]; then
+  # A directory of its own, also for two starts in one second: only one of them makes it.
+  wanted="$PWD/ncu-$(date +%Y%m%d-%H%M%S)" number=1
+  out=$wanted
+  while [ "$dry" = no ] && ! mkdir "$out" 2>/dev/null; do
+    [ -d "$out" ] || die "cannot make $out" 4
+    number=$((number + 1))
+    out="$wanted-$number"
+  done
+fi
 case "$out" in /*) ;; *) out="$PWD/$out" ;; esac
 
 command=("$ncu" --target-processes all)

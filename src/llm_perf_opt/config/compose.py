@@ -20,6 +20,7 @@ from llm_perf_opt.config.legacy import translate_config
 from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
 from llm_perf_opt.config.store import SECTIONS, schema_node
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.logs import ONCE
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import stage_types
 
@@ -60,14 +61,9 @@ def compose_config(
 
 def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> AppConfig:
     """Turn a composed configuration into checked dataclasses."""
-    raw = raw.copy()
-    OmegaConf.set_struct(raw, False)
+    current = current_config(raw, overrides, cwd=cwd)
     try:
-        for message in translate_config(raw, overrides):
-            LOGGER.info(message)
-        _make_paths_absolute(raw, cwd or Path.cwd())
-        _check_keys(raw)
-        config = _to_objects(raw)
+        config = _to_objects(current)
     except OmegaConfBaseException as error:
         raise explain(error) from error
     config.resolved_device = resolve_device(config.run.device)
@@ -77,11 +73,26 @@ def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | 
     return config
 
 
-def resolved_yaml(raw: DictConfig) -> str:
-    """Return a composed configuration as YAML, every interpolation replaced by its value, secrets masked."""
-    plain = OmegaConf.to_container(raw, resolve=True)
+def current_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> DictConfig:
+    """Return a copy with the keys of this release only, and with absolute paths; unknown keys are refused."""
+    current = raw.copy()
+    OmegaConf.set_struct(current, False)
+    try:
+        for message in translate_config(current, overrides):
+            LOGGER.info(message, extra=ONCE)
+        _make_paths_absolute(current, cwd or Path.cwd())
+        _check_keys(current)
+    except OmegaConfBaseException as error:
+        raise explain(error) from error
+    return current
+
+
+def resolved_yaml(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> str:
+    """Return a composed configuration as YAML: keys of this release, interpolations replaced, secrets masked."""
+    current = current_config(raw, overrides, cwd=cwd)
+    plain = OmegaConf.to_container(current, resolve=True)
     masked = mask_tree(plain)
-    return OmegaConf.to_yaml(raw, resolve=True) if masked == plain else OmegaConf.to_yaml(masked)
+    return OmegaConf.to_yaml(current, resolve=True) if masked == plain else OmegaConf.to_yaml(masked)
 
 
 def _to_objects(raw: DictConfig) -> AppConfig:

@@ -1,11 +1,14 @@
-"""Known keys, and the nearest one to a mistyped key."""
+"""Where the presets are; known keys, and the nearest one to a mistyped key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core.nearest import nearest_key
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
 
 def leaf_keys(tree: Mapping[str, Any], prefix: str = "") -> list[str]:

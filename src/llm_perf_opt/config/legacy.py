@@ -10,6 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from llm_perf_opt.core.logs import ONCE
+
 LOGGER = logging.getLogger("llm_perf_opt.config")
 
 
@@ -77,6 +79,17 @@ _RUNNER_PRESETS = {
     "stage2": ["pipeline.nsys.enable=true", "pipeline.ncu.enable=true"],
     "default": [],
 }
+"""Choice of the old group ``runner`` → the overrides it stood for."""
+
+_RUNNER_CONFIGS = {
+    **_RUNNER_PRESETS,
+    "stage2": [
+        "pipeline.static_analysis.enable=false",
+        "pipeline.torch_profiler.enable=false",
+        *_RUNNER_PRESETS["stage2"],
+    ],
+}
+"""The same for ``conf/runner/*.yaml``, which are whole configurations."""
 
 
 def translate_overrides(overrides: Sequence[str]) -> list[str]:
@@ -87,13 +100,34 @@ def translate_overrides(overrides: Sequence[str]) -> list[str]:
         runner = re.fullmatch(r"\+?runner(@[\w.]+)?", key)
         if runner and value in _RUNNER_PRESETS:
             new = _RUNNER_PRESETS[value]
-            LOGGER.info("'%s' is deprecated; use %s", item, " ".join(new) or "nothing: it is the default")
+            LOGGER.info(
+                "'%s' is deprecated; use %s", item, " ".join(new) or "nothing: it is the default", extra=ONCE
+            )
             translated.extend(new)
         elif separator and key.split(".", 1)[0] in LEGACY_ROOTS:
             translated.append(f"+{item}")
         else:
             translated.append(item)
     return translated
+
+
+def note_config_name(config_name: str) -> None:
+    """Say what to use instead of ``--config-name runner/…``."""
+    group, _, preset = config_name.removesuffix(".yaml").partition("/")
+    if group == "runner" and preset in _RUNNER_CONFIGS:
+        instead = " ".join(["llm-perf-opt run", *_RUNNER_CONFIGS[preset]])
+        LOGGER.info("'--config-name %s' is deprecated; use %s", config_name, instead, extra=ONCE)
+
+
+def new_key(key: str) -> str:
+    """Return the key that replaces an old one; any other key as it is."""
+    for entry in LEGACY_KEYS:
+        old = entry.old.removesuffix(".*")
+        if key == old:
+            return entry.new
+        if entry.old.endswith(".*") and key.startswith(f"{old}."):
+            return f"{entry.new}{key.removeprefix(old)}"
+    return key
 
 
 def explicit_keys(overrides: Sequence[str]) -> set[str]:

@@ -231,6 +231,17 @@ class WorkloadCommandConfig:
     Captures store them."""
 
 
+SECTIONS: dict[str, type] = {
+    "run": RunConfig,
+    "artifacts": ArtifactsConfig,
+    "model": ModelConfig,
+    "infer": InferConfig,
+    "dataset": DatasetConfig,
+    "hardware": HardwareConfig,
+}
+"""Sections of the configuration beside ``pipeline``."""
+
+
 @dataclass
 class AppConfig:
     """The whole configuration, checked."""

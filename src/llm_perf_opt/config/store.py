@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config import schema
+from llm_perf_opt.config.keys import CONF_DIR as CONF_DIR
+from llm_perf_opt.config.schema import SECTIONS as SECTIONS
 from llm_perf_opt.core.stage import stage_types
 
-CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 SCHEMA_NAME = "base_schema"
-
-SECTIONS: dict[str, type] = {
-    "run": schema.RunConfig,
-    "artifacts": schema.ArtifactsConfig,
-    "model": schema.ModelConfig,
-    "infer": schema.InferConfig,
-    "dataset": schema.DatasetConfig,
-    "hardware": schema.HardwareConfig,
-}
 
 
 def _typed_node(cls: type) -> DictConfig:

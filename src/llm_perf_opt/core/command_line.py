@@ -44,13 +44,24 @@ def print_error(error: LlmPerfError, *, as_json: bool = False) -> int:
 def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a command; what a user can cause or do becomes a message and an exit code, never a traceback."""
     try:
+        code = _run(command, arguments)
+        sys.stdout.flush()  # here, not when Python ends: a reader that left is noticed below
+    except BrokenPipeError:
+        # The reader of our output (head, less) left; that is its right.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    try:
         return command(arguments)
     except LlmPerfError as error:
         return print_error(error, as_json="--json" in arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output (head, less) left; that is its right.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit as leaving:  # argparse, after --help or a mistake it has explained
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        raise

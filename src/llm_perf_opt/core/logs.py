@@ -1,4 +1,7 @@
-"""Logging: a file per run, and the console at the level the user asked for."""
+"""Logging: a file per run, and the console at the level the user asked for.
+
+A command is checked before its run directory exists. What was said until then is kept, and is in ``run.log`` too.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,40 @@ class _Masking(logging.Formatter):
 
 ROOT = "llm_perf_opt"
 RUN_LOG = layout.RUN_LOG
+ONCE = {"once": True}
+"""``extra=`` of a message that a command repeats each time it composes its configuration, and a user reads once."""
+
+_MOST_EARLY_RECORDS = 1000
+
+
+class _Once(logging.Filter):
+    """Let a message that is marked with :data:`ONCE` through the first time only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not getattr(record, "once", False):
+            return True
+        message = record.getMessage()
+        first = message not in self._said
+        self._said.add(message)
+        return first
+
+
+class _EarlyRecords(logging.Handler):
+    """Keep what is said before there is a ``run.log``."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+        self.open = True
+        self.addFilter(_Once())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.open and len(self.records) < _MOST_EARLY_RECORDS:
+            self.records.append(record)
 
 
 class Verbosity(IntEnum):
@@ -35,9 +72,12 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
     logger = logging.getLogger(ROOT)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    for handler in [h for h in logger.handlers if getattr(h, "is_console", False)]:
-        logger.removeHandler(handler)
+    for old in [
+        h for h in logger.handlers if getattr(h, "is_console", False) or isinstance(h, _EarlyRecords)
+    ]:
+        logger.removeHandler(old)
     handler = logging.StreamHandler()
+    handler.addFilter(_Once())
     handler.is_console = True  # type: ignore[attr-defined]
     handler.setLevel(int(verbosity))
     handler.setFormatter(
@@ -48,6 +88,7 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
         )
     )
     logger.addHandler(handler)
+    logger.addHandler(_EarlyRecords())
 
 
 def run_log(run_dir: Path) -> logging.Handler:
@@ -58,5 +99,9 @@ def run_log(run_dir: Path) -> logging.Handler:
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger(ROOT)
     logger.setLevel(logging.DEBUG)
+    for early in [h for h in logger.handlers if isinstance(h, _EarlyRecords)]:
+        early.open = False
+        for record in early.records:
+            handler.handle(record)
     logger.addHandler(handler)
     return handler

@@ -38,8 +38,8 @@ def console_summary(summary: Summary, report: Path) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str = "  ", *, most: int = 3) -> list[str]:
-    """Break text into lines that fit; what is cut is in the report."""
+def _wrapped(text: str, indent: str = "  ", *, most: int | None = 3) -> list[str]:
+    """Break text into lines that fit; what is cut after ``most`` lines is in the report."""
     return textwrap.wrap(
         one_line(text),
         width=_WIDTH,
@@ -67,10 +67,18 @@ def _stage_lines(summary: Summary) -> list[str]:
     troubled = [(name, stage) for name, stage in summary.stages.items() if stage.status != "ok"]
     lines = []
     for name, stage in troubled[:_MOST_STAGES]:
-        lines.extend(_wrapped(f"{name} {stage.status}: {stage.reason or 'no reason given'}", most=2))
+        lines.extend(_stage_reason(f"{name} {stage.status}: {stage.reason or 'no reason given'}"))
     if len(troubled) > _MOST_STAGES:
         lines.append(f"  and {len(troubled) - _MOST_STAGES} more stages, see the report")
     return lines
+
+
+def _stage_reason(text: str) -> list[str]:
+    """Show a reason in two lines, and the whole fix: one that is cut helps nobody."""
+    reason, separator, fix = text.partition(" (fix: ")
+    if not separator or len(_wrapped(text, most=None)) <= 2:
+        return _wrapped(text, most=2)
+    return [*_wrapped(reason, most=2), *_wrapped(f"fix: {fix.removesuffix(')')}", "    ", most=None)]
 
 
 def _time_lines(summary: Summary) -> list[str]:

@@ -15,19 +15,22 @@ from llm_perf_opt.config.hydra_bridge import compose
 from llm_perf_opt.config.hydra_bridge.launch import job_settings, run_job
 from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.config.legacy import explicit_keys
+from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.runs import old_places
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
-from llm_perf_opt.stages.base import StageContext
+from llm_perf_opt.stages.base import Stage, StageContext
 
 _RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 _MOST_CHECKED_JOBS = 256
+_TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
+"""Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
 
 
 @dataclass(slots=True)
@@ -51,13 +54,18 @@ class RunOptions:
     verbosity: Verbosity = Verbosity.normal
 
 
-def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
-    """Compose and check everything, stages included; raises before anything is written."""
+def check_configuration(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
+    """Compose, and check keys, types, ranges and presets; neither the model nor the machine is looked at."""
+    note_config_name(config_name)
     raw = compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
     config = typed_config(raw, overrides, cwd=Path.cwd())
-    prepared = Prepared(
-        config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides)
-    )
+    return Prepared(config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides))
+
+
+def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
+    """Compose and check everything, stages included; raises before anything is written."""
+    prepared = check_configuration(overrides, config_dir=config_dir, config_name=config_name)
+    config = prepared.config
     _check_names(config)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
@@ -94,12 +102,25 @@ def _check_device_kind(config: AppConfig, kind: str) -> None:
 
 def _check_checkpoint(config: AppConfig) -> None:
     """Look for a checkpoint that is named as a path; ``organisation/name`` may be on a hub."""
-    path = config.model.path
-    if path is None or not path.startswith(("/", ".", "~")) or Path(path).expanduser().exists():
+    if config.model.path is None:
         return
-    raise InputError(
-        f"model.path={path} does not exist", hint="give the checkpoint's directory", key="model.path"
+    path, hint = (
+        Path(config.model.path).expanduser(),
+        "give the directory that holds config.json and the weights",
     )
+    if not path.exists():
+        if not config.model.path.startswith(("/", ".", "~")):
+            return
+        wrong = "does not exist"
+    elif not path.is_dir():
+        wrong = "is a file, not a checkpoint's directory"
+    elif next(path.iterdir(), None) is None:
+        wrong = "is an empty directory"
+    elif not (path / "config.json").is_file() and config.model.adapter in _TRANSFORMERS_ADAPTERS:
+        wrong = "has no config.json"
+    else:
+        return
+    raise InputError(f"model.path={config.model.path} {wrong}", hint=hint, key="model.path")
 
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> list[Prepared]:
@@ -130,8 +151,12 @@ def reserve_sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) 
 def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
     """Make the run directory this process's own; two runs in one second get two directories."""
     if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
-        return [override("hydra.run.dir", str(Artifacts.for_run(prepared.run_dir).root))]
-    return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
+        directory = Artifacts.for_run(prepared.run_dir).root
+    else:
+        directory = reserve_directory(prepared.run_dir)
+        old_places.lead_to(directory, prepared.config.pipeline)
+    # Both, so that config.yaml says where the run is, whichever of them was given, and relative to what.
+    return [override(key, str(directory)) for key in _RUN_DIRECTORY_KEYS]
 
 
 def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) -> int:
@@ -163,7 +188,7 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
                     progress,
                     command=["llm-perf-opt", "run", *options.switches, *overrides],
                     overrides=overrides,
-                    resolved_yaml=resolved_yaml(raw),
+                    resolved_yaml=resolved_yaml(raw, overrides, cwd=settings.original_directory),
                 )
             return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
     except LlmPerfError as error:
@@ -202,13 +227,15 @@ def _plan(prepared: Prepared) -> dict[str, Any]:
         for stage in stages_of(prepared.config):
             problems = problems_of(stage, context)
             skipped = any(p.severity == "skip" for p in problems)
-            lines = [] if skipped else stage.plan(context)
             stages.append(
                 {
                     "stage": stage.name,
                     "title": stage.title,
                     "skipped": skipped,
-                    "steps": [line.replace(scratch, str(prepared.run_dir)) for line in lines],
+                    "steps": [
+                        line.replace(scratch, str(prepared.run_dir))
+                        for line in _steps(stage, context, skipped=skipped)
+                    ],
                     "problems": [
                         {"severity": p.severity, "message": p.message, "fix": p.fix} for p in problems
                     ],
@@ -221,12 +248,24 @@ def _plan(prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
+    """Return what a stage would do; of one that is skipped here, what it would do where it can run."""
+    try:
+        return stage.plan(context)
+    except LlmPerfError:
+        if skipped:  # what is missing is said already
+            return []
+        raise
+
+
 def _print_plan(plan: dict[str, Any]) -> None:
     print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
     for stage in plan["stages"]:
-        print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped' if stage['skipped'] else ''}")
+        print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped here' if stage['skipped'] else ''}")
         for problem in stage["problems"]:
             print(f"  ! {problem['message']}\n    fix: {problem['fix']}")
+        if stage["skipped"] and stage["steps"]:
+            print("  where it can run it would:")
         for line in stage["steps"]:
             print(f"  {line}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.stages.facts.static import static_facts
 from llm_perf_opt.stages.facts.timings import timings_facts
 from llm_perf_opt.stages.facts.trace import trace_facts
+
+LOGGER = logging.getLogger("llm_perf_opt.ingest")
 
 _EXPORT_TIMEOUT_S = 1800.0
 _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -105,8 +108,28 @@ def _read(given: Mapping[str, Path], out: Path) -> list[Facts]:
     found = []
     for kind, path in given.items():
         stage, what, read = _KINDS[kind]
-        source = _exported(path, out) if kind == "nsys" else path
+        source = _nsys_source(path, out) if kind == "nsys" else path
         found.append(collect(stage, [Part(what, functools.partial(read, source))], strict=True))
+    return found
+
+
+def _nsys_source(path: Path, out: Path) -> Path:
+    return _summary_of_earlier_release(path) if path.is_dir() else _exported(path, out)
+
+
+def _summary_of_earlier_release(run_dir: Path) -> Path:
+    """Return the kernel summary that an earlier release left elsewhere; the directory itself where it has one."""
+    from llm_perf_opt.vendor.nsys.files import find_nsys_summary, is_old_place
+
+    found = find_nsys_summary(run_dir)
+    if found is None or not is_old_place(run_dir, found):
+        return run_dir
+    LOGGER.info(
+        "the nsys summary is where earlier releases put it, and is found there for this release only: %s "
+        "(llm-perf-opt migrate %s moves it)",
+        found,
+        run_dir,
+    )
     return found
 
 

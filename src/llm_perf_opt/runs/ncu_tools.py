@@ -1,7 +1,7 @@
-"""Two command-line tools around Nsight Compute, also shipped as scripts: ``ncu-profile`` and ``top-kernels``.
+"""``llm-perf-opt ncu-profile``, also shipped as a script: Nsight Compute over any program, without the pipeline.
 
-``top-kernels`` turns an nsys kernel summary into a list of kernels; ``ncu-profile`` profiles such a list, or
-whatever a regular expression matches, in one run of any program, and writes report, CSV pages and provenance.
+It profiles a list of kernels, as ``top-kernels`` writes it, or whatever a regular expression matches, in one run of
+the program, and writes report, CSV pages and provenance. The standard library is enough, but for reading a list.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config.workload_env import named_variables
+from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.command_line import print_error
-from llm_perf_opt.core.errors import (
-    ConfigError,
-    InputError,
-    LlmPerfError,
-    ToolError,
-)
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks
-from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, accept_sections, estimated_passes
+from llm_perf_opt.runs.top_kernels import KernelList, positive, read_kernel_list
+from llm_perf_opt.vendor.ncu.command import (
+    DEFAULT_METRICS,
+    DEFAULT_SECTIONS,
+    accept_sections,
+    estimated_passes,
+)
 from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, probe_ncu
 from llm_perf_opt.vendor.ncu.run import (
     NcuRequest,
@@ -36,28 +37,33 @@ from llm_perf_opt.vendor.ncu.run import (
     export_pages,
     run_ncu,
 )
-from llm_perf_opt.vendor.ncu.targets import (
-    KernelTime,
-    kernel_filter,
-    missing_targets,
-    read_kernel_summary,
-    select_targets,
-)
+from llm_perf_opt.vendor.ncu.targets import missing_targets
 from llm_perf_opt.vendor.workload import Workload, replay_lines
 
+_FIXES = {
+    "timeout": "profile fewer kernels (--topk, --launch-count) or sections, or raise --timeout",
+    "no-kernels": "check --kernel-regex, --nvtx-include and that the program launches kernels",
+    "no-metrics": "check --extra-sections and --metrics (ncu --list-sections, ncu --query-metrics)",
+    "section": "list them with ncu --list-sections and correct --extra-sections",
+    "metric": "list them with ncu --query-metrics and correct --metrics",
+    "nvtx": "correct --nvtx-include (a range name, a glob, or ncu's own syntax)",
+    "exists": "choose another --output-dir",
+    "unwritable": "check space and permissions of --output-dir",
+    "program": "check the program after --, without ncu first; its output is in {folder}/logs",
+    "option": "this ncu is too old or too new for an option of the command; choose another with --ncu",
+    "no-report": "run the command in {folder}/cmd.txt by hand",
+}
+"""Kind of fault → what to do, in the options of this tool (the pipeline's own fixes name configuration keys)."""
+
+_OPTIONS = {
+    "pipeline.ncu.executable": "--ncu",
+    "artifacts.runs_dir=/some/dir": "--output-dir DIR",
+    "artifacts.runs_dir": "--output-dir",
+}
+"""Configuration keys in hints of shared code → this tool's options."""
+
+PRESET = "preset"
 PROFILE_USAGE = "%(prog)s [options] -- PROGRAM [ARGUMENT …]"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelList:
-    """What a ``--kernel-config`` file says."""
-
-    names: list[str]
-    regex: str | None
-    """The filter for all of them."""
-
-
-# --- ncu-profile -----------------------------------------------------------------------------------------
 
 
 def profile_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt ncu-profile") -> int:
@@ -68,6 +74,8 @@ def profile_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt nc
     try:
         return _profile(options, program)
     except LlmPerfError as error:
+        for key, option in _OPTIONS.items():
+            error.hint = error.hint and error.hint.replace(key, option)
         return print_error(error)
 
 
@@ -89,17 +97,18 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     chosen.add_argument(
         "--kernel-config", type=Path, metavar="YAML", help="kernels as top-kernels writes them"
     )
-    parser.add_argument("--topk", type=_positive, metavar="N", help="only the first N of --kernel-config")
+    parser.add_argument("--topk", type=positive, metavar="N", help="only the first N of --kernel-config")
     parser.add_argument(
         "--extra-sections", nargs="+", default=[], metavar="SECTION", action="extend",
         help=f"besides {', '.join(DEFAULT_SECTIONS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--metrics", help="also these metrics, comma-separated (default: those of the sections)"
+        "--metrics",
+        help="also these metrics, comma-separated; 'preset': those of the preset ncu.default (default: none)",
     )
     parser.add_argument("--launch-skip", type=int, metavar="N", help="matching launches to leave out first")
     parser.add_argument(
-        "--launch-count", type=_positive, metavar="N", help="most launches to profile (default: 1)"
+        "--launch-count", type=positive, metavar="N", help="most launches to profile (default: 1)"
     )
     parser.add_argument("--kernel-name-base", choices=["function", "demangled", "mangled"])
     parser.add_argument(
@@ -117,13 +126,6 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
 def _profile(options: argparse.Namespace, program: list[str]) -> int:
     if not program:
         raise ConfigError("no program to profile", hint="put it after --: … -- ./bench --size 2048")
@@ -132,7 +134,7 @@ def _profile(options: argparse.Namespace, program: list[str]) -> int:
         raise ToolError(f"{options.ncu or 'ncu'} is not installed", hint=checks.install_hint("ncu"))
     capabilities = probe_ncu(executable)
     kernels = _kernels(options)
-    folder = (options.output_dir or Path(f"ncu-{datetime.now():%Y%m%d-%H%M%S}")).absolute()
+    folder = _folder(options)
     request, warnings = _request(options, program, capabilities, kernels, folder)
     for warning in warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -152,6 +154,14 @@ def _profile(options: argparse.Namespace, program: list[str]) -> int:
         warnings += problems
     _write_provenance(folder, request, capabilities, kernels, result, started, warnings, files)
     return _conclude(result, folder, kernels)
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    """Return the directory of this start; without ``--output-dir`` one of its own, also in the same second."""
+    if options.output_dir is not None:
+        return Path(options.output_dir).absolute()
+    wanted = Path(f"ncu-{datetime.now():%Y%m%d-%H%M%S}").absolute()
+    return wanted if options.dry_run else reserve_directory(wanted)
 
 
 def _kernels(options: argparse.Namespace) -> KernelList:
@@ -185,13 +195,19 @@ def _request(
         kernel_regex=kernels.regex,
         kernel_name_base=base,
         sections=tuple(sections.names),
-        metrics=tuple(part for part in (options.metrics or "").split(",") if part),
+        metrics=_metrics(options.metrics),
         filter_mode="per-launch-config" if per_config else None,
         launch_skip=options.launch_skip,
         launch_count=1 if per_config else count or 20 * len(kernels.names),
         timeout_s=options.timeout,
     )
     return request, list(sections.warnings)
+
+
+def _metrics(given: str | None) -> tuple[str, ...]:
+    if given == PRESET:
+        return DEFAULT_METRICS
+    return tuple(part for part in (given or "").split(",") if part)
 
 
 def _write_provenance(
@@ -237,90 +253,10 @@ def _conclude(result: NcuRunResult, folder: Path, kernels: KernelList) -> int:
         if missing:
             print(f"warning: not profiled: {len(missing)} of {len(kernels.names)} kernels", file=sys.stderr)
     if result.fault is not None:
-        none = "check --kernel-regex, --nvtx-include and that the program launches kernels"
-        fix = none if result.fault.kind == "no-kernels" else result.fault.fix
+        fix = _FIXES.get(result.fault.kind, result.fault.fix).format(folder=folder)
         error = ToolError(result.fault.message, hint=fix)
         code = print_error(error)
         return code if result.fault.status == "failed" else 0
     print(f"written: {folder}")
     print(f"read it with: llm-perf-opt ingest --ncu {folder} --out report")
     return 0
-
-
-# --- top-kernels -----------------------------------------------------------------------------------------
-
-
-def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt top-kernels") -> int:
-    """Write the top kernels of an nsys summary as YAML; return an exit code."""
-    parser = argparse.ArgumentParser(prog=prog, description="List the top kernels of an nsys kernel summary.")
-    parser.add_argument("summary", type=Path, help="nsys/summary.csv, or what nsys stats writes")
-    parser.add_argument("-o", "--output", type=Path, help="YAML file (default: print it)")
-    parser.add_argument("--topk", type=_positive, default=30, metavar="N")
-    parser.add_argument("--until-share", type=float, metavar="SHARE", help="stop at this share of time (0.9)")
-    options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
-    try:
-        if not options.summary.is_file():
-            raise InputError(
-                f"{options.summary} does not exist", hint="give the kernel summary of nsys stats"
-            )
-        text = kernel_list_yaml(read_kernel_summary(options.summary), options.topk, options.until_share)
-        if options.output is None:
-            print(text, end="")
-        else:
-            atomic_write_text(options.output, text)
-            print(f"written: {options.output}")
-    except LlmPerfError as error:
-        return print_error(error)
-    return 0
-
-
-def kernel_list_yaml(kernels: Sequence[KernelTime], top_n: int, until_share: float | None = None) -> str:
-    """Return the kernels that take the most time, with a filter for each and for all, as YAML."""
-    import yaml
-
-    from llm_perf_opt.analysis.kernels.match import name_md5
-
-    names = [kernel.name for kernel in kernels]
-    times = {kernel.name: kernel for kernel in kernels}
-    targets = select_targets({"": list(kernels)}, top_n=top_n, until_share=until_share)
-    content = {
-        "kernel_regex": kernel_filter([target.name for target in targets], names) or "",
-        "kernels": [
-            {
-                "rank": rank,
-                "name": target.name,
-                "regex": kernel_filter([target.name], names),
-                "md5": name_md5(target.name),
-                "share_ratio": round(target.share_ratio, 6),
-                "total_s": times[target.name].total_ns / 1e9,
-                "launches": target.launches,
-            }
-            for rank, target in enumerate(targets, start=1)
-        ],
-    }
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=10**9))
-
-
-def read_kernel_list(path: Path, top_n: int | None = None) -> KernelList:
-    """Read a kernel list: ``kernels`` as names, or as entries with ``name`` and, if wanted, ``regex``."""
-    import yaml
-
-    hint = "make one with: llm-perf-opt top-kernels summary.csv -o kernels.yaml"
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot read {path}: {error}", hint=hint, path=str(path)) from error
-    entries = content.get("kernels") if isinstance(content, dict) else content
-    if not isinstance(entries, list) or not entries:
-        raise InputError(f"{path} has no list 'kernels'", hint=hint, path=str(path))
-    entries = entries[:top_n]
-    names = [str(entry.get("name", "") if isinstance(entry, dict) else entry) for entry in entries]
-    given = [entry.get("regex") if isinstance(entry, dict) else None for entry in entries]
-    parts = [
-        str(regex) if regex else kernel_filter([name], names)
-        for regex, name in zip(given, names, strict=True)
-        if regex or name
-    ]
-    if not parts:
-        raise InputError(f"{path}: no kernel has a name or a regex", hint=hint, path=str(path))
-    return KernelList([name for name in names if name], "|".join(f"({part})" for part in parts))

@@ -5,6 +5,8 @@ Hydra's own switches (``--multirun``, ``--config-dir``, ``--cfg job``, ``--info`
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +31,12 @@ Profile a model end to end: static analysis, torch profiler, Nsight Systems, Nsi
   --config-dir DIR      add your own presets
   --multirun            one run per combination: model=llama_tiny,qwen_moe_tiny infer.batch_size=1,4
   --hydra-help          Hydra's own switches
-  shell completion      eval "$(llm-perf-opt run -sc install=bash)"
+  shell completion      eval "$(llm-perf-opt completion bash)"
 
 """
 
 _OURS = frozenset({"--plan", "--json", "--quiet", "-q", "--verbose", "-v"})
-_KNOWN = _OURS | switches.KNOWN
+KNOWN = _OURS | switches.KNOWN
 
 
 @dataclass(slots=True)
@@ -47,6 +49,9 @@ class RunArguments:
     config_name: str = "config"
     multirun: bool = False
     hydra_only: bool = False
+    """Hydra prints something and nothing is run."""
+    composes_only: bool = False
+    """What it prints is the configuration, which is checked first."""
     plan: bool = False
     json: bool = False
     verbosity: Verbosity = Verbosity.normal
@@ -58,6 +63,8 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
     items = iter(argv)
     for item in items:
         name, separator, inline = item.partition("=")
+        if item == "--":  # `pixi run TASK -- key=value` hands it on
+            continue
         if item == "--plan":
             parsed.plan = True
         elif item == "--json":
@@ -74,13 +81,14 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
 
 
 def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iterator[str]) -> None:
-    if name not in _KNOWN:
-        near = nearest_key(name, _KNOWN)
+    if name not in KNOWN:
+        near = nearest_key(name, KNOWN)
         raise ConfigError(
             f"'{name}' is not an option of run",
             hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
         )
     parsed.hydra_only |= name in switches.PRINT_ONLY
+    parsed.composes_only |= name in switches.PRINT_CONFIG
     parsed.multirun |= name in switches.MULTIRUN
     parsed.hydra_flags.append(name if inline is None else f"{name}={inline}")
     if name not in switches.WITH_VALUE:
@@ -107,11 +115,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(parsed: RunArguments) -> int:
+    from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
     from llm_perf_opt.config.legacy import translate_overrides
     from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
 
+    if parsed.composes_only:
+        # `--info defaults`: a word is its value.
+        given = [word for word in parsed.overrides if "=" in word or word.startswith("~")]
+        for one in sweep_jobs(given) if parsed.multirun else [given]:
+            app.check_configuration(one, config_dir=parsed.config_dir, config_name=parsed.config_name)
     if parsed.hydra_only:
-        return app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
+        printed = io.StringIO()  # Hydra would answer a reader that left (`| head`) with a traceback
+        with contextlib.redirect_stdout(printed):
+            code = app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
+        print(printed.getvalue(), end="")
+        return code
     if parsed.multirun:
         jobs = app.check_sweep(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
         if parsed.plan:

@@ -47,7 +47,8 @@ class DirectInferenceStage(Stage):
     config_type: ClassVar[type[StageConfig]] = DirectInferenceConfig
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Check the stage's own keys and that the data set is there."""
+        """Check the stage's own keys, that the data set is there, and that the model fits into memory."""
+        from llm_perf_opt.workloads.memory import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, DirectInferenceConfig)
@@ -56,7 +57,7 @@ class DirectInferenceStage(Stage):
             return [Problem("error", f"{key}={config.repeats} is out of range", "use at least 1", key)]
         check_output(config.output, NAME, context.config.model.adapter)
         check_inputs(context.config)
-        return []
+        return memory_problems(context.config, NAME)
 
     def plan(self, context: StageContext) -> list[str]:
         """Say what would be run and which files it would leave."""

@@ -12,6 +12,7 @@ import csv
 import functools
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,21 +28,9 @@ from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.vendor.ncu.config import NcuConfig
 from llm_perf_opt.vendor.ncu.diagnose import NcuFault
-from llm_perf_opt.vendor.ncu.plan import (
-    NcuPlan,
-    config_errors,
-    make_plan,
-    nsys_tables,
-)
-from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, ncu_version, probe_ncu
-from llm_perf_opt.vendor.ncu.run import (
-    REPORT,
-    NcuRequest,
-    NcuRunResult,
-    export_pages,
-    page_commands,
-    run_ncu,
-)
+from llm_perf_opt.vendor.ncu.plan import NcuPlan, config_errors, make_plan, nsys_tables
+from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, assumed_ncu, ncu_version, probe_ncu
+from llm_perf_opt.vendor.ncu.run import REPORT, NcuRequest, NcuRunResult, export_pages, page_commands, run_ncu
 from llm_perf_opt.vendor.ncu.targets import Target, missing_targets
 from llm_perf_opt.vendor.workload import replay_lines, workload
 
@@ -64,6 +53,8 @@ class NcuStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Look for what would go wrong: configuration, the tool, the GPU, permissions."""
+        from llm_perf_opt.workloads.memory import memory_problems
+
         config = context.stage_config(self.name, NcuConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
         executable = checks.find_tool("ncu", config.executable)
@@ -77,6 +68,7 @@ class NcuStage(Stage):
         device, command = context.config.resolved_device, context.config.workload_command.command
         if not device.startswith("cuda") and not command:
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
+        problems += memory_problems(context.config, self.name)
         if not problems:
             try:
                 plan = make_plan(config, probe_ncu(executable), {}, top_n=1)
@@ -88,12 +80,11 @@ class NcuStage(Stage):
         return problems
 
     def plan(self, context: StageContext) -> list[str]:
-        """Show the commands and files; the kernel filter depends on what nsys will find."""
+        """Show the commands and files, on a machine that cannot run them too; the filter depends on nsys."""
         config = context.stage_config(self.name, NcuConfig)
+        context = _with_gpu(context)
         executable = checks.find_tool("ncu", config.executable)
-        if executable is None:
-            return ["nothing: ncu is not installed"]
-        capabilities = probe_ncu(executable)
+        capabilities = probe_ncu(executable) if executable else assumed_ncu(config.executable)
         folder = context.artifacts.root / self.name
         plan = make_plan(
             config, capabilities, nsys_tables(context.artifacts.root / "nsys"), _top_n(context, config)
@@ -253,6 +244,13 @@ def targets_table(targets: list[Target]) -> str:
         phases = " ".join(target.phases)
         writer.writerow([rank, f"{target.share_ratio:.6f}", target.launches, phases, target.name])
     return out.getvalue()
+
+
+def _with_gpu(context: StageContext) -> StageContext:
+    """Return the run as it would be on a machine with a GPU."""
+    if context.config.resolved_device.startswith("cuda"):
+        return context
+    return replace(context, config=replace(context.config, resolved_device="cuda:0"))
 
 
 def _top_n(context: StageContext, config: NcuConfig) -> int:

@@ -155,12 +155,14 @@ def _requests(
 
 
 def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:
+    from llm_perf_opt.workloads.memory import memory_problems
+
     problems = []
     folder = context.artifacts.root / "nsys"
     if not config.force_overwrite and earlier_outputs(folder):
         problems.append(_as_problem(_earlier_capture(folder)))
     problems += program_problems(context.config)
-    problems += _range_problems(context, config)
+    problems += [*_range_problems(context, config), *memory_problems(context.config, "nsys")]
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
     if samples and version[:2] == (2022, 4):
         problems.append(

@@ -170,12 +170,15 @@ def analyse(
     ``counter`` is one that :func:`make_counter` made of the same configuration, where there is one already.
     """
     from llm_perf_opt.analysis.static.mean import mean_document
-    from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes
+    from llm_perf_opt.workloads.counting.shapes import check_context, configured_shapes, steps_within
 
     counter = counter or make_counter(config, stage)
     adapter = counter.adapter
     steps = stage.decode_tokens or max(1, config.infer.max_new_tokens - 1)
     if stage.use_synthetic_inputs:
+        if stage.decode_tokens is None:
+            prompt = configured_shapes(adapter, stage, steps).prompt_tokens
+            steps = steps_within(steps, prompt, counter.context_limit)
         shapes = configured_shapes(adapter, stage, steps)
         check_context(shapes, steps, counter.context_limit)
         return counter.document(shapes, decode_steps=steps)
@@ -204,14 +207,17 @@ def _sample_documents(
 ) -> list[tuple[StaticDocument, int]]:
     """Count at every distinct shape of the run's batches."""
     from llm_perf_opt.workloads.counting.sample_shapes import representative_shapes, sample_shapes
-    from llm_perf_opt.workloads.counting.shapes import check_context
+    from llm_perf_opt.workloads.counting.shapes import check_context, steps_within
 
+    limit = counter.context_limit
     found, problems = sample_shapes(config, adapter, steps)
     chosen, note = representative_shapes(found, stage.max_shapes)
     documents = []
-    for shapes, times in chosen:
-        check_context(shapes, steps, counter.context_limit)
-        document = counter.document(shapes, decode_steps=steps, source="samples")
+    for sample, times in chosen:
+        taken = steps if stage.decode_tokens else steps_within(steps, sample.prompt_tokens, limit)
+        shapes = replace(sample, context_tokens=sample.prompt_tokens + (taken - 1) // 2)
+        check_context(shapes, taken, limit)
+        document = counter.document(shapes, decode_steps=taken, source="samples")
         document.shapes[0].weight = times
         document.notes += [*([note] if note else []), *problems]
         documents.append((document, times))

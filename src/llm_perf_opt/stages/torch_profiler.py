@@ -49,7 +49,8 @@ class TorchProfilerStage(Stage):
     config_type: ClassVar[type[StageConfig]] = TorchProfilerConfig
 
     def check(self, context: StageContext) -> list[Problem]:
-        """Check the stage's own keys and that the data set is there."""
+        """Check the stage's own keys, that the data set is there, and that the model fits into memory."""
+        from llm_perf_opt.workloads.memory import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, TorchProfilerConfig)
@@ -57,7 +58,7 @@ class TorchProfilerStage(Stage):
         if not problems:
             check_output(config.output, NAME, context.config.model.adapter)
             check_inputs(context.config)
-        return problems
+        return [*problems, *memory_problems(context.config, NAME)]
 
     def plan(self, context: StageContext) -> list[str]:
         """Say what would be run and which files it would leave."""

@@ -7,10 +7,13 @@ installed release, so that another wording is noticed there and not by a user.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config.keys import did_you_mean, leaf_keys
+from llm_perf_opt.config.legacy import new_key
 from llm_perf_opt.config.store import schema_node
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
@@ -36,6 +39,7 @@ UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 KEY_NOT_IN_STRUCT = re.compile(r"Key '([^']+)' (?:is )?not in")
 MERGED_OVERRIDE = re.compile(r"Error merging override (\S+?)=")
 UNPARSED_WORD = re.compile(r"Error parsing override '([^'=]*)'")
+AMBIGUOUS_VALUE = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*)'\n1\. To use it as a list")
 UNKNOWN_PRESET = re.compile(r"Could not find '([\w./-]+)/([^/']+)'")
 PRESET_CHOICES = re.compile(r"Available options in '[^']*':\n((?:\s+\S+\n?)+)")
 FILE_NOT_FOUND = "Could not find"
@@ -49,7 +53,9 @@ def explain(error: Exception) -> ConfigError:
     message = str(error)
     text = _value_sentence(str(cause).splitlines()[0] if str(cause) else message)
     return (
-        _unknown_key(message, text)
+        _ambiguous_value(message)
+        or _unread_value(error)
+        or _unknown_key(message, text)
         or _wrong_value(_key_of(message, cause), text)
         or _not_an_override(text)
         or _unknown_preset(message)
@@ -100,6 +106,49 @@ def _current_type_hint(key: str) -> str:
         return f"set the keys inside it: {key}.KEY=VALUE"
     shown = OmegaConf.to_container(default) if OmegaConf.is_config(default) else default
     return f"the default is {key}={'null' if shown is None else shown}"
+
+
+def _ambiguous_value(message: str) -> ConfigError | None:
+    found = AMBIGUOUS_VALUE.search(message)
+    if found is None:
+        return None
+    given, value = found.group(1), found.group(2)
+    key = new_key(given.lstrip("+~"))
+    return ConfigError(
+        f"{given}={value}: a value with commas can mean three things",
+        hint=f"a list: '{key}=[{value}]'; one text: \"{key}='{value}'\"; a run for each: --multirun {key}={value}",
+        key=key,
+    )
+
+
+def _unread_value(error: Exception) -> ConfigError | None:
+    """Hydra's grammar stumbles over ``~``, ``=``, brackets, braces and quotes in a value that is not quoted."""
+    if not isinstance(error, OverrideParseException):
+        return None
+    given, separator, value = error.override.partition("=")
+    key = given.lstrip("+~")
+    if not separator:
+        return None
+    if value.startswith("~"):
+        return ConfigError(
+            f"{key}={value}: '~' is not expanded here",
+            hint=f"write the path in full: {key}={_expanded(value)}",
+            key=key,
+        )
+    shown = f"'{key}=\"{value}\"'" if "'" not in value else f"\"{key}='…'\" with \\' for each quote in it"
+    return ConfigError(
+        f"{key}={value} holds a character that means something to Hydra",
+        hint=f"quote the value, once for the shell and once for Hydra: {shown}",
+        key=key,
+    )
+
+
+def _expanded(path: str) -> str:
+    """Return a path without ``~``, also that of a user who is not here."""
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        return "/" + path.partition("/")[2]
 
 
 def _not_an_override(text: str) -> ConfigError | None:

@@ -6,9 +6,10 @@ MULTIRUN = frozenset({"--multirun", "-m"})
 CONFIG_DIR = frozenset({"--config-dir", "-cd"})
 CONFIG_NAME = frozenset({"--config-name", "-cn"})
 
-PRINT_ONLY = frozenset(
-    {"--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--version", "--shell-completion", "-sc"}
-)
+PRINT_CONFIG = frozenset({"--cfg", "-c", "--info", "-i"})
+"""Switches after which Hydra prints the configuration, or how it was composed."""
+
+PRINT_ONLY = PRINT_CONFIG | {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
 """Switches after which Hydra prints something and nothing is run."""
 
 WITH_VALUE = frozenset(

@@ -11,6 +11,22 @@ from llm_perf_opt.analysis.ncu.metrics import NVPROF_NAMES
 from llm_perf_opt.core.errors import ConfigError
 
 DEFAULT_SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "Occupancy", "SchedulerStats")
+DEFAULT_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__bytes.sum.per_second",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
+    "sm__ops_path_tensor_src_fp16_dst_fp32.sum",
+    "sm__ops_path_tensor_src_fp16_dst_fp16.sum",
+    "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
+    "launch__waves_per_multiprocessor",
+    "launch__registers_per_thread",
+)
+"""Sections and metrics of the preset ``ncu.default``, for programs that have only the standard library."""
+
 """What the stand-alone script collects, and the least that a class and NVIDIA's verdict need."""
 
 REPLAY_MODES = ("kernel", "application", "range", "app-range")

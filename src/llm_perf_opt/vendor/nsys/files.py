@@ -74,10 +74,15 @@ def find_nsys_summary(run_dir: Path) -> Path | None:
 
     Absence is normal: Nsight Systems may be off, and a CPU trace has no kernels.
     """
-    run_dir = Path(run_dir)
     for folder in ("nsys", *_OLD_FOLDERS):
         for pattern in _KERNEL_SUMMARIES:
             for path in sorted(run_dir.glob(f"{folder}/{pattern}")):
                 if path.is_file() and path.stat().st_size:
                     return path
     return None
+
+
+def is_old_place(run_dir: Path, summary: Path) -> bool:
+    """Tell whether a summary is neither in the run's ``nsys/`` nor in the directory itself, nor any export is."""
+    current = (run_dir, run_dir / "nsys")
+    return summary.parent not in current and not any(any(folder.glob("*.sqlite")) for folder in current)

@@ -67,6 +67,11 @@ def _image_tokens(adapter: ModelAdapter, grid: Sequence[int]) -> int:
     return adapter.image_tokens((columns, rows))
 
 
+def steps_within(wanted: int, prompt_tokens: int, limit: int | None) -> int:
+    """Return the decode steps of an answer, which ends where the model's context is full, as the engine ends it."""
+    return wanted if limit is None else max(1, min(wanted, limit - prompt_tokens))
+
+
 def check_context(shapes: PhaseShapes, steps: int, limit: int | None) -> None:
     """Refuse shapes the model was not made for."""
     longest = max(shapes.prompt_tokens + steps, shapes.context_tokens + 1)

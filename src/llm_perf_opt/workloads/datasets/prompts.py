@@ -78,6 +78,7 @@ def _inline(prompts: Sequence[str]) -> list[Sample]:
 
 
 def _synthetic(tokens: int | None, count: int) -> list[Sample]:
+    chosen = {} if tokens is not None else {"default_length": True}  # a model of a short context shortens it
     tokens = DEFAULT_SYNTHETIC_TOKENS if tokens is None else tokens
     for key, value in (("synthetic_tokens", tokens), ("synthetic_count", count)):
         if value < 1:
@@ -91,7 +92,7 @@ def _synthetic(tokens: int | None, count: int) -> list[Sample]:
             id=f"synthetic_{tokens}_{number:03d}",
             synthetic_tokens=tokens,
             sha256=hashlib.sha256(f"synthetic:{tokens}:{number}".encode()).hexdigest(),
-            extra={"seed": number},
+            extra={"seed": number, **chosen},
         )
         for number in range(count)
     ]

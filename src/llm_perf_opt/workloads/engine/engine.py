@@ -273,8 +273,11 @@ def _explain_memory(build: Callable[[], torch.nn.Module], device: str) -> torch.
 
     try:
         return build()
-    except (torch.OutOfMemoryError, MemoryError) as error:
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "allocate memory" not in str(error):
+            raise  # the host's allocator has no class of its own for having run out
         raise ToolError(
             f"the model does not fit into the memory of {device}",
-            hint="use a smaller model.arch, model.dtype=bfloat16, or another run.device",
+            hint="use model.dtype=bfloat16, a smaller model.arch, another run.device, or only static analysis "
+            "(pipeline.torch_profiler.enable=false)",
         ) from error

@@ -171,7 +171,9 @@ class HfCausalLmAdapter(TransformersAdapter):
     def prompt_ids(self, sample: Sample) -> list[int]:
         """Return the token ids of one request: made up, from a chat template, or plain."""
         if sample.synthetic_tokens is not None:
-            return self._synthetic_ids(sample.id, sample.synthetic_tokens)
+            chosen = not sample.extra.get("default_length", False)
+            length = sample.synthetic_tokens
+            return self._synthetic_ids(sample.id, length if chosen else self._length_within_context(length))
         if sample.prompt is None:
             raise InputError(
                 f"sample {sample.id} has no prompt", hint="use a data set of prompts: dataset=prompts"
@@ -275,8 +277,15 @@ class HfCausalLmAdapter(TransformersAdapter):
 
     def default_shapes(self) -> PhaseShapes:
         """Shapes of a typical request."""
-        prompt = min(_DEFAULT_PROMPT_TOKENS, (self.context_tokens or _DEFAULT_PROMPT_TOKENS + 1) - 1)
+        prompt = self._length_within_context(_DEFAULT_PROMPT_TOKENS)
         return PhaseShapes(self.infer.batch_size, prompt, 0, prompt + self.infer.max_new_tokens // 2)
+
+    def _length_within_context(self, wanted: int) -> int:
+        """Shorten a prompt whose length nobody chose, so that a short context has room for the answer too."""
+        limit = self.context_tokens
+        if limit is None:
+            return wanted
+        return max(1, min(wanted, max(limit - self.infer.max_new_tokens, limit // 2)))
 
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes

@@ -1,0 +1,38 @@
+"""The verbs of ``llm-perf-opt``, one table. A verb is imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: what help says of it, and the function that takes its arguments and returns an exit code."""
+
+    summary: str
+    module: str
+    function: str = "main"
+
+    def __call__(self, arguments: Sequence[str]) -> int:
+        """Import the verb's module and run it."""
+        module = importlib.import_module(f"llm_perf_opt.runs.{self.module}")
+        return int(getattr(module, self.function)(arguments))
+
+
+VERBS = {
+    "run": Verb("profile a model: one configuration, one run directory, one report", "run_command"),
+    "doctor": Verb("what this machine can do, and how to fix the rest", "doctor"),
+    "report": Verb("render the reports of a finished run again", "report_command"),
+    "ingest": Verb("analyse captures taken elsewhere", "ingest_command"),
+    "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
+    "migrate": Verb("flatten run directories of earlier releases", "migrate"),
+    "completion": Verb("make the shell complete verbs, keys, values and presets", "completion"),
+    "ncu-profile": Verb(
+        "profile chosen kernels of any program with Nsight Compute", "ncu_tools", "profile_main"
+    ),
+    "top-kernels": Verb(
+        "list the top kernels of an nsys summary for ncu-profile", "top_kernels", "extract_main"
+    ),
+}

@@ -1,0 +1,135 @@
+"""What a newcomer types wrong, and what the command line answers: our words, and the documented exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.api import Run
+from llm_perf_opt.cli import main
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.model.summary import Kernel, LedgerRow, Operator, StageInfo
+from llm_perf_opt.reporting.console import console_summary
+from tests.unit.report_summaries import bare_summary
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "fix"),
+    [
+        (["--cfg", "job", "model=zzz"], "there is no preset 'zzz' of model", "llama_tiny"),
+        (["--cfg", "job", "run.repeat=3"], "unknown configuration key 'run.repeat'", "run.repeats"),
+        (["--cfg", "job", "run.repeats=0"], "run.repeats=0 is out of range", "at least 1"),
+        (["--info", "defaults", "run.repeats=x"], "'x' is not a valid integer", "run.repeats=3"),
+        (["--multirun", "--cfg", "job", "run.repeats=1,0"], "run.repeats=0 is out of range", "at least 1"),
+        (["pipeline.ncu.metrics=a,b"], "a value with commas", "'pipeline.ncu.ncu_cli.metrics=[a,b]'"),
+        (["infer.prompt=a,b"], "a value with commas", "\"infer.prompt='a,b'\""),
+        (["model.path=~somebody/x"], "'~' is not expanded here", "model.path=/"),
+        (["model.path=~/x"], "'~' is not expanded here", f"model.path={Path.home()}/x"),
+        (["infer.prompt=Hi!"], "means something to Hydra", "'infer.prompt=\"Hi!\"'"),
+        (["dataset.root=a{b"], "means something to Hydra", "'dataset.root=\"a{b\"'"),
+    ],
+)
+def test_a_wrong_override_is_explained_in_our_words(
+    words: list[str], message: str, fix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", *words]) == ConfigError.exit_code
+    out, err = capsys.readouterr()
+    told, _, hint = err.partition("fix: ")
+    assert message in told
+    assert fix in hint
+    assert out == ""
+    assert "hydra.cc" not in err and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("quoted", ["infer.prompt='<image> Hi!'", "pipeline.ncu.ncu_cli.metrics=[a,b]"])
+def test_what_the_fix_says_works(quoted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--plan", "--json", quoted]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"]
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: path.mkdir(), "is an empty directory"),
+        (lambda path: (path.mkdir(), (path / "other.txt").touch()), "has no config.json"),
+        (lambda path: None, "does not exist"),
+    ],
+)
+@pytest.mark.parametrize("preset", ["hf_causal_lm", "deepseek_ocr"])
+def test_a_checkpoint_that_is_none_is_an_input_that_cannot_be_used(
+    make: object, wrong: str, preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "checkpoint")  # type: ignore[operator]
+    code = main(["run", f"model={preset}", "model.path=./checkpoint"])
+    assert code == InputError.exit_code
+    assert wrong in capsys.readouterr().err
+    assert not (tmp_path / "tmp").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["doctor", "--help"], ["run", "--cfg", "job"]]
+)
+def test_a_reader_that_leaves_is_no_traceback(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `| true`: nobody reads what is written
+    with os.fdopen(write, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "llm_perf_opt", *words],
+            stdout=nobody, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_plan_without_a_gpu_shows_the_command_of_ncu(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "--plan",
+        "run.device=cpu",
+        "pipeline.ncu.enable=true",
+        "pipeline.torch_profiler.enable=false",
+    ]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "ncu: Nsight Compute counters - would be skipped here" in text
+    assert "fix: " in text
+    shown = text.partition("where it can run it would:")[2]
+    assert "--target-processes" in shown and "run.device=cuda:0" in re.sub("[\"']", "", shown)
+    assert main([*words, "--json", "pipeline.ncu.executable=/nowhere/ncu"]) == 0
+    stage = json.loads(capsys.readouterr().out)["stages"][-1]
+    assert stage["skipped"] and any("/nowhere/ncu" in step for step in stage["steps"])
+
+
+def test_tables_of_a_run_without_kernels_have_their_columns(tmp_path: Path) -> None:
+    run = Run(tmp_path, bare_summary())
+    assert run.kernels().sort("total_s", descending=True).head(5).height == 0
+    assert run.kernels().schema["total_s"].is_float() and run.kernels().schema["launches"].is_integer()
+    for table, kind, nested in (
+        (run.kernels(), Kernel, {"counters"}),
+        (run.operators(), Operator, set()),
+        (run.ledger(), LedgerRow, {"others_s"}),
+    ):
+        assert set(table.columns) == set(kind.__dataclass_fields__) - nested
+    assert {"name", "type", "params"} <= set(run.modules().columns)
+
+
+def test_the_console_prints_the_whole_fix() -> None:
+    summary = bare_summary()
+    fix = "install it where it belongs " * 12 + "and then run LAST-WORD"
+    summary.stages = {"nsys": StageInfo(status="skipped", reason=f"{'it is missing ' * 30}(fix: {fix})")}
+    lines = console_summary(summary, Path("/r/report.html")).splitlines()
+    assert "LAST-WORD" in "\n".join(lines)
+    assert all(len(line) < 80 for line in lines)
