@@ -171,6 +171,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
         if found:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, transient)
     if evidence.streams:
+        crashed = _program_failed(evidence)
         said = re.search(
             r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
         )
@@ -178,7 +179,8 @@ def _nothing_captured(evidence: Evidence) -> Fault:
             "importer",
             "failed",
             "nsys left only its raw stream (.qdstrm): the importer made no report of it"
-            + (f" ({said.group().strip()})" if said else ""),
+            + (f" ({said.group().strip()})" if said else "")
+            + (f"; the program itself ended with {_ending(process)}\n" + _quoted(process) if crashed else ""),
             "install the host part of Nsight Systems beside the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )

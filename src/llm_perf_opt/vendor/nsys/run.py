@@ -25,6 +25,7 @@ from llm_perf_opt.process.launch import (
 from llm_perf_opt.process.tools import free_bytes
 from llm_perf_opt.vendor.nsys.command import (
     build_export_cmd,
+    build_import_cmd,
     build_nsys_cmd,
     build_shutdown_cmd,
     build_stats_cmd,
@@ -36,7 +37,12 @@ from llm_perf_opt.vendor.nsys.diagnose import (
     Fault,
     diagnose,
 )
-from llm_perf_opt.vendor.nsys.files import collect_reports, sqlite_of, unfinished_streams
+from llm_perf_opt.vendor.nsys.files import (
+    collect_reports,
+    find_importer,
+    sqlite_of,
+    unfinished_streams,
+)
 from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities, nsys_version
 from llm_perf_opt.vendor.nsys.session_list import remove_half_made
 from llm_perf_opt.vendor.workload import Workload
@@ -45,6 +51,7 @@ LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _GRACE_S = 20.0
 """After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
 _EXPORT_TIMEOUT_S = 1800.0
+_IMPORT_TIMEOUT_S = 1800.0
 _STATS_TIMEOUT_S = 900.0
 _GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 """Kernels one by one, or whole graphs (``--cuda-graph-trace=graph``)."""
@@ -184,6 +191,8 @@ def _capture_once(
         _shutdown_left_agent(request, process, environment)
         reports = collect_reports(request.base, process.stdout, workspace, since_ns)
         streams = [] if reports else unfinished_streams((workspace, request.base.parent))
+        if streams and process.ended == "exit" and _import_again(request, streams, log_dir):
+            reports, streams = collect_reports(request.base, process.stdout, workspace, since_ns), []
         free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
         fault = diagnose(_evidence(request, process, reports, streams, marks, free))
         keep = keep_streams and not (fault and fault.kind == "disk-full")
@@ -196,18 +205,27 @@ def _capture_once(
 def export_sqlite(
     executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
 ) -> tuple[Path | None, ProcessResult]:
-    """Export a report beside itself; ``None`` when nsys did not write a readable database."""
+    """Export a report beside itself; ``None`` when nsys did not write a readable database.
+
+    Once more when it ended by itself without one: as with captures, it happens on busy machines.
+    """
     target = sqlite_of(report)
-    process = run_process(
-        build_export_cmd(report, target, executable=executable),
-        log_dir=log_dir,
-        name=f"{report.name.removesuffix('.nsys-rep')}.export",
-        timeout_s=_EXPORT_TIMEOUT_S,
-        on_tick=on_tick,
-    )
-    if process.ok and _is_database(target):
-        return target, process
-    target.unlink(missing_ok=True)
+    for last in (False, True):
+        process = run_process(
+            build_export_cmd(report, target, executable=executable),
+            log_dir=log_dir,
+            name=f"{report.name.removesuffix('.nsys-rep')}.export",
+            timeout_s=_EXPORT_TIMEOUT_S,
+            on_tick=on_tick,
+        )
+        if process.ok and _is_database(target):
+            return target, process
+        target.unlink(missing_ok=True)
+        if last or process.ended in ("timeout", "size"):
+            break
+        LOGGER.warning(
+            "nsys did not export %s (%s): once more", report.name, process.tail(1) or process.ended
+        )
     return None, process
 
 
@@ -273,6 +291,31 @@ def _evidence(
         max_bytes=request.max_bytes,
         free_bytes=free,
     )
+
+
+def _import_again(request: CaptureRequest, streams: Sequence[Path], log_dir: Path) -> bool:
+    """Import what nsys' own importer left, once more: on a busy machine it fails now and then, and the program need
+    not run again for it. Tell whether every stream became a report."""
+    importer = find_importer(request.executable)
+    if importer is None:
+        return False
+    in_time = sorted(streams, key=lambda path: (path.stat().st_mtime_ns, path))
+    for number, stream in enumerate(in_time, start=1):
+        count = "" if len(streams) == 1 else f".{number}"
+        report = request.base.with_name(f"{request.base.name}{count}.nsys-rep")
+        done = run_process(
+            build_import_cmd(importer, stream, report),
+            log_dir=log_dir,
+            name=f"{request.base.name}{count}.import",
+            timeout_s=_IMPORT_TIMEOUT_S,
+        )
+        if not report.is_file() or not report.stat().st_size:
+            LOGGER.warning("importing %s again failed as well: %s", stream.name, done.tail(2) or done.ended)
+            return False
+    for stream in streams:
+        stream.unlink()
+    LOGGER.warning("nsys' importer failed; imported again, with success")
+    return True
 
 
 def _size_limit(request: CaptureRequest, workspace: Path) -> SizeLimit | None:
