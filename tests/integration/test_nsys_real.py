@@ -31,6 +31,7 @@ from llm_perf_opt.vendor.nsys.run import (
 )
 from llm_perf_opt.vendor.workload import Workload
 from tests.nsys_support import RecordedProgress, alive, ask_tool, stage_context, with_command, write_program
+from tests.support import within_a_limit
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
 TOOLS = checks.find_tools("nsys")
@@ -69,7 +70,7 @@ def watch(tmp_path: Path) -> Callable[..., Captured]:
             "base": tmp_path / "out" / "run",
             "workload": Workload(program, cwd=tmp_path / "cwd", built_in=False),
             "trace": "nvtx",
-            "timeout_s": 60.0,
+            "timeout_s": 120.0,
         }
         (tmp_path / "out").mkdir(exist_ok=True)
         request = CaptureRequest(**{**defaults, **changes})
@@ -184,7 +185,11 @@ def test_a_hang_is_stopped_and_the_report_saved(
     one_tool: Path, watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
-    result = watch(one_tool, "--rounds", "1", "--after", "hang", "--pid-file", str(pid_file), timeout_s=3.0)
+    words = ("--rounds", "1", "--after", "hang", "--pid-file", str(pid_file))
+    result = within_a_limit(
+        lambda limit_s: watch(one_tool, *words, timeout_s=limit_s),
+        lambda result: "target hangs" in result.process.stdout,
+    )
     assert (result.process.ended, result.process.returncode) == ("timeout", None)
     assert result.fault is not None
     assert (result.fault.kind, result.fault.status) == ("hang", "degraded")
@@ -428,7 +433,7 @@ def test_B15_a_list_makes_one_capture_each_and_cmd_txt_replays(one_tool: Path, t
         assert ranges(one_tool, folder / f"run.{label}.nsys-rep") == [label]
         (folder / f"run.{label}.nsys-rep").unlink()
         (folder / f"run.{label}.sqlite").unlink()
-    run_probe(["sh", str(folder / "cmd.txt")], timeout_s=60.0, cwd=tmp_path)
+    run_probe(["sh", str(folder / "cmd.txt")], timeout_s=240.0, cwd=tmp_path)
     assert ranges(one_tool, folder / "run.decode.nsys-rep") == ["decode"]
     assert (folder / "run.prefill.sqlite").is_file()
 
