@@ -232,6 +232,8 @@ def test_the_cache_is_told_by_bytes_and_by_growth_with_its_arithmetic() -> None:
     assert len(found.evidence) == 2
     assert found.gain_upper_s == pytest.approx(1.0)
     assert found.arithmetic.endswith("3.00 s × (1 − 2/(1 + 2.00)) = 1.00 s")
+    data.metrics = {"tpot_growth_ratio": 1.15}
+    assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(3.0 * (1 - 2 / 2.15))
     data.metrics = {"tpot_growth_ratio": 1.1}
     assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(1.2)
 
@@ -273,6 +275,14 @@ def test_launch_bound_names_its_phase_and_its_launches() -> None:
     (whole,) = launch_bound.find(summary(verdicts={"decode": verdict("memory"), "all": verdict("launch")}))
     assert whole.title == "The run waits for the host to launch work"
     assert whole.arithmetic == "kernels run for 20 % of it"  # nothing was timed: the verdict's own words
+
+
+def test_launch_bound_counts_either_wait_and_has_no_price_without_a_share() -> None:
+    for part in ("launch", "host"):
+        data = summary(verdicts={"decode": verdict("launch")}, budget={"decode": budget(2.0, **{part: 0.75})})
+        assert launch_bound.find(data)[0].gain_upper_s == 1.5
+    (found,) = launch_bound.find(summary(verdicts={"decode": verdict("launch")}, timings=timings(decode=4.0)))
+    assert (found.gain_upper_s, found.arithmetic) == (None, "kernels run for 20 % of it")
 
 
 def test_launch_bound_takes_what_the_device_leaves_over() -> None:
