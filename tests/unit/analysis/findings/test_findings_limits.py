@@ -400,3 +400,15 @@ def test_seconds_of_a_sample_without_its_whole_are_the_sum_of_its_phases() -> No
     assert full_precision.find(data)[0].gain_upper_s == pytest.approx(2.5)
     data.timings = Timings(ttft_s=one(3.0), prefill_s=one(1.0), decode_s=one(4.0))
     assert full_precision.find(data)[0].gain_upper_s == pytest.approx(3.5)
+
+
+def test_the_largest_of_several_layers_is_the_one_that_loses_most_over_all_steps() -> None:
+    rows = [row("m.0", 0.75, 0.625, "decode"), row("m.1", 0.5, 0.0, "decode")]
+    data = summary(timings=timings(prefill=1.0, decode=10.0, tpot=2.5), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert found.evidence[:2] == [
+        "m.* takes 5.00 s per sample (50.0 % of decode), its floor is 2.50 s",
+        "largest of 2: m.1 with 2.00 s",
+    ]
+    (alone,) = module_gap.find(summary(timings=timings(prefill=2.0), ledger=[row("lm", 1.0, 0.0)]))
+    assert not any("largest of" in line for line in alone.evidence)
