@@ -412,3 +412,21 @@ def test_the_largest_of_several_layers_is_the_one_that_loses_most_over_all_steps
     ]
     (alone,) = module_gap.find(summary(timings=timings(prefill=2.0), ledger=[row("lm", 1.0, 0.0)]))
     assert not any("largest of" in line for line in alone.evidence)
+
+
+def test_kernels_without_a_time_add_none() -> None:
+    rows = [
+        kernel("timed", "norm", 0.5, counters={"waves": 0.5}),
+        kernel("untimed", "norm", None, launches=None, counters={"waves": 0.5}),
+        kernel("mm", "gemm", 0.5),
+    ]
+    (small,) = underfilled_grids.find(summary(kernels=rows))
+    assert small.evidence[0].startswith("2 kernels, among them timed")
+    assert small.arithmetic == "500 ms of 1.00 s kernel time"
+    (unfused,) = unfused_elementwise.find(summary(kernels=rows))
+    assert unfused.evidence[0].startswith("50.0 % of kernel time in 10 launches of 2 element-wise")
+
+
+def test_a_component_that_took_no_time_is_not_named() -> None:
+    timed = Timings(vision_s=one(1.5), ttft_s=one(2.0), components={"sam_s": one(0.0)})
+    assert len(vision_share.find(summary(timings=timed))[0].evidence) == 1
