@@ -148,8 +148,19 @@ def test_vision_is_a_part_of_its_own_unless_it_is_told_to_be_in_prefill() -> Non
 
 def test_shares_of_nothing_are_unknown() -> None:
     assert [family.share_ratio for family in kernel_families([kernel("a", "gemm", 0.0)])] == [None]
-    tied = [kernel("a", "sort", 1.0), kernel("b", "copy", 1.0), kernel("c", "gemm", 0.5)]
-    assert [family.family for family in kernel_families(tied)] == ["copy", "sort", "gemm"]
+    tied = [
+        kernel("a", "sort", 1.0),
+        kernel("b", "copy", 1.0),
+        kernel("c", "gemm", 0.5),
+        kernel("d", "conv", None),
+    ]
+    assert [family.family for family in kernel_families(tied)] == ["copy", "sort", "gemm", "conv"]
+    on_device = [
+        Operator("a", 1, 3.0, 3.0, 0.5, 0.5, "decode"),
+        Operator("b", 1, 3.0, 3.0, None, None, "decode"),
+    ]
+    add_operator_shares(on_device)
+    assert [op.share_ratio for op in on_device] == [1.0, 0.0]
     summary = bare_summary()
     summary.findings = [Finding("x", "x", None, [], 0.5, "", "", "high")]
     summary.budget["all"] = Budget(0.0, [])
