@@ -184,6 +184,23 @@ def test_the_sentence_of_a_gate() -> None:
     assert absent.reason == "tpot was not measured on both sides"
 
 
+def test_three_clear_repeats_on_both_sides_are_a_regression() -> None:
+    three = Evidence(2.0, 3.0, "repeats", blocks_a=(0.0, 0.0, 0.0), blocks_b=(1.0, 1.0, 1.0))
+    result = apply_gate(parse_gate("tpot:+3%"), three, METHOD)
+    assert (result.status, result.p_value) == ("regression", pytest.approx(0.05))
+    two = Evidence(2.0, 3.0, "repeats", blocks_a=(0.0, 0.0), blocks_b=(1.0, 1.0))
+    assert apply_gate(parse_gate("tpot:+3%"), two, METHOD).ratio == 1.5
+
+
+@pytest.mark.parametrize(
+    ("gate", "at", "beyond"), [("tpot:+100%", 2.0, 3.0), ("tokens_per_s:-50%", 0.5, 0.4)]
+)
+def test_an_interval_that_touches_the_limit_decides_nothing(gate: str, at: float, beyond: float) -> None:
+    result = apply_gate(parse_gate(gate), rounds(*[at] * 20, *[beyond] * 6), METHOD)
+    assert result.p_value == pytest.approx(1 / 64)
+    assert result.status in ("undecided", "passed")
+
+
 def test_numbers_in_sentences() -> None:
     assert signed_percent(1.031) == "+3.1 %"
     assert signed_percent(0.9) == "-10.0 %"
@@ -296,3 +313,55 @@ def test_modules_and_phases_with_nothing_measured_are_left_out_below_the_top() -
         ("captured time: compute", 1.0, 0.5, 0.5),
         ("captured time: sync", None, 1.0, None),
     ]
+
+
+def levels(*seconds: float) -> Side:
+    """One run per value."""
+    return side(*[summary(timings=timings(decode=value)) for value in seconds])
+
+
+@pytest.mark.parametrize("changed", [1.1, 0.9])
+def test_a_difference_in_few_rounds_out_of_many_is_not_shown(changed: float) -> None:
+    """The ranks of those that changed agree, but the typical round did not change."""
+    (row,) = compare(levels(*[1.0] * 26), levels(*[1.0] * 20, *[changed] * 6)).metrics
+    assert row.p_value == pytest.approx(2 / 64)
+    assert row.ratio == 1.0
+    assert row.outcome == "no difference shown"
+
+
+def repeats(*seconds: float) -> Side:
+    """One run with several repeats."""
+    rows = [{"decode_s": value} for value in seconds]
+    return side(summary(), documents=[{"samples": [{"id": "s", "new_tokens": 2, "repeats": rows}]}])
+
+
+def test_a_difference_as_large_as_the_drift_inside_a_run_is_not_shown() -> None:
+    drifting = compare(repeats(*[0.75] * 4, *[1.125] * 4), repeats(*[1.25] * 8)).metrics[0]
+    assert drifting.p_value is not None and drifting.p_value < 0.001
+    assert drifting.outcome == "no difference shown"
+    steady = compare(repeats(*[1.0] * 8), repeats(*[1.25] * 8)).metrics[0]
+    assert steady.outcome == "worse"
+
+
+def test_which_device_a_side_ran_on() -> None:
+    named, told = summary(), summary(workload=Workload(device="cuda:0"))
+    told.hardware.name = None
+    found = compare(side(named), side(told))
+    assert (found.a.device, found.b.device) == ("GPU", "cuda:0")
+
+
+def test_the_side_without_raw_timings_is_named() -> None:
+    raw = side(summary(timings=timings(decode=1.0)), documents=[{"samples": [sample(decode_s=1.0)]}])
+    notes = compare(levels(1.0), raw).notes
+    assert "A has no raw timings of repeats: its medians are compared without an interval." in notes
+    assert not any(note.startswith("B has no raw") for note in notes)
+
+
+def test_tokens_are_compared_only_where_both_decoded() -> None:
+    def decoded(tokens: float, **phases: float) -> Side:
+        return side(summary(timings=timings(**phases), workload=Workload(new_tokens=tokens)))
+
+    said = "The sides generated different numbers of tokens: compare tpot, not decode."
+    assert said in compare(decoded(3.0, decode=1.0), decoded(4.0, decode=1.0)).notes
+    assert said not in compare(decoded(3.0, decode=1.0), decoded(3.0, decode=1.0)).notes
+    assert said not in compare(decoded(3.0, decode=1.0), decoded(4.0, prefill=1.0)).notes
