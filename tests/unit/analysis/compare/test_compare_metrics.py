@@ -108,6 +108,9 @@ def test_scalars_of_timings() -> None:
     raw = side_series([summary(timings=timed)], [{"samples": [sample(decode_s=2.0)]}])
     assert raw["decode"].runs == [{"s": [2.0]}]  # raw values win over the summary's medians
     assert "vision" not in raw
+    twice = {"samples": [{"id": "s", "repeats": [{"vision_s": 1.0}, {"vision_s": 2.0}]}]}
+    assert side_series([summary()], [twice])["vision"].runs == [{"s": [1.0, 2.0]}]
+    assert side_series([summary()], [twice], by_repeat=True)["vision"].runs == [{"s": [1.0]}, {"s": [2.0]}]
 
 
 def test_in_turns_needs_one_run_per_side_with_the_same_mark() -> None:

@@ -261,3 +261,10 @@ def test_p_below_is_p_above_from_the_other_side() -> None:
     pairs = Evidence(1.0, 1.0, "rounds", (0.5, 0.6, 0.7, 0.8, 0.9))
     assert pairs.p_above(0.4) == pairs.p_below(1.0) == pytest.approx(1 / 32)
     assert pairs.p_above(1.0) == pairs.p_below(0.4) == pytest.approx(1.0)
+
+
+def test_two_samples_of_one_repeat_are_pairs() -> None:
+    evidence = weigh(series({"x": [1.0], "y": [2.0]}), series({"x": [2.0], "y": [8.0]}))
+    assert evidence is not None
+    assert (evidence.kind, evidence.n) == ("samples", 2)
+    assert evidence.differences == pytest.approx([math.log(2), math.log(4)])
