@@ -197,6 +197,7 @@ STEADY = (0.0,) * 6
         ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0), 0.0),  # eight or fewer: halves
         ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.0, 0.0, 0.0), 0.25),  # nine or more: thirds
         ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.75, 0.75, 0.75), 0.75),  # the first against the last
+        ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0),  # a short disturbance is no drift
         ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0), 0.125),
         ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 9.0), 0.5),  # a rest belongs to no third
     ],
@@ -268,3 +269,19 @@ def test_two_samples_of_one_repeat_are_pairs() -> None:
     assert evidence is not None
     assert (evidence.kind, evidence.n) == ("samples", 2)
     assert evidence.differences == pytest.approx([math.log(2), math.log(4)])
+
+
+def test_intervals_of_two_blocks_reach_both_and_are_stretched_by_the_root_of_two() -> None:
+    how = {"confidence": 0.95, "resamples": 500, "seed": 1}
+    reach = 0.5 * math.sqrt(2)
+    expected = (0.5, pytest.approx(0.5 - reach), pytest.approx(0.5 + reach))
+    pairs = stats.paired_interval([0.0, 1.0], **how)  # type: ignore[arg-type]
+    assert (pairs.estimate, pairs.low, pairs.high) == expected
+    for a, b in (
+        ([0.0, 0.0], [0.0, 1.0]),
+        ([0.0, 0.0], [1.0, 0.0]),
+        ([0.0, -1.0], [0.0, 0.0]),
+        ([-1.0, 0.0], [0.0, 0.0]),
+    ):
+        shift = stats.shift_interval(a, b, **how)  # type: ignore[arg-type]
+        assert (shift.estimate, shift.low, shift.high) == expected
