@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "llm_perf_opt"
-LIMIT_S, MOST_IDS = 120, 400  # processor time of one run of tests; tests that are named one by one
+LIMIT_S, MOST_IDS = 60, 400  # processor time of one run of tests; tests that are named one by one
 Change = Callable[[ast.AST], None]
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,

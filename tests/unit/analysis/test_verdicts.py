@@ -156,11 +156,18 @@ def test_every_phase_is_judged_by_its_own_kernels_and_the_run_by_all() -> None:
 
 def test_a_counter_that_some_kernel_lacks_decides_nothing() -> None:
     rows = [
-        counted("a", 1.0, 0.9, 0.1),
+        counted("a", 9.0, 0.9, 0.1),
         kernel("b", "gemm", 1.0, phase="prefill", counters={"dram_ratio": 0.2}),
     ]
     data = summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)})
     assert judge(data)["prefill"].bound == "unknown"
+
+
+def test_a_unit_that_did_nothing_counts_as_nothing() -> None:
+    rows = [counted("copy", 2.0, 0.0, 0.75)]
+    found = judge(summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)}))["prefill"]
+    assert found.bound == "memory"
+    assert found.arithmetic.endswith("compute units 0 %, DRAM 75.0 % of peak")
 
 
 @pytest.mark.parametrize(
