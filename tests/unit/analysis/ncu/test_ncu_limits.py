@@ -457,3 +457,20 @@ def test_at_most_a_hundred_rules_are_shown() -> None:
 def test_prefill_is_its_own_time_where_it_is_known() -> None:
     data = summary(timings=Timings(prefill_s=one(1.0), ttft_s=one(3.0), decode_s=one(4.0)))
     assert phase_times(data) == {"prefill": 1.0, "all": 7.0}
+
+
+def test_the_precision_with_the_most_work_is_the_headline() -> None:
+    name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+    vector = {name.format(op): quantity(value) for op, value in (("fadd", 1e6), ("fmul", 0.0), ("ffma", 0.0))}
+    (facts,) = facts_of(launch({**vector, **GEMM}))
+    assert facts.precision == "tensor_bf16"
+    assert [(each.precision, each.flops) for each in facts.precisions] == [
+        ("tensor_bf16", 1e9),
+        ("fp32", 1e6),
+    ]
+
+
+def test_counters_that_no_launch_has_are_not_noted_one_by_one() -> None:
+    (facts,) = facts_of(launch(GEMM), launch(GEMM))
+    assert facts.counters["waves"] is None
+    assert not any("was collected for" in note for note in facts.notes)
