@@ -16,10 +16,11 @@ from llm_perf_opt.analysis.ncu.facts import NcuKernelFacts, analyse_ncu
 from llm_perf_opt.analysis.ncu.flops import measured_work, peak_rates
 from llm_perf_opt.analysis.ncu.identities import check, rounding_of
 from llm_perf_opt.analysis.ncu.launch import analyse_launch
+from llm_perf_opt.analysis.ncu.metrics import find
 from llm_perf_opt.analysis.ncu.rules import ranked_rules
 from llm_perf_opt.analysis.ncu.summary import enrich_kernels, ncu_kernels_to_summary
 from llm_perf_opt.analysis.ncu.vendor_gains import phase_times, rank, vendor_rules
-from llm_perf_opt.model.counters import NcuCapture, NcuLaunch, NcuRule
+from llm_perf_opt.model.counters import NcuCapture, NcuLaunch, NcuRule, Quantity
 from llm_perf_opt.model.summary import Timings
 from tests.unit.analysis.ncu.test_ncu_facts import GEMM, SOL, facts_of, launch, quantity
 from tests.unit.summaries import budget, kernel, one, summary, timings
@@ -146,19 +147,22 @@ def test_numbers_that_agree_raise_no_doubt() -> None:
     ("changes", "found"),
     [
         ({"dram_bytes": 1.029e9}, []),  # three percent between replays are normal
+        ({"dram_bytes": 1.03e9}, []),
         ({"dram_bytes": 0.971e9}, []),
         ({"dram_bytes": 1.04e9}, [("DRAM", False)]),
         ({"dram_bytes": 1.49e9}, [("DRAM", False)]),
+        ({"dram_bytes": 1.5e9}, [("DRAM", False)]),
         ({"dram_bytes": 1.51e9}, [("DRAM", True)]),
         ({"dram_bytes": 0.0}, [("DRAM", True)]),
         ({"dram_bytes": 500.0, "dram_bytes_per_s": 1.0, "dram_ratio": 0.0}, []),  # too little to compare
-        ({"dram_bytes": 1500.0, "dram_bytes_per_s": 1.0, "dram_ratio": 0.0}, [("DRAM", True)]),
+        ({"dram_bytes": 1000.0, "dram_bytes_per_s": 1.0, "dram_ratio": 0.0}, [("DRAM", True)]),
         ({"elapsed_cycles": 1.12e6}, []),  # clocks ramp: a tenth more
         ({"elapsed_cycles": 1.14e6}, [("duration", False)]),
         ({"elapsed_cycles": 1.59e6}, [("duration", False)]),
         ({"elapsed_cycles": 1.61e6}, [("duration", True)]),
         ({"dram_ratio": 0.48}, []),
         ({"dram_ratio": 0.47}, [("DRAM", False)]),  # moved more than the share says was busy
+        ({"dram_ratio": 0.49 / 1.5}, [("DRAM", False)]),
         ({"dram_ratio": 0.3}, [("DRAM", True)]),
         ({"dram_ratio": 0.9}, []),
         ({"compute_ratio": 1.11}, [("compute_ratio", True)]),
@@ -224,6 +228,29 @@ def test_work_counted_per_cycle_needs_the_cycles() -> None:
     assert [work.precision for work in several] == ["fp32", "tensor_bf16"]  # the most first
 
 
+def test_work_of_all_instructions_is_not_added_to_that_of_each() -> None:
+    names = {"": 7.0, "_op_hmma": 3.0, "_op_hgmma": 4.0}
+    metrics = {
+        f"sm__ops_path_tensor{op}_src_bf16_dst_fp32.sum": quantity(value) for op, value in names.items()
+    }
+    assert [work.flops for work in measured_work(metrics, 1.0, 1.0)] == [7.0]
+
+
+def test_labels_of_the_roofline_section_stand_for_their_counters() -> None:
+    label = "Predicated-On {} Thread Instructions Executed Per Cycle"
+    peak = "Theoretical Predicated-On FFMA Thread Instructions Executed"
+    chart = "GPU Speed Of Light Roofline Chart"
+    metrics = {f"Other Section/{label.format(op)}": quantity(99.0) for op in ("FADD", "FMUL", "FFMA")}
+    metrics |= {
+        f"{chart}/{label.format(op)}": quantity(value)
+        for op, value in (("FADD", 1.0), ("FMUL", 2.0), ("FFMA", 3.0))
+    }
+    metrics |= {f"Other Section/{peak}": quantity(99.0), f"{chart}/{peak}": quantity(50.0)}
+    (work,) = measured_work(metrics, 2.0, 10.0)
+    assert (work.precision, work.flops) == ("fp32", 180.0)
+    assert peak_rates(metrics, 10.0) == {"fp32": 1000.0}
+
+
 def test_waves_are_blocks_over_what_fits_at_once() -> None:
     limits = {
         "launch__occupancy_limit_registers": quantity(4, "block"),
@@ -244,8 +271,8 @@ def test_waves_are_blocks_over_what_fits_at_once() -> None:
     [("12.0", 128), ("8.0", 64), ("8.6", 128), ("7.5", 64), ("6.0", 64), ("6.1", 128), (None, 128)],
 )
 def test_the_number_of_sms_from_the_ceiling_of_one_cycle(capability: str | None, lanes: int) -> None:
-    metrics = {"sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": quantity(10.0 * lanes)}
-    assert analyse_launch(launch(metrics, compute_capability=capability)).values["sm_count"] == 10.0
+    metrics = {"sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": quantity(100.0 * lanes)}
+    assert analyse_launch(launch(metrics, compute_capability=capability)).values["sm_count"] == 100.0
 
 
 def test_dram_traffic_is_counted_or_made_of_its_rate() -> None:
@@ -474,3 +501,57 @@ def test_counters_that_no_launch_has_are_not_noted_one_by_one() -> None:
     (facts,) = facts_of(launch(GEMM), launch(GEMM))
     assert facts.counters["waves"] is None
     assert not any("was collected for" in note for note in facts.notes)
+
+
+# where a quantity is found
+
+
+def value_of(name: str, metrics: dict[str, Quantity]) -> float | None:
+    found = find(metrics, name)
+    return found[1].value if found else None
+
+
+def test_a_counter_without_a_value_leaves_the_next_best() -> None:
+    missing = Quantity(None, "s", "n/a", "us")
+    metrics = {"gpu__time_duration.sum": missing, f"{SOL}/Duration": quantity(5, "us")}
+    assert value_of("duration_s", metrics) == pytest.approx(5e-6)
+    assert value_of("duration_s", {"gpu__time_duration.sum": missing}) is None
+    both = {f"{SOL}/Duration": quantity(5, "us"), "gpu__time_duration.sum": quantity(7, "us")}
+    assert value_of("duration_s", both) == pytest.approx(7e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "unit", "taken"),
+    [
+        ("memory_ratio", f"{SOL}/Memory Throughput", "%", True),
+        (
+            "memory_ratio",
+            f"{SOL}/Memory Throughput",
+            "Gbyte/second",
+            False,
+        ),  # the same label, another quantity
+        ("duration_s", f"{SOL}/Duration", "", False),
+        ("duration_s", f"{SOL}/Duration", "us", True),
+        ("sm_count", "launch__sm_count", "SM", True),  # counts are counts whatever word stands beside them
+        ("sm_count", "launch__sm_count", "", True),
+        ("sm_count", "launch__sm_count", "%", False),
+        ("block_limit_warps", "launch__occupancy_limit_warps", "", True),
+        ("waves", "launch__waves_per_multiprocessor", "%", False),
+    ],
+)
+def test_a_metric_in_another_unit_is_another_quantity(name: str, metric: str, unit: str, taken: bool) -> None:
+    assert (find({metric: quantity(5, unit)}, name) is not None) is taken
+
+
+def test_labels_of_roofline_sections_only() -> None:
+    chart = "GPU Speed Of Light Roofline Chart"
+    assert find({f"{chart}/SM Frequency": quantity(2, "Ghz")}, "roofline_frequency_hz") is not None
+    assert find({"Some Section/SM Frequency": quantity(2, "Ghz")}, "roofline_frequency_hz") is None
+    assert find({f"{chart}/Another Frequency": quantity(2, "Ghz")}, "roofline_frequency_hz") is None
+
+
+def test_what_has_no_known_gain_or_share_comes_last() -> None:
+    half = rule("", 0.5, "global")
+    facts = [fact(half, name="a"), fact(half, name="b")]
+    assert [row.kernel for row in ranked_rules(facts, {"b": {"x": 0.5}}, {"x": 0.5})] == ["b", "a"]
+    assert [row.kernel for row in ranked_rules(facts, {"b": {"x": 0.5}}, {})] == ["b", "a"]
