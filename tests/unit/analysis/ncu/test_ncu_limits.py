@@ -428,12 +428,18 @@ def test_a_kernel_profiled_in_one_phase_speaks_of_that_phase() -> None:
 def test_rules_are_ranked_by_gain_then_scope_then_share_then_estimate() -> None:
     rules = [
         rule("local", 0.9, "local", "a"),
-        rule("less", 0.2, "global", "c"),
-        rule("more", 0.3, "global", "b"),
+        rule("less", 0.2, "global", "b"),
+        rule("more", 0.3, "global", "c"),
+        rule("none", 0.0, "global", "a"),
     ]
-    assert [row.rule.text for row in ranked_rules([fact(*rules)], {}, {})] == ["more", "less", "local"]
+    assert [row.rule.text for row in ranked_rules([fact(*rules)], {}, {})] == [
+        "more",
+        "less",
+        "none",
+        "local",
+    ]
     timed = ranked_rules([fact(*rules)], {"k": {"decode": 0.5}}, {"decode": 1.0})
-    assert [row.rule.text for row in timed] == ["local", "more", "less"]
+    assert [row.rule.text for row in timed] == ["local", "more", "less", "none"]
     by_share = ranked_rules(
         [fact(rules[1], name="k"), fact(rules[2], name="l")], {"k": {"x": 0.5}, "l": {"x": 0.1}}, {}
     )
@@ -442,7 +448,7 @@ def test_rules_are_ranked_by_gain_then_scope_then_share_then_estimate() -> None:
 
 def test_gains_of_decode_count_for_every_step_of_a_sample() -> None:
     data = summary(
-        timings=timings(prefill=1.0, decode=10.0, tpot=0.1),
+        timings=timings(prefill=4.0, decode=10.0, tpot=0.1),
         kernels=[kernel("p", "gemm", 1.0, phase="prefill"), kernel("d", "gemm", 1.0, phase="decode")],
         budget={"prefill": budget(2.0), "decode": budget(4.0)},
     )
@@ -450,8 +456,13 @@ def test_gains_of_decode_count_for_every_step_of_a_sample() -> None:
     rows = rank(data, facts, {})
     assert [(row.kernel, row.gain_upper_s) for row in rows] == [
         ("d", pytest.approx(0.5 * 0.25 * 0.1)),  # of one token; a hundred of them in a sample
-        ("p", pytest.approx(0.5 * 0.5 * 1.0)),
+        ("p", pytest.approx(0.5 * 0.5 * 4.0)),
     ]
+    unknown = fact(rule("", 0.5, "global"), name="not in the timeline")
+    assert [row.kernel for row in rank(data, [unknown, *facts], {})] == ["d", "p", "not in the timeline"]
+    assert (
+        next(row.kernel for row in rank(data, [unknown, fact(rule("", 0.1, "global"), name="d")], {})) == "d"
+    )
     shown = vendor_rules(data, facts, {})
     assert [(row.kernel, row.phase, row.share_ratio, row.estimated_ratio) for row in shown] == [
         ("d", "decode", 0.25, 0.5),
