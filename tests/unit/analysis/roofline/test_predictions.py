@@ -302,3 +302,15 @@ def test_weights_that_were_not_counted_leave_the_flops() -> None:
     used = phase_utilisation(static(vision=VISION, prefill=unknown), timings, ROUND, "bfloat16")
     assert (used["prefill"].mfu_ratio, used["prefill"].mbu_ratio) == (pytest.approx(0.2), None)
     assert (used["ttft"].mfu_ratio, used["ttft"].mbu_ratio) == (pytest.approx(0.5), None)
+
+
+def test_a_single_step_is_graded_by_the_decode_it_was() -> None:
+    timings = Timings(decode_s=stat(6.0), tpot_s=stat(5.0))
+    told = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=1)
+    assert (told["decode"].error_ratio, told["tpot"].error_ratio) == (3.0, 2.5)
+
+
+def test_floors_below_a_second_are_graded_too() -> None:
+    quick = StaticPhase(25.0, 1.0, None, None, None)
+    told = predict_phases(static(prefill=quick), ROUND, "bfloat16", Timings(prefill_s=stat(1.0)))
+    assert (told["prefill"].floor_s, told["prefill"].error_ratio) == (0.25, 4.0)
