@@ -12,7 +12,13 @@ from llm_perf_opt.ingest.kineto.reader import KinetoCapture, MemorySamples
 from tests.unit.timelines import Range, make_timeline
 
 HOST, CUDA = 0, 1
-RANGES: list[Range] = [(10, 20, "prefill"), (30, 40, "decode"), (50, 60, "decode"), (52, 54, "tokenizer")]
+RANGES: list[Range] = [
+    (10, 20, "prefill"),
+    (30, 40, "decode"),
+    (50, 60, "decode"),
+    (52, 54, "tokenizer"),
+    (70, 80, "sam"),
+]
 
 
 def report(*samples: tuple[int, int, int, int], device: str = "cuda:1") -> dict[str, Any] | None:
@@ -33,13 +39,13 @@ def test_peaks_of_every_phase_begin_with_what_was_there() -> None:
         (70, CUDA, 1, 900),
     )  # fmt: skip
     assert found is not None
-    assert (found["device"], found["peak_bytes"], found["events"]) == ("cuda:1", 900, 7)
+    assert (found["schema"], found["device"], found["peak_bytes"], found["events"]) == (1, "cuda:1", 900, 7)
     assert found["counts"] == "everything the allocator holds"
     assert found["phases"] == {
         "prefill": {"peak_bytes": 300, "begin_bytes": 100, "end_bytes": 200},
         "decode": {"peak_bytes": 400, "begin_bytes": 200, "end_bytes": 50},
     }
-    assert list(found["phases"]) == ["prefill", "decode"]
+    assert list(found["phases"]) == ["prefill", "decode"]  # a component is not a phase
 
 
 def test_a_phase_without_events_keeps_what_was_there() -> None:
