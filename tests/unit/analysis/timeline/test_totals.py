@@ -51,6 +51,7 @@ def test_attribution_of_several_captures_is_weighed_by_device_time() -> None:
     one = (0.5, {"kernel_time_s": 1.0, "copy_s": 1.0, "memset_s": None})
     two = (1.0, {"kernel_time_s": 5.0, "memset_s": 1.0})
     assert joined_attribution(one, two, (None, {"kernel_time_s": 99.0})) == pytest.approx((0.5 * 2 + 6) / 8)
+    assert joined_attribution((0.25, {"kernel_time_s": 0.5})) == 0.25
     assert joined_attribution((0.5, {})) is None
     assert joined_attribution() is None
 
@@ -134,3 +135,12 @@ def test_launches_per_token_of_a_table() -> None:
     assert summarise_totals(found, new_tokens=3.0, phase="prefill").metrics["launches_per_token"] is None
     assert summarise_totals(found).metrics["launches_per_token"] is None
     assert "copy_s" not in summarise_totals(table(("k", 1, 1))).metrics
+
+
+def test_gaps_are_those_inside_phases_or_of_the_whole_where_there_are_none() -> None:
+    ops = [(0, 10, "k", 0), (40, 50, "k", 0), (90, 95, "k", 1)]
+    calls = [(0, 1, LAUNCH), (80, 81, LAUNCH)]
+    phased = summarise_timeline(make_timeline(ops, calls, [(0, 50, "decode")]))
+    assert [(gap.start_ns, gap.end_ns, gap.phase) for gap in phased.gaps] == [(10, 40, "decode")]
+    plain = summarise_timeline(make_timeline(ops, calls))
+    assert [(gap.start_ns, gap.end_ns, gap.phase) for gap in plain.gaps] == [(50, 90, None), (10, 40, None)]
