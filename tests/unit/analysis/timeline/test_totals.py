@@ -144,3 +144,13 @@ def test_gaps_are_those_inside_phases_or_of_the_whole_where_there_are_none() -> 
     assert [(gap.start_ns, gap.end_ns, gap.phase) for gap in phased.gaps] == [(10, 40, "decode")]
     plain = summarise_timeline(make_timeline(ops, calls))
     assert [(gap.start_ns, gap.end_ns, gap.phase) for gap in plain.gaps] == [(50, 90, None), (10, 40, None)]
+
+
+def test_families_and_what_is_classified_of_a_few_nanoseconds() -> None:
+    found = summarise_totals(
+        table(("ampere_sgemm_128x64_nn", 4, 2), ("sgemm_2", 1, 1), ("my_special_thing", 7, 1))
+    )
+    totals = {family: (total.launches, total.total_ns) for (_, family), total in found.families.items()}
+    assert totals == {"gemm": (5, 3), "other": (7, 1)}
+    assert found.kernel_time_classified_ratio == 0.75
+    assert summarise_totals(table()).kernel_time_classified_ratio is None
