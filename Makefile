@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?= -n 2 --dist loadfile
+MODULE ?= analysis --most 10
 
 .DEFAULT_GOAL := help
-.PHONY: help profile test lint install bench docs clean
+.PHONY: help profile test lint install bench docs mutants clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +42,9 @@ docs: $(INSTALLED)  ## the documentation as a site, links checked: site/index.ht
 
 bench: $(INSTALLED)  ## benchmarks against peers (minutes; installs peers in their own environments)
 	$(BIN)/python -m benchmarks
+
+mutants: $(INSTALLED)  ## on demand: would the tests notice a changed operator? MODULE=analysis/ledger.py
+	$(BIN)/python scripts/mutation-run.py $(MODULE)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

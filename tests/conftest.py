@@ -8,9 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Two test processes on two cores: with a thread pool each, torch's workers would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says something about the machine's other work, not about the code.
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

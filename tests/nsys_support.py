@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config import schema
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.stage import StageConfig
+from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.nsys import NsysConfig
 
@@ -63,6 +64,19 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in ("Z", "X")
+
+
+def ask_tool(argv: Sequence[str | Path], output: Path, tries: int = 3) -> Path:
+    """Run a vendor tool until it has written a file; it fails now and then on a busy machine, and not always by code.
+
+    For what the tool does on its own, before anything of ours is asserted.
+    """
+    for _ in range(tries):
+        done = run_probe([str(word) for word in argv], timeout_s=240.0)
+        if output.is_file() and output.stat().st_size and done.ended == "exit":
+            return output
+        output.unlink(missing_ok=True)
+    raise AssertionError(f"{argv[0]} did not write {output.name} in {tries} tries: {done.text[-2000:]}")
 
 
 def write_program(path: Path, text: str) -> Path:

@@ -44,7 +44,7 @@ def test_ctrl_c_in_a_running_stage_leaves_a_report_and_exits_130(tmp_path: Path)
             assert time.monotonic() < deadline
             time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=240)
     finally:
         if process.poll() is None:
             process.kill()
@@ -122,7 +122,7 @@ def test_a_directory_without_write_permission_is_explained(tmp_path: Path) -> No
         [sys.executable, "-c", code, str(locked)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         cwd="/",
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},

@@ -35,6 +35,7 @@ def main() -> int:
         os.kill(os.getpid(), signal.SIGSEGV)
     if options.after == "hang":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("target hangs", flush=True)
         while True:
             time.sleep(1)
     if options.after == "chatter":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import subprocess
 from pathlib import Path
 
@@ -100,7 +99,8 @@ def test_every_value_equals_what_the_tool_prints_in_base_units(report: Path) -> 
             number = parse_number(cell)
             quantity = launch.metrics[name]
             if number is None:
-                assert quantity.value is None or math.isclose(quantity.value, 0.0, abs_tol=1e300)
+                # Words, and metrics with samples only: an empty cell is not a measured 0.
+                assert quantity.value is None, name
                 continue
             assert quantity.value is not None, name
             factor = parse_unit(unit).factor
@@ -214,7 +214,7 @@ def test_the_whole_command_is_accepted(tool: Path, tmp_path: Path) -> None:
         log_file=tmp_path / "ncu.log",
         executable=str(tool),
     )
-    subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
     log = (tmp_path / "ncu.log").read_text()
     assert "No kernels were profiled" in log and "==ERROR==" not in log
     assert not (tmp_path / "run.ncu-rep").exists()

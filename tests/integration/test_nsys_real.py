@@ -20,10 +20,12 @@ from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
 from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
 from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_nsys_cmd
 from llm_perf_opt.vendor.nsys.export import export_sqlite, has_kernels, write_summaries
+from llm_perf_opt.vendor.nsys.files import find_importer
 from llm_perf_opt.vendor.nsys.probe import probe_nsys
 from llm_perf_opt.vendor.nsys.run import Captured, CaptureRequest, capture
 from llm_perf_opt.vendor.workload import Workload
-from tests.nsys_support import RecordedProgress, alive, stage_context, with_command
+from tests.nsys_support import RecordedProgress, alive, ask_tool, stage_context, with_command, write_program
+from tests.support import within_a_limit
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
 TOOLS = checks.find_tools("nsys")
@@ -62,7 +64,7 @@ def watch(tmp_path: Path) -> Callable[..., Captured]:
             "base": tmp_path / "out" / "run",
             "workload": Workload(program, cwd=tmp_path / "cwd", built_in=False),
             "trace": "nvtx",
-            "timeout_s": 60.0,
+            "timeout_s": 120.0,
         }
         (tmp_path / "out").mkdir(exist_ok=True)
         request = CaptureRequest(**{**defaults, **changes})
@@ -177,7 +179,11 @@ def test_a_hang_is_stopped_and_the_report_saved(
     one_tool: Path, watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
     pid_file = tmp_path / "pid"
-    result = watch(one_tool, "--rounds", "1", "--after", "hang", "--pid-file", str(pid_file), timeout_s=3.0)
+    words = ("--rounds", "1", "--after", "hang", "--pid-file", str(pid_file))
+    result = within_a_limit(
+        lambda limit_s: watch(one_tool, *words, timeout_s=limit_s),
+        lambda result: "target hangs" in result.process.stdout,
+    )
     assert (result.process.ended, result.process.returncode) == ("timeout", None)
     assert result.fault is not None
     assert (result.fault.kind, result.fault.status) == ("hang", "degraded")
@@ -264,6 +270,36 @@ def test_a_talkative_program_does_not_hide_the_range(one_tool: Path, watch: Call
 def test_without_its_importer_nsys_leaves_a_raw_stream(
     watch: Callable[..., Captured], tmp_path: Path
 ) -> None:
+    result = watch(_target_part(tmp_path) / "nsys", "--rounds", "1")
+    assert result.reports == []
+    assert result.fault is not None
+    assert result.fault.kind == "importer"
+    assert [path.name for path in result.kept_streams] == ["run.qdstrm"]
+
+
+def test_an_importer_that_failed_once_is_asked_again_and_the_crash_is_still_told(
+    watch: Callable[..., Captured], tmp_path: Path
+) -> None:
+    target = _target_part(tmp_path)
+    real = [path for tool in TOOLS if (path := find_importer(str(tool)))]
+    if not real:
+        pytest.skip("no host part of Nsight Systems")
+    failed = tmp_path / "failed"
+    write_program(
+        target.parent / "host-linux-x64" / "QdstrmImporter",
+        f'#!/bin/sh\n[ "$1" = --version ] || [ -e "{failed}" ] || {{ : > "{failed}"; exit 1; }}\n'
+        f'exec "{real[0]}" "$@"\n',
+    )
+    result = watch(target / "nsys", "--rounds", "1", "--after", "code")
+    assert failed.exists()
+    assert result.attempts == 1
+    assert result.fault is not None
+    assert result.fault.kind == "program-crashed"
+    assert "exit code 3" in result.fault.message
+    assert ranges(TOOLS[0], result.reports[0]) == ["prefill", "decode"]
+
+
+def _target_part(tmp_path: Path) -> Path:
     """A copy (hard links) of only the target part: what a headless installation looks like."""
     parts = [tool.resolve().parent.parent for tool in TOOLS]
     found = [
@@ -276,11 +312,7 @@ def test_without_its_importer_nsys_leaves_a_raw_stream(
         shutil.copytree(found[0], copy, symlinks=True, copy_function=os.link)
     except (OSError, shutil.Error):
         pytest.skip("the tool is on another file system than the tests")
-    result = watch(copy / "nsys", "--rounds", "1")
-    assert result.reports == []
-    assert result.fault is not None
-    assert result.fault.kind == "importer"
-    assert [path.name for path in result.kept_streams] == ["run.qdstrm"]
+    return copy
 
 
 def _target_folders(roots: list[Path]) -> list[Path]:
@@ -316,7 +348,7 @@ def test_flags_and_reports_we_use_exist_in_every_generation(tool: Path) -> None:
 def add_one_kernel(tool: Path, report: Path, database: Path) -> None:
     """Export with every table of this version's schema and put one GPU kernel in, all NOT NULL columns set."""
     command = build_export_cmd(report, database, executable=str(tool))
-    assert run_probe([*command[:-1], "--lazy=false", command[-1]]).returncode == 0
+    ask_tool([*command[:-1], "--lazy=false", command[-1]], database)
     with contextlib.closing(sqlite3.connect(database)) as connection:
         (name_id,) = connection.execute("SELECT MAX(id) + 1 FROM StringIds").fetchone()
         connection.execute("INSERT INTO StringIds (id, value) VALUES (?, ?)", (name_id, "gemm<float, 4>"))
@@ -395,7 +427,7 @@ def test_B15_a_list_makes_one_capture_each_and_cmd_txt_replays(one_tool: Path, t
         assert ranges(one_tool, folder / f"run.{label}.nsys-rep") == [label]
         (folder / f"run.{label}.nsys-rep").unlink()
         (folder / f"run.{label}.sqlite").unlink()
-    run_probe(["sh", str(folder / "cmd.txt")], timeout_s=60.0, cwd=tmp_path)
+    run_probe(["sh", str(folder / "cmd.txt")], timeout_s=240.0, cwd=tmp_path)
     assert ranges(one_tool, folder / "run.decode.nsys-rep") == ["decode"]
     assert (folder / "run.prefill.sqlite").is_file()
 

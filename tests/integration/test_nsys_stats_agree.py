@@ -13,6 +13,8 @@ from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_n
 from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
 from llm_perf_opt.ingest.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.process import tools as checks
+from llm_perf_opt.vendor.nsys.probe import probe_nsys
+from tests.nsys_support import ask_tool
 
 TOOLS = checks.find_tools("nsys")
 pytestmark = pytest.mark.nsys
@@ -22,15 +24,12 @@ every_version = pytest.mark.parametrize(
 
 
 def stats(tool: Path, source: Path, folder: Path, *reports: str) -> Path:
-    """Run the first report that this generation knows; nsys tells failure by text and files only."""
-    for report in reports:
-        base = folder / report
-        command = [str(tool), "stats", "-r", report, "-f", "csv", "-o", str(base), str(source)]
-        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
-        written = [one for one in folder.glob(f"{report}*.csv") if one.stat().st_size]
-        if written:
-            return written[0]
-    pytest.fail(f"{tool} knows none of {reports}")
+    """Run the report by the name that this generation has for it; nsys tells failure by text and files only."""
+    names = [name for name in reports if name in probe_nsys(tool).reports]
+    assert names, f"{tool} knows none of {reports}"
+    base = folder / names[0]
+    command = [tool, "stats", "-r", names[0], "-f", "csv", "-o", base, source]
+    return ask_tool(command, folder / f"{names[0]}_{names[0]}.csv")
 
 
 @pytest.fixture(scope="module")
@@ -90,27 +89,11 @@ def test_real_exports_are_read_lazy_and_complete(tool: Path, tmp_path: Path) -> 
     """A capture without a GPU: no CUPTI tables at all, or (``--lazy=false``) all of them, empty."""
     target = Path(__file__).with_name("nvtx_target.py")
     report = tmp_path / "run.nsys-rep"
-    profile = [str(tool), "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", str(report)]
-    for _ in range(2):  # the tool now and then loses its agent on a loaded machine
-        subprocess.run(
-            [*profile, sys.executable, str(target), "--rounds", "2"],
-            check=False, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, start_new_session=True,
-        )  # fmt: skip
-        if report.exists():
-            break
+    profile = [tool, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", report]
+    ask_tool([*profile, sys.executable, target, "--rounds", "2"], report)
     for lazy in ("true", "false"):
         output = tmp_path / f"lazy-{lazy}.sqlite"
-        export = [
-            str(tool),
-            "export",
-            "--type",
-            "sqlite",
-            f"--lazy={lazy}",
-            "--output",
-            str(output),
-            str(report),
-        ]
-        subprocess.run(export, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+        ask_tool([tool, "export", "--type", "sqlite", f"--lazy={lazy}", "--output", output, report], output)
         timeline = read_nsys_sqlite(output)
         names = [timeline.names[one] for one in timeline.ranges.name]
         names = [one for one in names if not one.startswith("llm_perf_opt.")]  # is anybody listening?

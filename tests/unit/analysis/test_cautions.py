@@ -94,3 +94,43 @@ def test_a_working_set_that_fits_a_cache_is_named_as_the_cause() -> None:
     assert "20.0 MiB likely stays in a cache" in below_floor(20 * 2.0**20)
     assert "bandwidth is likely too low" in below_floor(2.0**35)
     assert "peak is likely too low" in below_floor(None)
+
+
+def test_exactly_the_ceiling_is_not_beaten() -> None:
+    full = {"prefill": Utilisation(mfu_ratio=1.0, mbu_ratio=1.0)}
+    assert cautions(summary(utilisation=full)) == []
+    two = {"prefill": Utilisation(mbu_ratio=1.01), "decode": Utilisation(mfu_ratio=0.2, mbu_ratio=1.5)}
+    (said,) = cautions(summary(utilisation=two))
+    assert said == (
+        "Utilisation above 100 % in prefill, decode: the ceiling is too low, probably because the device or data"
+        " type is not the one assumed."
+    )
+    probed = Hardware("CPU", "cpu", {}, None, "probe")
+    (said,) = cautions(summary(utilisation=two, hardware=probed))
+    assert "the machine was busy while it was probed" in said
+
+
+def test_a_model_that_just_fits_and_one_without_floors() -> None:
+    model = static()
+    model.resident_bytes = {"total": 32 * 2.0**30}
+    card = Hardware(None, "gpu", {}, None, "catalogue", memory_bytes=32 * 2.0**30)
+    floors = {"tpot": Prediction(0.1, "memory", None)}
+    assert cautions(summary(static=model, hardware=card, predictions=floors)) == []
+    card.memory_bytes = 31 * 2.0**30
+    assert (
+        "and the device has 31.0 GiB" in cautions(summary(static=model, hardware=card, predictions=floors))[0]
+    )
+    assert cautions(summary(static=model, hardware=card)) == []
+    assert cautions(summary(hardware=card, predictions=floors)) == []
+
+
+def test_prompts_may_differ_by_a_twentieth() -> None:
+    model = static()
+    data = summary(static=model, timings=timings(prefill=0.1), workload=Workload(prompt_tokens=100.0))
+    for counted, said in ((104.0, 0), (106.0, 1), (96.0, 0), (94.0, 1)):
+        model.scaling = Scaling(1.0, counted, 0.0, 2.0)
+        assert len(cautions(data)) == said, counted
+    model.scaling = Scaling(1.0, 200.0, 0.0, 2.0)
+    assert len(cautions(data)) == 1
+    data.timings.prefill_s = None
+    assert cautions(data) == []  # no time to mix with

@@ -154,3 +154,97 @@ def test_modules_without_a_static_model_come_in_the_order_of_their_layers() -> N
         ("layers.10", "decode"),
         ("lm_head", "decode"),
     ]
+
+
+def test_bytes_of_a_component_are_those_of_its_topmost_modules() -> None:
+    document = static(
+        [
+            module("model", 1, weights=9e9),
+            module("model.sam", 2, "sam", weights=3e6),
+            module("model.sam.blocks", 3, "sam", weights=2e6),
+            module("model.sam2", 2, "sam", weights=5e5),
+            module("model.clip", 2, "clip", weights=7e6),
+        ]
+    )
+    document.components = {"sam": {"prefill": 1e9, "decode": 1e9, "vision": 0.0}}
+    document.params.components = {"sam": 42}
+    prefill, decode = build_ledger(document, Timings(), GPU, "bfloat16")[:2]
+    assert (prefill.module, prefill.phase, prefill.params) == ("sam", "prefill", 42)
+    assert prefill.bytes == pytest.approx(3.5e6)  # the children are in their parent's weights already
+    assert (decode.module, decode.phase, decode.bytes) == (
+        "sam",
+        "decode",
+        None,
+    )  # it reads none that is known
+    assert decode.floor_s is None
+
+
+def test_time_of_a_component_is_that_of_its_topmost_modules() -> None:
+    document = static([module("m.sam", 1, "sam"), module("m.sam.a", 2, "sam"), module("m.neck", 1, "sam")])
+    document.components = {"sam": {"prefill": 1e9}}
+    device = {
+        ("m.sam", "prefill"): ModuleTime(0.25, 1),
+        ("m.sam.a", "prefill"): ModuleTime(0.5, 2),
+        ("m.neck", "prefill"): ModuleTime(1.0, 4),
+        ("m.neck", "decode"): ModuleTime(8.0, 8),
+    }
+    component = build_ledger(document, Timings(), GPU, "bfloat16", device)[0]
+    assert (component.device_s, component.launches) == (1.75, 7)
+    named = {**device, ("sam", "prefill"): ModuleTime(3.0, 9)}
+    component = build_ledger(document, Timings(), GPU, "bfloat16", named)[0]
+    assert (component.device_s, component.launches) == (3.0, 9)  # a range of that name knows better
+    host = {("m.sam", "prefill"): 0.75, ("m.sam.a", "prefill"): 0.5, ("m.neck", "prefill"): 1.0}
+    assert build_ledger(document, Timings(), GPU, "bfloat16", {}, host)[0].measured_s == 1.75
+
+
+@pytest.mark.parametrize(("device_s", "said"), [(0.5, False), (1.1, False), (1.25, False), (1.26, True)])
+def test_a_quarter_more_device_time_than_wall_clock_is_tolerated(device_s: float, said: bool) -> None:
+    timed = Timings(components={"sam_s": one(1.0)})
+    (row,) = build_ledger(None, timed, NOWHERE, None, {("sam", "vision"): ModuleTime(device_s, 5)})
+    assert (row.disagreement is not None) is said
+
+
+@pytest.mark.parametrize(
+    ("host_s", "said"), [(0.79, True), (0.8, False), (0.9, False), (1.1, False), (1.25, False), (1.26, True)]
+)
+def test_a_quarter_between_profiler_and_wall_clock_is_tolerated(host_s: float, said: bool) -> None:
+    timed = Timings(components={"sam_s": one(1.0)})
+    (row,) = build_ledger(None, timed, NOWHERE, None, {}, {("sam", "vision"): host_s})
+    assert (row.disagreement is not None) is said
+
+
+@pytest.mark.parametrize(("measured_s", "said"), [(0.79, True), (0.8, False), (0.9, False), (1.1, False)])
+def test_a_little_below_the_floor_is_tolerated(measured_s: float, said: bool) -> None:
+    times = {("model", "prefill"): ModuleTime(measured_s, 5)}
+    one_second = static([module("model", 1, flops=1e12)])
+    (row,) = build_ledger(one_second, Timings(), GPU, "bfloat16", times)
+    assert row.floor_s == 1.0
+    assert (row.disagreement is not None) is said
+
+
+def test_the_tree_is_as_deep_as_two_hundred_modules_allow() -> None:
+    def depths(*counts: int) -> set[int]:
+        modules = [
+            module("a" + ".b" * (depth - 1) + str(i), depth)
+            for depth, count in enumerate(counts, 1)
+            for i in range(count)
+        ]
+        return {row.depth for row in build_ledger(static(modules), Timings(), GPU, "bfloat16")}
+
+    assert depths(1, 1, 1, 1, 1, 1) == {1, 2, 3, 4, 5, 6}
+    assert depths(50, 50, 50, 50) == {1, 2, 3, 4}  # two hundred
+    assert depths(50, 50, 50, 51) == {1, 2, 3}
+    assert depths(50, 50, 50, 10, 100) == {1, 2, 3, 4}
+    assert depths(300, 300, 300, 1) == {1, 2, 3}  # never less than three levels
+
+
+def test_ratios_need_their_own_half_of_the_hardware_only() -> None:
+    times = {("model", "prefill"): ModuleTime(0.5, 5)}
+    no_peak = Hardware("GPU", "gpu", {}, 1e11, "catalogue")
+    (row,) = build_ledger(static([module("model", 1)]), Timings(), no_peak, "bfloat16", times)
+    assert (row.floor_s, row.mfu_ratio) == (None, None)
+    assert row.mbu_ratio == pytest.approx(1e6 / (0.5 * 1e11))
+    no_bandwidth = Hardware("GPU", "gpu", {"bfloat16": Peak(1e12, "data sheet")}, None, "catalogue")
+    (row,) = build_ledger(static([module("model", 1)]), Timings(), no_bandwidth, "bfloat16", times)
+    assert (row.floor_s, row.mbu_ratio) == (None, None)
+    assert row.mfu_ratio == pytest.approx(1e9 / (0.5 * 1e12))

@@ -168,3 +168,12 @@ def test_totals_equal_torch_where_nothing_calls_itself(profiled: tuple[Path, obj
     assert len(compared) > 10
     for row in compared:
         assert total_s[row.key] == pytest.approx(row.cpu_time_total / 1e6, abs=2e-9 * row.count), row.key
+
+
+def test_without_phases_every_operator_is_summed_once(tmp_path: Path) -> None:
+    capture = read_kineto(write(tmp_path / "t.json", document(NESTED)))
+    plain = operator_records(capture.operators, capture.timeline)
+    assert {op.phase for op in plain} == {None}
+    assert len({op.name for op in plain}) == len(plain)
+    split = operator_records(capture.operators, capture.timeline, attribute(capture.timeline))
+    assert sum(op.calls for op in plain) == sum(op.calls for op in split)

@@ -138,3 +138,50 @@ def test_operators_are_weighed_by_the_wall_clock_of_their_phase() -> None:
     assert [op.name for op in by_run_share(operators)] == ["mm", "conv", "outside"]
     add_run_shares(operators, None)
     assert [op.run_share_ratio for op in operators] == pytest.approx([3 / 13, 1 / 13, 9 / 13])
+
+
+def test_vision_is_a_part_of_its_own_unless_it_is_told_to_be_in_prefill() -> None:
+    timings = Timings(vision_s=one(1.0), prefill_s=one(2.0), decode_s=one(5.0), source="timings.json")
+    apart = wall_clock_split(timings)
+    assert apart is not None
+    assert [(part.name, part.seconds, part.share_ratio) for part in apart.parts] == [
+        ("vision", 1.0, 0.125),
+        ("prefill", 2.0, 0.25),
+        ("decode", 5.0, 0.625),
+    ]
+    assert apart.source == "timings.json"
+    nested = wall_clock_split(timings, prefill_includes_vision=True)
+    assert nested is not None
+    assert (nested.span_s, [part.name for part in nested.parts]) == (7.0, ["prefill", "decode"])
+    alone = wall_clock_split(Timings(vision_s=one(1.0)), prefill_includes_vision=True)
+    assert alone is not None and alone.span_s == 1.0  # no prefill that could hold it
+    summary = bare_summary()
+    summary.timings = timings
+    add_shares(summary)
+    assert summary.wall_clock == apart
+    add_shares(summary, prefill_includes_vision=True)
+    assert summary.wall_clock == nested
+    assert wall_clock_split(Timings(decode_s=one(0.0))) is None
+
+
+def test_shares_of_nothing_are_unknown() -> None:
+    assert [family.share_ratio for family in kernel_families([kernel("a", "gemm", 0.0)])] == [None]
+    tied = [
+        kernel("a", "sort", 1.0),
+        kernel("b", "copy", 1.0),
+        kernel("c", "gemm", 0.5),
+        kernel("d", "conv", None),
+    ]
+    assert [family.family for family in kernel_families(tied)] == ["copy", "sort", "gemm", "conv"]
+    on_device = [
+        Operator("a", 1, 3.0, 3.0, 0.5, 0.5, "decode"),
+        Operator("b", 1, 3.0, 3.0, None, None, "decode"),
+    ]
+    add_operator_shares(on_device)
+    assert [op.share_ratio for op in on_device] == [1.0, 0.0]
+    summary = bare_summary()
+    summary.findings = [Finding("x", "x", None, [], 0.5, "", "", "high")]
+    summary.budget["all"] = Budget(0.0, [])
+    summary.metrics["kernel_time_s"] = 2.0
+    add_shares(summary)
+    assert (summary.findings[0].gain_share_ratio, summary.findings[0].gain_of) == (0.25, OF_KERNELS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.verdicts import judge, worth_showing
-from llm_perf_opt.model.summary import Prediction, Utilisation, Workload
+from llm_perf_opt.model.summary import Kernel, Prediction, Utilisation, Workload
 from tests.unit.summaries import budget, cpu, kernel, operator, summary, timings, verdict
 
 
@@ -124,3 +124,146 @@ def test_the_whole_capture_is_not_shown_where_it_repeats_a_phase() -> None:
     assert worth_showing(told) == ["prefill", "decode"]
     assert worth_showing({**told, "all": verdict("memory")}) == ["prefill", "decode", "all"]
     assert worth_showing({"all": verdict("launch")}) == ["all"]
+
+
+def counted(name: str, seconds: float, compute: float, memory: float, phase: str = "prefill") -> Kernel:
+    counters: dict[str, float | None] = {"compute_ratio": compute, "dram_ratio": memory}
+    return kernel(name, "gemm", seconds, phase=phase, counters=counters)
+
+
+def test_counters_are_weighted_by_the_time_of_their_kernels() -> None:
+    rows = [counted("long", 1.8, 0.2, 0.9), counted("short", 0.2, 0.4, 0.1), kernel("x", "gemm", 0.5)]
+    data = summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)}, sources={"ncu": "a.ncu-rep"})
+    found = judge(data)["prefill"]
+    assert found.bound == "memory"
+    assert (
+        found.arithmetic == "counters of 100 % of the kernel time: compute units 22.0 %, DRAM 82.0 % of peak"
+    )
+    assert found.evidence == ["ncu: a.ncu-rep"]
+
+
+def test_every_phase_is_judged_by_its_own_kernels_and_the_run_by_all() -> None:
+    rows = [
+        counted("a", 1.0, 0.9, 0.1, "prefill"),
+        counted("b", 3.0, 0.1, 0.9, "decode"),
+        kernel("c", "gemm", 1.0, phase="decode"),
+    ]
+    spans = {phase: budget(5.0, compute=1.0) for phase in ("prefill", "decode", "all")}
+    found = judge(summary(kernels=rows, budget=spans))
+    assert {phase: one.bound for phase, one in found.items()} == {
+        "prefill": "compute",
+        "decode": "memory",
+        "all": "memory",
+    }
+    assert "counters of 75.0 % of the kernel time" in found["decode"].arithmetic
+    assert (
+        "counters of 80.0 % of the kernel time: compute units 30.0 %, DRAM 70.0 %" in found["all"].arithmetic
+    )
+
+
+def test_a_counter_that_some_kernel_lacks_decides_nothing() -> None:
+    rows = [
+        counted("a", 9.0, 0.9, 0.1),
+        kernel("b", "gemm", 1.0, phase="prefill", counters={"dram_ratio": 0.2}),
+    ]
+    data = summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)})
+    assert judge(data)["prefill"].bound == "unknown"
+
+
+def test_a_unit_that_did_nothing_counts_as_nothing() -> None:
+    rows = [counted("copy", 2.0, 0.0, 0.75)]
+    found = judge(summary(kernels=rows, budget={"prefill": budget(2.0, compute=1.0)}))["prefill"]
+    assert found.bound == "memory"
+    assert found.arithmetic.endswith("compute units 0 %, DRAM 75.0 % of peak")
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "bound"),
+    [
+        (0.6, 0.1, "compute"),  # a limiter from 60 % on
+        (0.1, 0.6, "memory"),
+        (0.59, 0.1, "unknown"),
+        (0.625, 0.5625, "balanced"),  # within a tenth of the larger
+        (0.625, 0.56, "compute"),
+    ],
+)
+def test_where_counters_begin_to_decide(compute: float, memory: float, bound: str) -> None:
+    spans = {"prefill": budget(1.0, compute=1.0)}
+    assert (
+        judge(summary(kernels=[counted("a", 0.5, compute, memory)], budget=spans))["prefill"].bound == bound
+    )
+
+
+def test_half_of_the_kernel_time_must_be_counted() -> None:
+    spans = {"prefill": budget(1.0, compute=1.0)}
+    rows = [counted("a", 0.5, 0.9, 0.1), kernel("b", "gemm", 0.5, phase="prefill")]
+    assert judge(summary(kernels=rows, budget=spans))["prefill"].bound == "compute"
+    rows[1].total_s = 0.51
+    assert judge(summary(kernels=rows, budget=spans))["prefill"].bound == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("shares", "bound"),
+    [
+        ({"compute": 0.5, "launch": 0.5}, "unknown"),  # busy enough from a half on
+        ({"compute": 0.49, "launch": 0.51}, "launch"),
+        ({"compute": 0.3, "copy": 0.3, "sync": 0.1}, "copy"),
+        ({"compute": 0.3, "copy": 0.29, "sync": 0.1}, "unknown"),
+        ({"launch": 0.4, "sync": 0.6}, "sync"),
+        ({"compute": 0.3, "launch": 0.2, "host": 0.2, "sync": 0.3}, "launch"),
+    ],
+)
+def test_where_waiting_begins_to_decide(shares: dict[str, float], bound: str) -> None:
+    assert judge(summary(budget={"decode": budget(2.0, **shares)}))["decode"].bound == bound
+
+
+def test_the_sentence_of_a_wait_has_its_numbers() -> None:
+    found = judge(summary(budget={"decode": budget(2.0, compute=0.2, sync=0.8)}))["decode"]
+    assert found.arithmetic == (
+        "kernels run for 20.0 % of 2.00 s (less than 50.0 %); compute 20.0 %, sync 80.0 %; largest wait: sync"
+    )
+    half = {"decode": Utilisation(device_busy_ratio=0.5)}
+    assert judge(summary(utilisation=half))["decode"].bound == "unknown"
+    less = judge(summary(utilisation={"decode": Utilisation(device_busy_ratio=0.49)}))["decode"]
+    assert "the device is busy for 49.0 % of its wall-clock (less than 50.0 %)" in less.arithmetic
+
+
+@pytest.mark.parametrize(("mfu", "mbu", "bound"), [(0.4, 0.1, "compute"), (0.39, 0.1, "unknown")])
+def test_where_a_modelled_limit_is_near(mfu: float, mbu: float, bound: str) -> None:
+    found = judge(summary(utilisation={"prefill": Utilisation(mfu_ratio=mfu, mbu_ratio=mbu)}))["prefill"]
+    assert found.bound == bound
+    assert ("MFU 40.0 %, MBU 10.0 %: a limit is near from 40.0 %" in found.arithmetic) is (bound == "compute")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "bound"),
+    [(0.39, "launch"), (0.4, "unknown"), (0.59, "unknown"), (0.6, "memory"), (0.7, "memory")],
+)
+def test_where_operators_begin_to_decide(matrix: float, bound: str) -> None:
+    """Without a namespace in the names, as operators of a user's library may come."""
+    rows = [operator("linear", 10, matrix), operator("mul", 10, 1 - matrix)]
+    predicted = {"decode": Prediction(0.4, "memory", 1.25, "4 GB ÷ 10 GB/s")}
+    data = summary(hardware=cpu(), timings=timings(decode=0.5), operators=rows, predictions=predicted)
+    assert judge(data)["decode"].bound == bound
+
+
+def test_a_quarter_of_the_limit_is_near_enough_for_matrix_work() -> None:
+    rows = [operator("aten::mm", 10, 1.0)]
+    data = summary(hardware=cpu(), timings=timings(decode=0.5), operators=rows)
+    data.predictions = {"decode": Prediction(0.125, "memory", 4.0, "1.25 GB ÷ 10 GB/s")}
+    assert judge(data)["decode"].bound == "memory"
+    data.predictions = {"decode": Prediction(0.124, "memory", 0.5 / 0.124, "1.24 GB ÷ 10 GB/s")}
+    assert judge(data)["decode"].bound == "unknown"
+
+
+def test_undecided_says_how_far_both_limits_are() -> None:
+    use = {"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=0.2)}
+    far = judge(summary(utilisation=use, budget={"decode": budget(1.0, compute=1.0)}))["decode"]
+    assert far.arithmetic == (
+        "not decided; would need kernel counters (MFU 10.0 % and MBU 20.0 % are both below 40.0 %)"
+    )
+    rows = [operator("aten::mm", 1, 0.5), operator("aten::mul", 1, 0.5)]
+    on_cpu = judge(summary(hardware=cpu(), utilisation=use, operators=rows))["decode"]
+    assert on_cpu.arithmetic == (
+        "no single limit: MFU 10.0 % and MBU 20.0 % are both below 40.0 %, and 50.0 % of operator time is matrix work"
+    )

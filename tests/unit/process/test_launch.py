@@ -11,14 +11,15 @@ import pytest
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.process.groups import JOB_VARIABLE, survivors
-from llm_perf_opt.process.launch import run_probe, run_process
+from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
 from llm_perf_opt.process.sizes import SizeLimit
 from tests.nsys_support import alive
+from tests.support import within_a_limit
 
 PYTHON = sys.executable
 
 
-def wait_for(path: Path, seconds: float = 20.0) -> str:
+def wait_for(path: Path, seconds: float = 120.0) -> str:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if path.exists() and path.read_text().strip():
@@ -87,13 +88,20 @@ def test_time_limit_ends_the_whole_group_and_who_left_it(tmp_path: Path) -> None
     code = (
         "import subprocess,sys,os,time,signal\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child=[sys.executable,'-c','import time,signal; signal.signal(signal.SIGTERM,signal.SIG_IGN); time.sleep(99)']\n"
-        "a=subprocess.Popen(child)\n"
-        "b=subprocess.Popen(child, start_new_session=True)\n"
+        "words='import time,signal; signal.signal(signal.SIGTERM,signal.SIG_IGN); print(1,flush=True); time.sleep(99)'\n"
+        "child=[sys.executable,'-c',words]\n"
+        "a=subprocess.Popen(child, stdout=subprocess.PIPE)\n"
+        "b=subprocess.Popen(child, stdout=subprocess.PIPE, start_new_session=True)\n"
+        "a.stdout.readline(), b.stdout.readline()\n"
         f"open({str(pids)!r},'w').write(f'{{os.getpid()}} {{a.pid}} {{b.pid}}')\n"
         "time.sleep(99)\n"
     )
-    result = run_process([PYTHON, "-c", code], log_dir=None, name="n", timeout_s=1.5, grace_s=0.2)
+    result = within_a_limit(
+        lambda limit_s: run_process(
+            [PYTHON, "-c", code], log_dir=None, name="n", timeout_s=limit_s, grace_s=0.2
+        ),
+        lambda _: pids.exists(),
+    )
     assert (result.ended, result.returncode) == ("timeout", None)
     assert result.killed == 3
     assert [alive(int(pid)) for pid in wait_for(pids).split()] == [False, False, False]
@@ -105,8 +113,16 @@ def test_the_polite_signal_is_enough_for_a_polite_program() -> None:
         "signal.signal(signal.SIGINT, lambda *a: (print('saved', flush=True), sys.exit(0)))\n"
         "print('ready', flush=True)\ntime.sleep(99)\n"
     )
-    result = run_process(
-        [PYTHON, "-c", code], log_dir=None, name="n", timeout_s=2, stop_signal=signal.SIGINT, grace_s=10
+    result = within_a_limit(
+        lambda limit_s: run_process(
+            [PYTHON, "-c", code],
+            log_dir=None,
+            name="n",
+            timeout_s=limit_s,
+            stop_signal=signal.SIGINT,
+            grace_s=60,
+        ),
+        lambda result: "ready" in result.stdout,
     )
     assert (result.ended, result.killed) == ("timeout", 0)
     assert "saved" in result.stdout
@@ -114,15 +130,20 @@ def test_the_polite_signal_is_enough_for_a_polite_program() -> None:
 
 def test_a_tool_may_clean_up_before_the_kill(tmp_path: Path) -> None:
     called: list[bool] = []
-    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(99)"
-    run_process(
-        [PYTHON, "-c", code],
-        log_dir=None,
-        name="n",
-        timeout_s=0.5,
-        grace_s=0.1,
-        before_kill=lambda: called.append(True),
-    )
+    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(99)"
+
+    def run(limit_s: float) -> ProcessResult:
+        called.clear()
+        return run_process(
+            [PYTHON, "-c", code],
+            log_dir=None,
+            name="n",
+            timeout_s=limit_s,
+            grace_s=0.1,
+            before_kill=lambda: called.append(True),
+        )
+
+    within_a_limit(run, lambda result: "deaf" in result.stdout)
     assert called == [True]
 
 
@@ -234,7 +255,7 @@ def test_interrupting_us_ends_the_child_first(tmp_path: Path, number: int, code:
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    result = run_probe([PYTHON, "-c", RUNNER, str(pid_file)], timeout_s=30)
+    result = run_probe([PYTHON, "-c", RUNNER, str(pid_file)], timeout_s=120)
     thread.join()
     assert done.is_set()
     assert (result.ended, result.returncode) == ("exit", code)

@@ -105,7 +105,10 @@ def _launch(module: Any, action: Any, number: int, path: Path) -> NcuLaunch:
 
 def _quantity(metric: Any) -> Quantity:
     raw_unit = metric.unit() or ""
-    value = metric.value()
+    # A metric that was only sampled over time or per source line has no value of its own: ncu prints nothing, and
+    # the package says 0 all the same.
+    known = not hasattr(metric, "has_value") or metric.has_value()
+    value = metric.value() if known else None
     if isinstance(value, (int, float)) and value == value and abs(value) != float("inf"):
         unit = parse_unit(raw_unit)
         return Quantity(float(value) * unit.factor, unit.symbol, repr(value), raw_unit)

@@ -91,6 +91,11 @@ def build_export_cmd(report: Path, sqlite: Path, *, executable: str = "nsys") ->
     ]
 
 
+def build_import_cmd(importer: Path, stream: Path, report: Path) -> list[str]:
+    """Return the command that turns a raw stream into a report, as nsys itself calls it at the end of a capture."""
+    return [str(importer), "--input-file", str(stream), "--output-file", str(report), "--force-overwrite"]
+
+
 def build_stats_cmd(
     source: Path, reports: Sequence[str], base: str = "summary", *, executable: str = "nsys"
 ) -> list[str]:

@@ -171,14 +171,20 @@ def _nothing_captured(evidence: Evidence) -> Fault:
         if found:
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, transient)
     if evidence.streams:
-        reason = re.search(
+        crashed = _program_failed(evidence)
+        said = re.search(
             r"Import(?:er error status|ation error|er error|\w* failed).*", process.text, re.IGNORECASE
         )
         return Fault(
             "importer",
             "failed",
             "nsys left only its raw stream (.qdstrm): the importer made no report of it"
-            + (f" ({reason.group().strip()})" if reason else ""),
+            + (f" ({said.group().strip()})" if said else "")
+            + (
+                f"; the program itself ended with {_exit_description(process)}\n" + _quoted(process)
+                if crashed
+                else ""
+            ),
             "install the host part of Nsight Systems beside the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )

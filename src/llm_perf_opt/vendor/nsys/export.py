@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_stats_cmd
 from llm_perf_opt.vendor.nsys.files import sqlite_of
 from llm_perf_opt.vendor.nsys.probe import SUMMARIES, NsysCapabilities
 
+LOGGER = logging.getLogger("llm_perf_opt.nsys")
+
 _EXPORT_TIMEOUT_S = 1800.0
 _STATS_TIMEOUT_S = 900.0
 _GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
@@ -23,19 +26,28 @@ _GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 def export_sqlite(
     executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
 ) -> tuple[Path | None, ProcessResult]:
-    """Export a report beside itself; ``None`` when nsys did not write a readable database."""
+    """Export a report beside itself; ``None`` when nsys did not write a readable database.
+
+    Once more when it ended by itself without one: as with captures, it happens on busy machines.
+    """
     target = sqlite_of(report)
-    process = run_process(
-        build_export_cmd(report, target, executable=executable),
-        log_dir=log_dir,
-        name=f"{report.name.removesuffix('.nsys-rep')}.export",
-        timeout_s=_EXPORT_TIMEOUT_S,
-        base_env=allowed_environment(),
-        on_tick=on_tick,
-    )
-    if process.ok and _is_database(target):
-        return target, process
-    target.unlink(missing_ok=True)
+    for last in (False, True):
+        process = run_process(
+            build_export_cmd(report, target, executable=executable),
+            log_dir=log_dir,
+            name=f"{report.name.removesuffix('.nsys-rep')}.export",
+            timeout_s=_EXPORT_TIMEOUT_S,
+            base_env=allowed_environment(),
+            on_tick=on_tick,
+        )
+        if process.ok and _is_database(target):
+            return target, process
+        target.unlink(missing_ok=True)
+        if last or process.ended in ("timeout", "size"):
+            break
+        LOGGER.warning(
+            "nsys did not export %s (%s): once more", report.name, process.tail(1) or process.ended
+        )
     return None, process
 
 

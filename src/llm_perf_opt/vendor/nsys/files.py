@@ -64,6 +64,19 @@ def unfinished_streams(folders: Iterable[Path]) -> list[Path]:
     return sorted(path for folder in folders if folder.is_dir() for path in folder.glob("*.qdstrm"))
 
 
+def find_importer(executable: str) -> Path | None:
+    """Return the importer of an installation (its host part); ``None`` when it is not there.
+
+    NVIDIA has ``target-*`` and ``host-*`` side by side, Debian in ``lib/<machine>/nsight-systems`` and
+    ``lib/nsight-systems``.
+    """
+    for folder in Path(executable).resolve().parents:
+        for home in (folder, folder / "nsight-systems"):
+            for importer in sorted(home.glob("host-*/QdstrmImporter")):
+                return importer
+    return None
+
+
 def sqlite_of(report: Path) -> Path:
     """Return where the export of a report goes: beside it, ``run.nsys-rep`` → ``run.sqlite``."""
     return report.with_name(report.name.removesuffix(".nsys-rep") + ".sqlite")

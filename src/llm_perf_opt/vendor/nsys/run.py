@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
+from llm_perf_opt.process.environment import allowed_environment
 from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
 from llm_perf_opt.process.sizes import SizeLimit
 from llm_perf_opt.process.tools import free_bytes
 from llm_perf_opt.vendor.fresh import folder_state
 from llm_perf_opt.vendor.nsys.command import (
+    build_import_cmd,
     build_nsys_cmd,
     build_shutdown_cmd,
 )
@@ -27,7 +29,7 @@ from llm_perf_opt.vendor.nsys.diagnose import (
     Fault,
     diagnose,
 )
-from llm_perf_opt.vendor.nsys.files import collect_reports, unfinished_streams
+from llm_perf_opt.vendor.nsys.files import collect_reports, find_importer, unfinished_streams
 from llm_perf_opt.vendor.nsys.probe import nsys_version
 from llm_perf_opt.vendor.nsys.session_list import remove_half_made
 from llm_perf_opt.vendor.workload import Workload
@@ -35,6 +37,7 @@ from llm_perf_opt.vendor.workload import Workload
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _GRACE_S = 20.0
 """After SIGINT nsys writes the report of what it has; measured within about a second when it is not hung."""
+_IMPORT_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,8 @@ def _capture_once(
         _shutdown_left_agent(request, process, environment)
         reports = collect_reports(request.base, process.stdout, workspace, before)
         streams = [] if reports else unfinished_streams((workspace, request.base.parent))
+        if streams and process.ended == "exit" and _import_again(request, streams, log_dir):
+            reports, streams = collect_reports(request.base, process.stdout, workspace, before), []
         free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
         fault = diagnose(_evidence(request, process, reports, streams, marks, free))
         keep = keep_streams and not (fault and fault.kind == "disk-full")
@@ -202,6 +207,32 @@ def _evidence(
         max_bytes=request.max_bytes,
         free_bytes=free,
     )
+
+
+def _import_again(request: CaptureRequest, streams: Sequence[Path], log_dir: Path) -> bool:
+    """Import what nsys' own importer left, once more: on a busy machine it fails now and then, and the program need
+    not run again for it. Tell whether every stream became a report."""
+    importer = find_importer(request.executable)
+    if importer is None:
+        return False
+    in_time = sorted(streams, key=lambda path: (path.stat().st_mtime_ns, path))
+    for number, stream in enumerate(in_time, start=1):
+        count = "" if len(streams) == 1 else f".{number}"
+        report = request.base.with_name(f"{request.base.name}{count}.nsys-rep")
+        done = run_process(
+            build_import_cmd(importer, stream, report),
+            log_dir=log_dir,
+            name=f"{request.base.name}{count}.import",
+            timeout_s=_IMPORT_TIMEOUT_S,
+            base_env=allowed_environment(),
+        )
+        if not report.is_file() or not report.stat().st_size:
+            LOGGER.warning("importing %s again failed as well: %s", stream.name, done.tail(2) or done.ended)
+            return False
+    for stream in streams:
+        stream.unlink()
+    LOGGER.warning("nsys' importer failed; imported again, with success")
+    return True
 
 
 def _size_limit(request: CaptureRequest, workspace: Path) -> SizeLimit | None:

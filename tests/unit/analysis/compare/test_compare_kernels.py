@@ -116,3 +116,17 @@ def test_every_kernel_is_in_exactly_one_row_and_no_time_is_lost() -> None:
     families = compare_families(a, b)
     assert sum(row.a_s or 0.0 for row in families) == pytest.approx(sum(k.total_s or 0.0 for k in a))
     assert sum(row.b_share_ratio or 0.0 for row in families) == pytest.approx(1.0)
+
+
+def test_parameters_at_the_end_of_a_name_are_forgotten() -> None:
+    assert structure("f(int)") == structure("void f<3>(int, T2 (*)(float))") == structure("f") == "f"
+
+
+def test_layouts_of_products_pair_only_as_a_family_and_an_operation_pairs_in_any_wrapping() -> None:
+    one, two = DIFFERENT[0]
+    (row,) = compare_kernels([kernel(one, 1.0)], [kernel(two, 1.0)])
+    assert row.matched == "family"
+    vectorised = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char *, (unsigned long)3>>(int, T2, T3)"
+    unrolled = "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>, 4>(int)"
+    (row,) = compare_kernels([kernel(vectorised, 1.0)], [kernel(unrolled, 1.0)])
+    assert row.matched == "retyped"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.compare import stats
-from llm_perf_opt.analysis.compare.series import Series, weigh
+from llm_perf_opt.analysis.compare.series import Evidence, Series, weigh
 
 numbers = st.floats(-5, 5).map(lambda value: round(value, 1))
 
@@ -182,3 +182,106 @@ def test_swapping_the_sides_inverts_the_ratio(values: list[float], factor: float
     assert back is not None
     assert forth.p_above(0.0) == pytest.approx(back.p_below(0.0))
     assert stats.paired_location(forth.differences) == pytest.approx(-stats.paired_location(back.differences))
+
+
+STEADY = (0.0,) * 6
+
+
+@pytest.mark.parametrize(
+    ("blocks", "drift"),
+    [
+        (STEADY, 0.0),
+        ((0.0, 0.25), 0.25),
+        ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25), 0.25),
+        ((0.25, 0.25, 0.25, 0.0, 0.0, 0.0), 0.25),
+        ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0), 0.0),  # eight or fewer: halves
+        ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.0, 0.0, 0.0), 0.25),  # nine or more: thirds
+        ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.75, 0.75, 0.75), 0.75),  # the first against the last
+        ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0),  # a short disturbance is no drift
+        ((0.0, 0.0, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0), 0.125),
+        ((0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.5, 0.5, 0.5, 9.0), 0.5),  # a rest belongs to no third
+    ],
+)
+def test_an_interval_is_widened_by_what_wandered_inside_a_run(
+    blocks: tuple[float, ...], drift: float
+) -> None:
+    how = {"confidence": 0.95, "resamples": 200, "seed": 1}
+    for a, b in ((blocks, STEADY), (STEADY, blocks)):
+        found = Evidence(1.0, 1.0, "repeats", blocks_a=a, blocks_b=b).interval(**how)  # type: ignore[arg-type]
+        plain = stats.shift_interval(a, b, **how)  # type: ignore[arg-type]
+        assert found is not None
+        assert found.estimate == plain.estimate
+        assert plain.low - found.low == pytest.approx(drift)
+        assert found.high - plain.high == pytest.approx(drift)
+
+
+def test_values_are_means_over_the_common_samples_of_their_medians() -> None:
+    a = series({"x": [1.0, 2.0, 9.0], "y": [4.0, 4.0, 4.0], "only here": [100.0] * 3})
+    b = series({"x": [3.0, 3.0, 3.0], "y": [5.0, 0.0, 5.0, 5.0]})
+    evidence = weigh(a, b)
+    assert evidence is not None
+    assert (evidence.a, evidence.b) == (3.0, 4.0)
+    assert evidence.note is None
+    assert evidence.blocks_b == pytest.approx([math.log(15) / 2] * 3)  # zero is no value
+    assert evidence.blocks_a == pytest.approx([math.log(4) / 2, math.log(8) / 2, math.log(36) / 2])
+
+
+def test_two_repeats_of_one_sample_are_blocks_but_cannot_decide() -> None:
+    evidence = weigh(series({"x": [1.0, 1.0]}), series({"x": [2.0, 2.0]}))
+    assert evidence is not None
+    assert (evidence.kind, evidence.n) == ("repeats", 2)
+    assert not evidence.decidable(two_sided=False)
+    found = evidence.interval(confidence=0.95, resamples=50, seed=1)
+    assert found is not None and found.estimate == pytest.approx(math.log(2))
+
+
+def test_rounds_more_on_one_side_are_left_out() -> None:
+    evidence = weigh(series({"x": [1.0]}, {"x": [1.0]}), series({"x": [2.0]}, {"x": [4.0]}, {"x": [99.0]}))
+    assert evidence is not None
+    assert evidence.differences == pytest.approx([math.log(2), math.log(4)])
+
+
+@pytest.mark.parametrize(("n", "one", "two"), [(4, False, False), (5, True, False), (6, True, True)])
+def test_how_many_pairs_can_decide(n: int, one: bool, two: bool) -> None:
+    evidence = Evidence(1.0, 1.0, "rounds", (0.1,) * n)
+    assert (evidence.decidable(two_sided=False), evidence.decidable(two_sided=True)) == (one, two)
+
+
+@pytest.mark.parametrize(("n", "one", "two"), [(2, False, False), (3, True, False), (4, True, True)])
+def test_how_many_repeats_can_decide(n: int, one: bool, two: bool) -> None:
+    evidence = Evidence(1.0, 1.0, "repeats", blocks_a=(0.1,) * n, blocks_b=(0.2,) * n)
+    assert (evidence.decidable(two_sided=False), evidence.decidable(two_sided=True)) == (one, two)
+
+
+def test_p_below_is_p_above_from_the_other_side() -> None:
+    repeats = Evidence(1.0, 1.0, "repeats", blocks_a=(0.0, 0.1, 0.2), blocks_b=(0.5, 0.6, 0.7))
+    assert repeats.p_above(0.25) == pytest.approx(0.05)
+    assert repeats.p_above(0.55) == pytest.approx(0.8)  # B falls among A
+    assert repeats.p_below(0.8) == pytest.approx(0.05)
+    assert repeats.p_below(0.25) == pytest.approx(1.0)
+    pairs = Evidence(1.0, 1.0, "rounds", (0.5, 0.6, 0.7, 0.8, 0.9))
+    assert pairs.p_above(0.4) == pairs.p_below(1.0) == pytest.approx(1 / 32)
+    assert pairs.p_above(1.0) == pairs.p_below(0.4) == pytest.approx(1.0)
+
+
+def test_two_samples_of_one_repeat_are_pairs() -> None:
+    evidence = weigh(series({"x": [1.0], "y": [2.0]}), series({"x": [2.0], "y": [8.0]}))
+    assert evidence is not None
+    assert (evidence.kind, evidence.n) == ("samples", 2)
+    assert evidence.differences == pytest.approx([math.log(2), math.log(4)])
+
+
+def test_intervals_of_two_blocks_reach_both_and_are_stretched_by_the_root_of_two() -> None:
+    how = {"confidence": 0.95, "resamples": 500, "seed": 1}
+    reach = 0.5 * math.sqrt(2)
+    expected = (0.5, pytest.approx(0.5 - reach), pytest.approx(0.5 + reach))
+    pairs = stats.paired_interval([0.0, 1.0], **how)  # type: ignore[arg-type]
+    assert (pairs.estimate, pairs.low, pairs.high) == expected
+    for a, b in (
+        ([0.0, 0.0], [0.0, 1.0]),
+        ([0.0, 0.0], [1.0, 0.0]),
+        ([0.0, -1.0], [0.0, 0.0]),
+        ([-1.0, 0.0], [0.0, 0.0]),
+    ):
+        shift = stats.shift_interval(a, b, **how)  # type: ignore[arg-type]
+        assert (shift.estimate, shift.low, shift.high) == expected

@@ -156,3 +156,133 @@ def test_no_wall_clock_gives_no_ratio() -> None:
         static(prefill=deepseek_ocr_prefill(9)), Timings(prefill_s=stat(0.0)), RTX_5090, "bfloat16"
     )
     assert used["prefill"].mfu_ratio is None and "no wall-clock" in (used["prefill"].arithmetic or "")
+
+
+ROUND = Hardware("GPU", "gpu", {"bfloat16": Peak(100.0, "sheet")}, 10.0, "catalogue")
+"""100 FLOP/s and 10 B/s: floors can be done in the head."""
+VISION = StaticPhase(400.0, 10.0, None, None, None)  # 4 s of computing
+PREFILL = StaticPhase(100.0, 20.0, None, 5.0, None)  # 2.5 s of moving
+STEP = StaticPhase(10.0, 15.0, None, 5.0, None)  # 2 s of moving
+
+
+def test_floors_of_a_run_in_round_numbers() -> None:
+    document = static(vision=VISION, prefill=PREFILL, decode=STEP)
+    timings = Timings(
+        vision_s=stat(8.0), prefill_s=stat(5.0), ttft_s=stat(13.0), decode_s=stat(60.0), tpot_s=stat(5.0)
+    )
+    told = predict_phases(document, ROUND, "bfloat16", timings, decode_steps=10)
+    rows = {
+        name: (row.floor_s, row.bound, row.error_ratio, row.flops, row.bytes) for name, row in told.items()
+    }
+    assert rows == {
+        "vision": (4.0, "compute", 2.0, 400.0, 10.0),
+        "prefill": (2.5, "memory", 2.0, 100.0, 25.0),
+        "decode": (20.0, "memory", 3.0, 100.0, 200.0),
+        "ttft": (6.5, "compute", 2.0, 500.0, 35.0),
+        "tpot": (2.0, "memory", 2.5, 10.0, 20.0),
+    }
+    assert told["decode"].arithmetic.startswith("10 steps × max(")
+    assert told["decode"].arithmetic.endswith("measured 60.0 s (mean) = 3.00 × the floor")
+    assert told["ttft"].arithmetic.startswith("vision max(")
+
+
+def test_a_prefill_that_ran_the_vision_tower_is_graded_with_it() -> None:
+    document = static(vision=VISION, prefill=PREFILL)
+    nested = predict_phases(
+        document, ROUND, "bfloat16", Timings(prefill_s=stat(13.0)), prefill_includes_vision=True
+    )
+    assert (nested["prefill"].floor_s, nested["prefill"].error_ratio) == (6.5, 2.0)
+    assert (nested["ttft"].floor_s, nested["ttft"].error_ratio) == (6.5, 2.0)
+    both = Timings(prefill_s=stat(13.0), ttft_s=stat(26.0))
+    told = predict_phases(document, ROUND, "bfloat16", both, prefill_includes_vision=True)
+    assert told["ttft"].error_ratio == 4.0  # measured itself
+    apart = predict_phases(document, ROUND, "bfloat16", Timings(prefill_s=stat(5.0)))
+    assert (apart["prefill"].floor_s, apart["prefill"].error_ratio) == (2.5, 2.0)
+    assert apart["ttft"].error_ratio is None
+
+
+def test_the_longer_part_names_the_limit_of_the_first_token() -> None:
+    short = StaticPhase(100.0, 1.0, None, None, None)  # 1 s of computing
+    told = predict_phases(static(vision=short, prefill=PREFILL), ROUND, "bfloat16")
+    assert (told["ttft"].floor_s, told["ttft"].bound) == (3.5, "memory")
+
+
+@pytest.mark.parametrize("steps", [None, 0])
+def test_decode_without_a_number_of_steps_is_one_step(steps: int | None) -> None:
+    timings = Timings(decode_s=stat(60.0), tpot_s=stat(5.0))
+    told = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=steps)
+    assert (told["decode"].floor_s, told["decode"].error_ratio) == (2.0, 2.5)
+
+
+def test_no_work_at_all_has_a_floor_of_nothing_and_no_grade() -> None:
+    told = predict_phases(
+        static(prefill=StaticPhase(0.0, 0.0, None, None, None)), ROUND, "bf16", Timings(prefill_s=stat(1.0))
+    )
+    assert (told["prefill"].floor_s, told["prefill"].error_ratio) == (0.0, None)
+
+
+def test_missing_reasons_name_every_uncounted_part() -> None:
+    document = static(prefill=StaticPhase(None, None, None, None, None), decode=STEP)
+    assert missing_reasons(document, ROUND, "bfloat16") == [
+        "the FLOPs of prefill were not counted",
+        "the weights prefill reads were not counted",
+    ]
+
+
+def test_utilisation_of_a_run_in_round_numbers() -> None:
+    document = static(vision=VISION, prefill=PREFILL, decode=STEP)
+    timings = Timings(
+        vision_s=stat(8.0), prefill_s=stat(5.0), ttft_s=stat(12.5), decode_s=stat(50.0), tpot_s=stat(4.0)
+    )
+    used = phase_utilisation(document, timings, ROUND, "bfloat16", decode_steps=10)
+    assert {name: (row.mfu_ratio, row.mbu_ratio) for name, row in used.items()} == {
+        "vision": (pytest.approx(0.5), pytest.approx(10 / 80)),
+        "prefill": (pytest.approx(0.2), pytest.approx(25 / 50)),
+        "ttft": (pytest.approx(500 / 1250), pytest.approx(35 / 125)),
+        "decode": (pytest.approx(100 / 5000), pytest.approx(200 / 500)),
+        "total": (pytest.approx(600 / 6250), pytest.approx(235 / 625)),
+    }
+    assert used["decode"].arithmetic == (
+        "MFU 2.00 % = 100 FLOP ÷ (50.0 s × 100 FLOP/s dense bfloat16 peak, sheet); "
+        "MBU 40.0 % = (150 B weights + 50 B KV cache) ÷ (50.0 s × 10.0 B/s, catalogue), weights alone 30.0 %"
+    )
+    assert "weights alone" not in (used["vision"].arithmetic or "")
+    by_token = phase_utilisation(document, timings, ROUND, "bfloat16")
+    assert by_token["decode"].mbu_ratio == pytest.approx(20 / 40)
+    assert "total" not in by_token
+    nested = phase_utilisation(
+        document, timings, ROUND, "bfloat16", decode_steps=10, prefill_includes_vision=True
+    )
+    assert nested["prefill"].mfu_ratio == nested["ttft"].mfu_ratio == pytest.approx(500 / 500)
+    assert nested["total"].mfu_ratio == pytest.approx(600 / 5500)
+
+
+def test_a_text_model_has_no_vision_in_its_first_token() -> None:
+    timings = Timings(ttft_s=stat(5.0), decode_s=stat(50.0))
+    used = phase_utilisation(
+        static(prefill=PREFILL, decode=STEP), timings, ROUND, "bfloat16", decode_steps=10
+    )
+    assert used["ttft"].mfu_ratio == pytest.approx(100 / 500)
+    assert used["total"].mfu_ratio == pytest.approx(200 / 5500)
+    only_vision = phase_utilisation(static(vision=VISION), Timings(ttft_s=stat(5.0)), ROUND, "bfloat16")
+    assert only_vision == {}
+
+
+def test_weights_that_were_not_counted_leave_the_flops() -> None:
+    unknown = StaticPhase(100.0, None, None, 5.0, None)
+    timings = Timings(prefill_s=stat(5.0), ttft_s=stat(10.0), vision_s=stat(1.0))
+    used = phase_utilisation(static(vision=VISION, prefill=unknown), timings, ROUND, "bfloat16")
+    assert (used["prefill"].mfu_ratio, used["prefill"].mbu_ratio) == (pytest.approx(0.2), None)
+    assert (used["ttft"].mfu_ratio, used["ttft"].mbu_ratio) == (pytest.approx(0.5), None)
+
+
+def test_a_single_step_is_graded_by_the_decode_it_was() -> None:
+    timings = Timings(decode_s=stat(6.0), tpot_s=stat(5.0))
+    told = predict_phases(static(decode=STEP), ROUND, "bfloat16", timings, decode_steps=1)
+    assert (told["decode"].error_ratio, told["tpot"].error_ratio) == (3.0, 2.5)
+
+
+def test_floors_below_a_second_are_graded_too() -> None:
+    quick = StaticPhase(25.0, 1.0, None, None, None)
+    told = predict_phases(static(prefill=quick), ROUND, "bfloat16", Timings(prefill_s=stat(1.0)))
+    assert (told["prefill"].floor_s, told["prefill"].error_ratio) == (0.25, 4.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from llm_perf_opt.analysis.roofline.limits import (
     Ceiling,
     floor_time,
+    intensity,
     limits_for,
     must_move_bytes,
     phase_floor,
@@ -95,3 +98,41 @@ def test_activations_do_not_raise_the_floor_and_unknown_weights_make_none() -> N
     assert phase_floor(phase, limits_for(gpu(), "bfloat16")).seconds == pytest.approx(1.001e9 / 1.792e12)  # type: ignore[union-attr]
     assert must_move_bytes(StaticPhase(1e9, None, None, 1e6, None)) is None
     assert phase_floor(StaticPhase(1e9, None, None, 1e6, None), limits_for(gpu(), "bfloat16")) is None
+
+
+def test_intensity_is_flops_per_byte() -> None:
+    assert intensity(6e9, 2e9) == 3.0
+    assert intensity(6e9, 0.5) == 1.2e10
+    assert intensity(6e9, 0.0) is None
+
+
+def test_work_exactly_at_the_ridge_is_called_memory_bound() -> None:
+    floor = floor_time(4.0, 2.0, Ceiling("p", 4.0, "s"), Ceiling("b", 2.0, "s"))
+    assert (floor.seconds, floor.compute_s, floor.memory_s, floor.bound) == (1.0, 1.0, 1.0, "memory")
+    assert (floor.flops, floor.moved_bytes) == (4.0, 2.0)
+
+
+def test_a_limit_of_zero_is_not_a_limit() -> None:
+    nothing = Hardware("GPU", "gpu", {"bfloat16": Peak(0.0, "sheet")}, 0.0, "catalogue")
+    limits = limits_for(nothing, "bfloat16")
+    assert limits.peak is None and limits.bandwidth is None
+    assert limits.missing[1] == "no memory bandwidth for GPU: not known"
+    slow = Hardware(
+        "GPU", "gpu", {"bfloat16": Peak(0.5, "sheet")}, 0.25, "catalogue", bandwidth_source="probe"
+    )
+    limits = limits_for(slow, "bfloat16")
+    assert limits.peak == Ceiling("bfloat16 peak", 0.5, "sheet")
+    assert limits.bandwidth == Ceiling("memory bandwidth", 0.25, "probe")
+    nameless = limits_for(Hardware(None, "unknown", {}, None, "none"), None)
+    assert nameless.missing[0] == "no unknown peak for this device: no limits are known"
+
+
+def test_a_floor_needs_work_and_both_limits() -> None:
+    known = limits_for(gpu(), "bfloat16")
+    no_peak, no_bandwidth = replace(known, peak=None), replace(known, bandwidth=None)
+    phase = StaticPhase(1e9, 1e9, None, None, None)
+    assert must_move_bytes(phase) == 1e9
+    assert phase_floor(phase, known) is not None
+    assert phase_floor(phase, no_peak) is None
+    assert phase_floor(phase, no_bandwidth) is None
+    assert phase_floor(StaticPhase(None, 1e9, None, None, None), known) is None

@@ -148,3 +148,20 @@ def test_totals_match_a_plain_walk(
     assert found == dict(expected)
     cells = by_path_and_name(timeline, attribution)
     assert sum(total.launches for total in cells.values()) == len(ops)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("decode", True),
+        ("lib:decode", True),
+        (":decode", True),
+        ("a sentence:decode", False),
+        ("ns::decode", False),
+        ("lib:", False),
+    ],
+)
+def test_a_domain_in_front_of_a_name_is_one_word_and_a_colon(name: str, known: bool) -> None:
+    rules = parse_rules([{"role": "phase", "phase": "decode", "pattern": "^decode"}])
+    rules += parse_rules([{"role": "phase", "phase": "nothing", "pattern": "^$"}])
+    assert meaning_of(name, rules).phase == ("decode" if known else None)

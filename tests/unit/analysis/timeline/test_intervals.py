@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.timeline.intervals import (
+    EMPTY,
     IntervalSet,
     complement,
     growing,
@@ -98,3 +99,8 @@ def test_innermost_is_the_latest_started_open_range(ranges: list[tuple[int, int]
     for time, row in zip(times, found.tolist(), strict=True):
         opened = [i for i, (a, b) in enumerate(ordered) if a <= time <= b]
         assert row == (opened[-1] if opened else -1)
+
+
+def test_a_set_is_not_equal_to_something_else() -> None:
+    assert (EMPTY == 3) is False
+    assert (union(np.array([1]), np.array([1])) == EMPTY) is True

@@ -127,3 +127,10 @@ def test_a_list_of_layers_holds_what_is_called_inside_it() -> None:
     found = split_by_shares(timings(prefill=1.0), {("a.0.b", "prefill"): 0.2, ("a.1", "prefill"): 0.3})
     assert found["a", "prefill"] == pytest.approx(0.5)
     assert found["a.0", "prefill"] == pytest.approx(0.2)
+
+
+def test_a_phase_that_took_no_time_has_no_shares(tmp_path: Path) -> None:
+    timeline, attribution = read(
+        tmp_path, annotation("decode", 5.0, 0.0), annotation("module:layers.0", 5.0, 0.0)
+    )
+    assert module_host_shares(timeline, attribution) == {}

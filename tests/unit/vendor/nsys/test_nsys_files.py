@@ -9,6 +9,7 @@ import pytest
 from llm_perf_opt.vendor.fresh import folder_state
 from llm_perf_opt.vendor.nsys.files import (
     collect_reports,
+    find_importer,
     find_nsys_summary,
     generated_paths,
     remove_earlier_outputs,
@@ -123,3 +124,23 @@ def test_E3_a_missing_or_empty_summary_is_no_error_and_the_new_place_wins(tmp_pa
     write(tmp_path / "tmp" / "stage2" / "a" / "nsys" / "summary.csv")
     new = write(tmp_path / "nsys" / "summary.csv")
     assert find_nsys_summary(tmp_path) == new
+
+
+@pytest.mark.parametrize(
+    ("tool", "importer"),
+    [
+        ("opt/2024.2/target-linux-x64/nsys", "opt/2024.2/host-linux-x64/QdstrmImporter"),
+        (
+            "usr/lib/x86_64-linux-gnu/nsight-systems/target-linux-x64/nsys",
+            "usr/lib/nsight-systems/host-linux-x64/QdstrmImporter",
+        ),
+    ],
+    ids=["nvidia", "debian"],
+)
+def test_the_importer_of_an_installation(tmp_path: Path, tool: str, importer: str) -> None:
+    link = tmp_path / "bin" / "nsys"
+    link.parent.mkdir()
+    link.symlink_to(write(tmp_path / tool))
+    assert find_importer(str(link)) is None
+    expected = write(tmp_path / importer)
+    assert find_importer(str(link)) == expected

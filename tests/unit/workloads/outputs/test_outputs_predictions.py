@@ -81,7 +81,7 @@ def test_a_killed_process_loses_nothing_it_had_written(tmp_path: Path) -> None:
         'os.write(log._descriptor, b\'{"id": "torn\')\n'
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=240)
     assert done.returncode == -signal.SIGKILL
     log = PredictionLog(path, "w")
     assert [log.record(str(n), None) is not None for n in range(5)] == [True] * 4 + [False]

@@ -1,0 +1,436 @@
+"""From which number on a rule speaks, and the exact numbers it then says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from llm_perf_opt.analysis.findings import (
+    copies_and_casts,
+    find_all,
+    full_precision,
+    host_syncs,
+    kv_cache,
+    launch_bound,
+    module_gap,
+    noise,
+    padding,
+    pollution,
+    underfilled_grids,
+    unfused_elementwise,
+    vision_share,
+)
+from llm_perf_opt.model.summary import (
+    Finding,
+    LedgerRow,
+    Prediction,
+    Stat,
+    StaticPhase,
+    Summary,
+    Timings,
+    Utilisation,
+    Workload,
+)
+from tests.unit.summaries import (
+    budget,
+    cpu,
+    gpu,
+    kernel,
+    one,
+    operator,
+    static,
+    summary,
+    timings,
+    verdict,
+)
+
+BUSY = {"all": Utilisation(device_busy_ratio=0.5)}
+FLOAT32, BFLOAT16 = Workload(dtype="float32"), Workload(dtype="bfloat16")
+
+
+def shared(family: str, part: float, name: str = "k", **fields: object) -> Summary:
+    """Kernels of 4 s, ``part`` of it in one family."""
+    rows = [kernel(name, family, 4 * part, **fields), kernel("other", "gemm", 4 * (1 - part))]
+    return summary(
+        kernels=rows, timings=timings(prefill=1.0, decode=2.0), utilisation=BUSY, workload=BFLOAT16
+    )
+
+
+def repeats(spread: float, n: int = 9) -> Summary:
+    return summary(repeat_spread={"decode": Stat(2.0, 1.0, 1.0 + 2 * spread, 2.0, 0.0, n)})
+
+
+def cache(share: float) -> Summary:
+    phase = StaticPhase(1e9, (1 - share) * 1e9, None, share * 1e9, None)
+    return summary(static=static(decode=phase), timings=timings(decode=3.0))
+
+
+Rule = Callable[[Summary], list[Finding]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "make", "begins", "below"),
+    [
+        (unfused_elementwise.find, lambda x: shared("norm", x), 0.2, 0.19),
+        (copies_and_casts.find, lambda x: shared("cast", x), 0.1, 0.09),
+        (full_precision.find, lambda x: shared("gemm", x, "sgemm"), 0.05, 0.04),
+        (underfilled_grids.find, lambda x: shared("gemm", x, counters={"waves": 0.5}), 0.05, 0.04),
+        (underfilled_grids.find, lambda x: shared("gemm", 0.5, counters={"waves": x}), 0.99, 1.0),
+        (copies_and_casts.find, lambda x: summary(budget={"decode": budget(2.0, copy=x)}), 0.1, 0.09),
+        (host_syncs.find, lambda x: summary(budget={"decode": budget(2.0, sync=x)}), 0.05, 0.04),
+        (kv_cache.find, cache, 0.3, 0.29),
+        (kv_cache.find, lambda x: summary(metrics={"tpot_growth_ratio": x}), 1.15, 1.14),
+        (vision_share.find, lambda x: summary(timings=Timings(vision_s=one(x), ttft_s=one(2.0))), 1.0, 0.99),
+        (padding.find, lambda x: summary(metrics={"padding_ratio": x}), 0.1, 0.09),
+        (pollution.find, lambda x: summary(metrics={"first_repeat_ratio": x}), 1.3, 1.29),
+        (pollution.find, lambda x: summary(metrics={"profiled_over_unprofiled_ratio": x}), 1.5, 1.49),
+        (noise.find, lambda x: summary(metrics={"last_over_first_repeat_ratio": x}), 1.15, 1.14),
+        (noise.find, repeats, 0.26, 0.25),
+        (noise.find, lambda n: repeats(1.0, int(n)), 3, 2),
+        (
+            full_precision.find,
+            lambda x: summary(
+                hardware=gpu(float32=2.0, float16=x), workload=FLOAT32, timings=timings(decode=1.0)
+            ),
+            3.0,
+            2.9,
+        ),
+    ],
+)
+def test_where_a_rule_begins_to_speak(
+    rule: Rule, make: Callable[[float], Summary], begins: float, below: float
+) -> None:
+    assert len(rule(make(begins))) == 1
+    assert rule(make(below)) == []
+
+
+def test_kernel_shares_are_of_all_kernel_time_and_of_the_running_part_of_a_sample() -> None:
+    (found,) = unfused_elementwise.find(shared("norm", 0.5))
+    assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
+    assert found.arithmetic.startswith("2.00 s of 4.00 s kernel time")
+    (found,) = copies_and_casts.find(shared("transpose", 0.5))
+    assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
+    assert found.arithmetic == "2.00 s of 4.00 s kernel time"
+    assert found.evidence == ["50.0 % of kernel time in copy and cast kernels"]
+    (found,) = underfilled_grids.find(shared("gemm", 0.5, counters={"waves": 0.25}))
+    assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
+    assert found.arithmetic == "2.00 s of 4.00 s kernel time"
+    assert found.evidence[1] == "together 50.0 % of the kernel time"
+    assert found.confidence == "high"
+
+
+def test_underfilled_grids_name_the_longest_and_the_range_of_waves() -> None:
+    rows = [
+        kernel("a", "gemm", 1.0, counters={"waves": 0.25}),
+        kernel("b", "gemm", 3.0, counters={"waves": 0.75}),
+        kernel("c", "gemm", 2.0, bound="underfilled"),
+        kernel("full", "gemm", 4.0, counters={"waves": 7.0}),
+    ]
+    (found,) = underfilled_grids.find(summary(kernels=rows))
+    assert found.evidence == [
+        "3 kernels, among them b (waves per device 0.250 to 0.750)",
+        "together 60.0 % of the kernel time",
+    ]
+    assert found.gain_upper_s is None  # no wall-clock to take a share of
+    untimed = summary(kernels=[kernel("c", "gemm", None, bound="underfilled")])
+    assert underfilled_grids.find(untimed)[0].evidence == ["1 kernels, among them c"]
+    assert "unknown" in underfilled_grids.find(untimed)[0].arithmetic
+
+
+def test_the_share_of_a_capture_of_one_phase_needs_the_timeline_of_that_phase() -> None:
+    rows = [kernel("add", "elementwise", 1.0, phase="decode"), kernel("mm", "gemm", 1.0, phase="prefill")]
+    spans = {"decode": budget(1.0, compute=0.5), "all": budget(1.0, compute=0.25)}
+    data = summary(kernels=rows, timings=timings(prefill=1.0, decode=3.0), budget=spans)
+    (found,) = unfused_elementwise.find(data)  # two phases: a share of the whole sample
+    assert found.gain_upper_s == pytest.approx(4.0 * 0.25 * 0.5)
+    rows[1].phase = "decode"
+    (found,) = unfused_elementwise.find(data)
+    assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
+    rows[0].phase = rows[1].phase = "something else"  # not a phase of inference
+    (found,) = unfused_elementwise.find(data)
+    assert found.gain_upper_s == pytest.approx(4.0 * 0.25 * 0.5)
+
+
+def test_copies_of_a_phase_and_of_a_whole_capture() -> None:
+    (found,) = copies_and_casts.find(summary(budget={"decode": budget(4.0, compute=0.75, copy=0.25)}))
+    assert found.title == "Decode waits for copies"
+    assert found.gain_upper_s == 1.0
+    assert found.arithmetic == "4.00 s × 25.0 % = 1.00 s"
+    assert found.evidence == ["copies and fills alone occupy 25.0 % of decode"]
+    (found,) = copies_and_casts.find(summary(budget={"all": budget(4.0, compute=0.75, copy=0.25)}))
+    assert found.title == "The run waits for copies"
+    both = {"decode": budget(4.0, compute=1.0), "all": budget(4.0, compute=0.5, copy=0.5)}
+    assert copies_and_casts.find(summary(budget=both)) == []  # the phases know better
+
+
+def test_host_syncs_of_a_phase_and_of_a_whole_capture() -> None:
+    (found,) = host_syncs.find(summary(budget={"decode": budget(4.0, compute=0.75, sync=0.25)}))
+    assert found.title == "Decode stops to read results back to the host"
+    assert found.gain_upper_s == 1.0
+    assert found.arithmetic == "4.00 s × 25.0 % = 1.00 s"
+    (found,) = host_syncs.find(summary(budget={"all": budget(4.0, compute=0.75, sync=0.25)}))
+    assert found.title == "The run stops to read results back to the host"
+    both = {"decode": budget(4.0, compute=1.0), "all": budget(4.0, compute=0.5, sync=0.5)}
+    assert host_syncs.find(summary(budget=both)) == []
+    assert [one.phase for one in host_syncs.find(summary(budget={"prefill": budget(1.0, sync=0.5)}))] == [
+        "prefill"
+    ]
+
+
+@pytest.mark.parametrize(("calls", "times"), [(20, None), (21, "2.10"), (30, "3.00")])
+def test_more_than_two_reads_per_token_are_a_habit(calls: int, times: str | None) -> None:
+    rows = [
+        operator("aten::item", calls),
+        operator("aten::mul", 900),
+        operator("aten::item", 900, phase="prefill"),
+    ]
+    data = summary(operators=rows, metrics={"profiled_decode_steps": 10.0})
+    said = [line for finding in host_syncs.find(data) for line in finding.evidence]
+    assert said == ([] if times is None else [f"aten::item runs {times} times per token"])
+
+
+def test_full_precision_says_both_peaks_and_what_they_bound() -> None:
+    data = summary(
+        hardware=gpu(float32=1e13, bfloat16=4e13), workload=FLOAT32, timings=timings(prefill=0.5, decode=1.5)
+    )
+    (found,) = full_precision.find(data)
+    assert found.gain_upper_s == pytest.approx(1.5)
+    assert found.arithmetic == "2.00 s × (1 − 1/4.00) = 1.50 s"
+    assert "float32 10.0 TFLOP/s (data sheet), half precision 40.0 TFLOP/s (data sheet)" in found.evidence[0]
+    # Bytes halve whatever the peaks say.
+    data.hardware = gpu(float32=1e13, bfloat16=1.6e13)
+    (found,) = full_precision.find(data)
+    assert found.gain_upper_s == pytest.approx(1.0)
+    assert found.arithmetic == "2.00 s × (1 − 1/2.00) = 1.00 s"
+
+
+def test_stray_full_precision_kernels_name_three_and_bound_by_the_peaks() -> None:
+    rows = [kernel(f"sgemm_{i}", "gemm", 0.5) for i in (0, 1, 1, 2, 3)] + [kernel("bf16", "gemm", 2.5)]
+    data = summary(
+        workload=BFLOAT16,
+        hardware=gpu(float32=1e13, float16=1.5e13),
+        kernels=rows,
+        timings=timings(prefill=1.0, decode=3.0),
+        utilisation=BUSY,
+    )
+    (found,) = full_precision.find(data)
+    assert found.evidence == ["50.0 % of kernel time in sgemm_0, sgemm_1, sgemm_2"]
+    assert found.gain_upper_s == pytest.approx(4.0 * 0.5 * 0.5 * 0.5)
+    assert found.arithmetic == (
+        "2.50 s of 5.00 s kernel time; half precision is at most 2.00 times as fast by the peaks"
+    )
+
+
+def test_the_cache_is_told_by_bytes_and_by_growth_with_its_arithmetic() -> None:
+    data = cache(0.4)
+    (found,) = kv_cache.find(data)
+    assert found.evidence == ["the cache is 40.0 % of the bytes a decode step must read (381 MiB of 954 MiB)"]
+    assert found.gain_upper_s == pytest.approx(1.2)
+    assert found.arithmetic == "3.00 s × 40.0 % of the bytes = 1.20 s"
+    data.metrics = {"tpot_growth_ratio": 2.0}
+    (found,) = kv_cache.find(data)  # measured growth knows better than modelled bytes
+    assert len(found.evidence) == 2
+    assert found.gain_upper_s == pytest.approx(1.0)
+    assert found.arithmetic.endswith("3.00 s × (1 − 2/(1 + 2.00)) = 1.00 s")
+    data.metrics = {"tpot_growth_ratio": 1.15}
+    assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(3.0 * (1 - 2 / 2.15))
+    data.metrics = {"tpot_growth_ratio": 1.1}
+    assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "confidence"),
+    [
+        ({"budget": {"decode": budget(1.0, launch=0.9)}}, "high"),
+        ({"utilisation": {"decode": Utilisation(device_busy_ratio=0.1)}}, "high"),
+        ({"utilisation": {"decode": Utilisation(mfu_ratio=0.1)}}, "medium"),
+        ({"utilisation": {"all": Utilisation(device_busy_ratio=0.1)}}, "medium"),
+        ({"budget": {"all": budget(1.0, launch=0.9)}}, "medium"),
+        ({}, "medium"),
+    ],
+)
+def test_launch_bound_is_certain_only_where_the_phase_itself_was_watched(
+    fields: dict[str, object], confidence: str
+) -> None:
+    (found,) = launch_bound.find(summary(verdicts={"decode": verdict("launch")}, **fields))
+    assert found.confidence == confidence
+
+
+def test_launch_bound_names_its_phase_and_its_launches() -> None:
+    data = summary(
+        verdicts={"prefill": verdict("launch"), "decode": verdict("launch"), "all": verdict("launch")},
+        metrics={"launches_per_token": 1320.0},
+        budget={
+            "prefill": budget(2.0, compute=0.25, launch=0.5, host=0.25),
+            "decode": budget(4.0, launch=1.0),
+        },
+    )
+    prefill, decode = launch_bound.find(data)
+    assert prefill.title == "Prefill waits for the host to launch work"
+    assert prefill.gain_upper_s == 1.5
+    assert prefill.arithmetic == "2.00 s × 75.0 % spent launching or on the host = at most 1.50 s"
+    assert not any("launches per" in line for line in prefill.evidence)
+    assert decode.title == "Decode waits for the host to launch work"
+    assert any("launches per generated token" in line for line in decode.evidence)
+    (whole,) = launch_bound.find(summary(verdicts={"decode": verdict("memory"), "all": verdict("launch")}))
+    assert whole.title == "The run waits for the host to launch work"
+    assert whole.arithmetic == "kernels run for 20 % of it"  # nothing was timed: the verdict's own words
+
+
+def test_launch_bound_counts_either_wait_and_has_no_price_without_a_share() -> None:
+    for part in ("launch", "host"):
+        data = summary(verdicts={"decode": verdict("launch")}, budget={"decode": budget(2.0, **{part: 0.75})})
+        assert launch_bound.find(data)[0].gain_upper_s == 1.5
+    (found,) = launch_bound.find(summary(verdicts={"decode": verdict("launch")}, timings=timings(decode=4.0)))
+    assert (found.gain_upper_s, found.arithmetic) == (None, "kernels run for 20 % of it")
+
+
+def test_launch_bound_takes_what_the_device_leaves_over() -> None:
+    data = summary(
+        verdicts={"decode": verdict("launch")},
+        timings=timings(prefill=1.0, decode=4.0),
+        utilisation={"decode": Utilisation(device_busy_ratio=0.25)},
+    )
+    assert launch_bound.find(data)[0].gain_upper_s == pytest.approx(3.0)
+    data.utilisation = {"all": Utilisation(device_busy_ratio=0.4)}
+    (found,) = launch_bound.find(data)
+    assert found.gain_upper_s == pytest.approx(3.0)
+    assert found.arithmetic == (
+        "the device idles for 60.0 % of 5.00 s per sample; at most 3.00 s of that is in decode"
+    )
+    on_cpu = summary(
+        hardware=cpu(),
+        verdicts={"decode": verdict("launch")},
+        timings=timings(decode=4.0),
+        operators=[operator("aten::mm", 1, 0.25), operator("aten::mul", 1, 0.75)],
+    )
+    assert launch_bound.find(on_cpu)[0].gain_upper_s == pytest.approx(3.0)
+
+
+def test_vision_share_has_the_numbers_of_the_encoder_only() -> None:
+    timed = Timings(vision_s=one(1.5), ttft_s=one(2.0))
+    timed.components = {"sam_s": one(0.5), "clip_s": one(0.75), "lm_prefill_s": one(1.0), "none_s": one(0.0)}
+    (found,) = vision_share.find(summary(timings=timed))
+    assert found.evidence == [
+        "vision 1.50 s of 2.00 s to the first token (75.0 %)",
+        "its largest component is clip with 750 ms",
+    ]
+    assert found.gain_upper_s is None  # without a floor nobody knows what must stay
+    assert vision_share.find(summary(timings=Timings(vision_s=one(1.0), ttft_s=one(0.0)))) == []
+    floor = {"vision": Prediction(0.5, "compute", None)}
+    longer = vision_share.find(
+        summary(timings=Timings(vision_s=one(3.0), ttft_s=one(2.0)), predictions=floor)
+    )
+    assert longer[0].gain_upper_s == 1.5  # not more than there is above the floor
+
+
+def row(
+    module: str, measured: float, floor: float, phase: str = "prefill", depth: int | None = None
+) -> LedgerRow:
+    depth = module.count(".") + 1 if depth is None else depth
+    return LedgerRow(module, phase, depth, measured_s=measured, floor_s=floor, measured_source="hooks")
+
+
+@pytest.mark.parametrize(("gap", "speaks"), [(0.25, True), (0.24, False)])
+def test_a_module_gap_is_worth_a_tenth_of_the_sample(gap: float, speaks: bool) -> None:
+    data = summary(timings=timings(prefill=1.0, decode=1.5), ledger=[row("lm", gap + 0.5, 0.5)])
+    assert bool(module_gap.find(data)) is speaks
+
+
+@pytest.mark.parametrize(("child", "named"), [(0.6, "lm.mlp"), (0.59, "lm")])
+def test_a_child_that_explains_most_of_the_gap_is_named(child: float, named: str) -> None:
+    rows = [row("lm", 1.5, 0.5), row("lm.mlp", child, 0.0), row("lm.attn", 0.1, 0.0)]
+    (found,) = module_gap.find(summary(timings=timings(prefill=2.0, decode=1.0), ledger=rows))
+    assert found.title == f"{named} is farthest from the hardware's limit in prefill"
+    assert found.advice.startswith(f"Start with {named}:")
+
+
+def test_the_sentence_of_a_module_gap_has_its_numbers() -> None:
+    rows = [
+        row("m.layers.0.mlp.up", 0.5, 0.25),
+        row("m.layers.1.mlp.up", 0.75, 0.0),
+        row("component", 9.0, 0.0, depth=0),
+        row("m.layers.1.mlp.up", 9.0, 0.0, phase="decode"),
+    ]
+    data = summary(timings=timings(prefill=2.0), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert found.title == "*.mlp.up is farthest from the hardware's limit in prefill"
+    assert found.evidence == [
+        "m.layers.*.mlp.up takes 1.25 s per sample (62.5 % of prefill), its floor is 250 ms",
+        "largest of 2: m.layers.1.mlp.up with 750 ms",
+        "time by hooks; floor by the static model and GPU",
+    ]
+    assert found.arithmetic == "1.25 s − 250 ms = 1.00 s"
+    assert found.gain_upper_s == 1.0
+
+
+def test_the_largest_of_several_roots_is_descended() -> None:
+    rows = [row("a", 1.0, 0.9), row("b", 1.0, 0.5), row("b.c", 0.9, 0.5), row("a.c", 1.0, 0.0)]
+    (found,) = module_gap.find(summary(timings=timings(prefill=2.0), ledger=rows))
+    assert found.title.startswith("b.c is farthest")
+
+
+def test_padding_and_noise_say_their_numbers() -> None:
+    (found,) = padding.find(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
+    assert found.arithmetic == "2.00 s × 25.0 % = 500 ms"
+    (found,) = noise.find(repeats(0.5))
+    assert found.evidence == ["decode: spread 50.0 % of the median over 9 repeats"]
+    calm_machine = repeats(0.5)
+    calm_machine.environment = {"load_average": [2.0, 2.0, 2.0], "cpu": {"cores": 2}}
+    assert noise.find(calm_machine)[0].evidence == found.evidence
+    calm_machine.environment["load_average"] = [2.1, 0.0, 0.0]
+    assert noise.find(calm_machine)[0].evidence[1] == "load average 2.1 on 2 cores when the run began"
+    assert noise.find(summary(repeat_spread={"decode": Stat(0.0, -1.0, 1.0, 0.0, 0.0, 9)})) == []
+
+
+def test_findings_of_equal_gain_come_by_name_and_phase() -> None:
+    spans = {
+        phase: budget(2.0, compute=0.5, copy=0.25, sync=0.25) for phase in ("decode", "prefill", "vision")
+    }
+    found = [(one.id, one.phase) for one in find_all(summary(budget=spans))]
+    assert found == [
+        (rule, phase) for rule in ("copies", "host-sync") for phase in ("decode", "prefill", "vision")
+    ]
+    mixed = summary(budget=spans, metrics={"first_repeat_ratio": 2.0})
+    assert find_all(mixed)[-1].id == "warm-up-pollution"  # without a gain: last
+
+
+def test_seconds_of_a_sample_without_its_whole_are_the_sum_of_its_phases() -> None:
+    data = summary(hardware=gpu(float32=1.0, bfloat16=2.0), workload=FLOAT32)
+    data.timings = Timings(prefill_s=one(1.0), decode_s=one(2.0))
+    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(1.5)
+    data.timings = Timings(vision_s=one(1.0), decode_s=one(4.0))
+    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(2.5)
+    data.timings = Timings(ttft_s=one(3.0), prefill_s=one(1.0), decode_s=one(4.0))
+    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(3.5)
+
+
+def test_the_largest_of_several_layers_is_the_one_that_loses_most_over_all_steps() -> None:
+    rows = [row("m.0", 0.75, 0.625, "decode"), row("m.1", 0.5, 0.0, "decode")]
+    data = summary(timings=timings(prefill=1.0, decode=10.0, tpot=2.5), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert found.evidence[:2] == [
+        "m.* takes 5.00 s per sample (50.0 % of decode), its floor is 2.50 s",
+        "largest of 2: m.1 with 2.00 s",
+    ]
+    (alone,) = module_gap.find(summary(timings=timings(prefill=2.0), ledger=[row("lm", 1.0, 0.0)]))
+    assert not any("largest of" in line for line in alone.evidence)
+
+
+def test_kernels_without_a_time_add_none() -> None:
+    rows = [
+        kernel("timed", "norm", 0.5, counters={"waves": 0.5}),
+        kernel("untimed", "norm", None, launches=None, counters={"waves": 0.5}),
+        kernel("mm", "gemm", 0.5),
+    ]
+    (small,) = underfilled_grids.find(summary(kernels=rows))
+    assert small.evidence[0].startswith("2 kernels, among them timed")
+    assert small.arithmetic == "500 ms of 1.00 s kernel time"
+    (unfused,) = unfused_elementwise.find(summary(kernels=rows))
+    assert unfused.evidence[0].startswith("50.0 % of kernel time in 10 launches of 2 element-wise")
+
+
+def test_a_component_that_took_no_time_is_not_named() -> None:
+    timed = Timings(vision_s=one(1.5), ttft_s=one(2.0), components={"sam_s": one(0.0)})
+    assert len(vision_share.find(summary(timings=timed))[0].evidence) == 1
