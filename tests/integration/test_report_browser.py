@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from llm_perf_opt.analysis.compare.compare import Side, compare
 from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.reporting.compare.html import comparison_html
 from llm_perf_opt.reporting.html.page import report_html
 
+from ..unit.analysis.compare.test_compare import document
 from ..unit.report_summaries import HOSTILE, bare_summary, full_summary, hostile_summary
 
 if TYPE_CHECKING:
@@ -191,6 +194,23 @@ def test_every_table_fits_its_page(browser: Browser, tmp_path: Path, make: Any, 
     assert visit.page.evaluate(TOO_WIDE) == []
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
     visit.page.close()
+
+
+@pytest.mark.parametrize("width", [1300, 390])
+def test_a_comparison_fits_its_page(browser: Browser, tmp_path: Path, width: int) -> None:
+    result = compare(
+        Side("A", [], [full_summary()], [document()]), Side("B", [], [full_summary()], [document(1.5)])
+    )
+    path = tmp_path / "comparison.html"
+    path.write_text(comparison_html(result), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(path.as_uri())
+    assert page.evaluate(TOO_WIDE) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".chart svg").count() == 6
+    page.locator(".lpo-waterfall rect[tabindex]").nth(1).focus()
+    assert "prefill" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.close()
 
 
 def test_a_phone_shows_rows_as_cards_with_the_names_of_their_columns(

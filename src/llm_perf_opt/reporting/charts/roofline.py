@@ -13,6 +13,7 @@ from llm_perf_opt.reporting.charts.axes import (
     Plot,
     Scale,
     axes,
+    line_path,
     log_scale,
 )
 from llm_perf_opt.reporting.charts.ceilings import Roof, draw_ceilings, merged, roof_text
@@ -181,8 +182,20 @@ def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpac
         for gap in (r + 4, r + 14, r + 26, r + 40):
             spot = space.place(px, py, label, gap)
             if spot is not None:
-                return [svg.text(spot[0], spot[1], label, role="text lpo-halo", pointer_events="none")]
+                name = svg.text(spot[0], spot[1], label, role="text lpo-halo", pointer_events="none")
+                return [name] if gap == r + 4 else [_leader(px, py, r, spot, label), name]
     return []
+
+
+def _leader(px: float, py: float, r: float, spot: tuple[float, float], label: str) -> str:
+    """Lead from a mark to its name where the two do not touch."""
+    left, baseline = spot
+    nearest = min(max(px, left), left + svg.text_width(label))
+    edge = baseline + 3 if baseline < py else baseline - 10
+    away = r if edge > py else -r
+    return svg.element(
+        "path", d=line_path([(px, py + away), (nearest, edge)]), class_="lpo-axis", pointer_events="none"
+    )
 
 
 def _mark(

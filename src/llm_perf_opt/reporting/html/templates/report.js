@@ -64,7 +64,7 @@
           cell.dataset.label = heads[column];
           const length = cell.textContent.trim().length;
           if (column === name || length > 30) cell.classList.add("wide");
-          else if (length + heads[column].length > 22) cell.classList.add("line");
+          else if (length + heads[column].length > 18) cell.classList.add("line");
           else if (["", "–"].includes(cell.textContent.trim()) || heads[column] === "#") cell.classList.add("none");
         });
       }
