@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.load import other_load_ratio, processor_time
 
 _LEAST_S = 0.04
 """Measuring time of one call, after warm-up, on a machine that nothing disturbs."""
-_MOST_S = 0.4
+_MOST_S = 0.25
 """The same where no time is reached twice: other programs run, and an undisturbed moment must be waited for."""
 _AGREEING = 3
 _AGREEMENT_RATIO = 0.02
