@@ -18,6 +18,7 @@ from llm_perf_opt.model.summary import Hardware, RunInfo, Summary, Workload
 from llm_perf_opt.reporting.pages import write_pages
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.static_analysis import StaticAnalysisStage
+from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 
 STATIC_ONLY = ("pipeline.torch_profiler.enable=false", "model.name=test")
@@ -263,19 +264,22 @@ def test_an_architecture_without_closed_form_is_counted_and_says_so(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("other", "builds"),
+    ("other", "models"),
     [("infer.batch_size=1", 1), ("pipeline.static_analysis.batch_size=2", 2)],
 )
 def test_one_model_serves_both_sets_of_shapes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, builds: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, models: int
 ) -> None:
     """The document at the samples' shapes is the one that a model built anew gives."""
-    built = []
-    build = HfCausalLmAdapter.build
-    monkeypatch.setattr(
-        HfCausalLmAdapter, "build", lambda self, *where: built.append(1) or build(self, *where)
-    )
+    made: list[StaticCounter] = []
+    make = StaticCounter.__init__
+
+    def counting(self: StaticCounter, *given: Any, **named: Any) -> None:
+        made.append(self)
+        make(self, *given, **named)
+
+    monkeypatch.setattr(StaticCounter, "__init__", counting)
     folder = run(tmp_path / "both", *TEXT, other, "pipeline.torch_profiler.enable=true")[2]
-    assert len(built) == builds
+    assert len(made) == models
     alone = run(tmp_path / "alone", *TEXT, *MEASURED_AS_SAMPLES)[1]
     assert json.loads((folder / "static_run.json").read_text())["phases"] == alone["phases"]
