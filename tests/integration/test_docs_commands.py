@@ -1,0 +1,340 @@
+"""Every command and Python snippet of README and docs runs.
+
+Placeholders (``/models/…``, ``RUN_A``, ``capture.sqlite``) stand for small things that are made here. What needs a GPU
+or much memory is planned instead of run; what is slow is shortened by further overrides. A block that is neither run
+nor listed with a reason fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from llm_perf_opt.cli import main
+from llm_perf_opt.config.compose import known_keys
+from llm_perf_opt.config.legacy import LEGACY_KEYS
+from llm_perf_opt.process.tools import find_tools
+from tests.support import QUICK, REPOSITORY, cli
+from tests.unit.ingest.ncu.test_ncu_csv import lead, raw
+from tests.unit.nsys_exports import call, kernel, nvtx, write_export
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+NOT_RUN = {
+    "make profile": "makes a virtual environment from the network; CI runs it",
+    'make profile RUN_ARGS="infer.max_new_tokens=64 run.repeats=5"': "the same",
+    "make test": "runs this test",
+    ". .venv/bin/activate": "belongs to make profile",
+    "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
+}
+"""Commands that are not run, with the reason."""
+
+FRAGMENTS = {
+    "class TestByteGru(ModelConformance)": "part of examples/user_model/test_byte_gru.py, which is run",
+    "class TestMyPages(DatasetConformance)": "tests/contract/test_dataset_conformance.py runs the same shape",
+    "class TestMachineNoise(StageConformance)": "part of examples/user_stage/test_machine_noise.py, which is run",
+}
+"""Python that is no program of its own, with the reason."""
+
+TEXT = ("infer.max_new_tokens=4", "infer.warmup_rounds=0", "run.repeats=1", "hardware.probe=false")
+FEW_LAYERS = {
+    "llama3_70b": ["+model.arch.num_hidden_layers=2"],
+    "deepseek_ocr": [
+        "model.arch.text_config.num_hidden_layers=2",
+        "model.arch.vision_config.encoder_config.num_hidden_layers=2",
+        "model.arch.vision_config.sam_config.num_hidden_layers=2",
+        "model.arch.vision_config.sam_config.global_attn_indexes=[1]",
+    ],
+}
+"""Overrides that make a static count quick."""
+
+
+EXAMPLE_STAGE = ["pipeline.machine_noise.samples=40", "pipeline.torch_profiler.enable=false"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    where: str
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, and the output the documentation shows of it."""
+
+    where: str
+    line: str
+    output: str
+
+
+def blocks(pages: Sequence[Path]) -> Iterator[Block]:
+    for page in pages:
+        lines, start = page.read_text(encoding="utf-8").splitlines(), None
+        for number, line in enumerate(lines, start=1):
+            if not line.startswith("```"):
+                continue
+            if start is None:
+                start = number
+                continue
+            yield Block(
+                f"{page.name}:{start}", lines[start - 1][3:].strip(), "\n".join(lines[start : number - 1])
+            )
+            start = None
+
+
+def commands(block: Block) -> Iterator[Command]:
+    text = block.text.replace("\\\n", " ")
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, _, output = part.partition("\n")
+        yield Command(block.where, " ".join(line.partition(" #")[0].split()), output.rstrip())
+
+
+BLOCKS = list(blocks(PAGES))
+COMMANDS = [command for block in BLOCKS if block.language == "console" for command in commands(block)]
+SNIPPETS = [block for block in BLOCKS if block.language == "python"]
+
+
+# --- the desk: everything the documentation speaks of, small ---------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("desk")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main(["run", "-q", "model=llama_tiny", *TEXT, "artifacts.runs_dir=run_a"]) == 0
+    finally:
+        os.chdir(before)
+    run = folder / "run_a"
+    for name in ("run_b", "RUN_A", "RUN_B", "tmp/runs/A", "tmp/runs/B", "tmp/runs/20260101-120000"):
+        shutil.copytree(run, folder / name)
+    shutil.copy(run / "torch_profiler" / "trace.json.gz", folder)
+    shutil.copy(run / "static_analysis" / "static_compute.json", folder)
+    wall = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}
+    (folder / "wall.json").write_text(json.dumps(wall))
+    (folder / "prompts.txt").write_text("one two\nthree four\n")
+    for program in ("serve_bench.py", "bench.py", "serve.py"):
+        (folder / program).write_text("print('done')\n")
+    (folder / "bench").symlink_to("/bin/true")
+    _make_captures(folder)
+    _make_pages(folder / "data" / "OmniDocBench")
+    (folder / "pages.txt").write_text("images/a.png\n")
+    _make_checkpoint(folder / "my-checkpoint")
+    shutil.copytree(folder / "my-checkpoint", folder / "CKPT")
+    (folder / "models" / "DeepSeek-OCR").mkdir(parents=True)
+    (folder / "models" / "DeepSeek-OCR" / "config.json").write_text("{}")
+    return folder
+
+
+def _make_captures(folder: Path) -> None:
+    for name in ("capture.sqlite", "run.sqlite"):
+        write_export(
+            folder / name,
+            {
+                "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_000, 9_000, 1, 1), kernel(20_000, 29_000, 2, 1)],
+                "CUPTI_ACTIVITY_KIND_RUNTIME": [call(500, 900, 1, 2), call(15_000, 16_000, 2, 2)],
+                "NVTX_EVENTS": [nvtx(100, 10_000, "prefill"), nvtx(12_000, 40_000, "decode")],
+            },
+            {1: "gemm_kernel(float *)", 2: "cudaLaunchKernel"},
+        )
+    table = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
+    table += '90.0,900,9,100.0,1,1,1,0,"void ns::Sobel<float, (int)2>(uchar4 *)"\n10.0,100,1,100.0,1,1,1,0,k(int)\n'
+    (folder / "nsys").mkdir()
+    for place in ("kern_sum.csv", "nsys/summary.csv"):
+        (folder / place).write_text(table)
+    counters = raw(
+        ["dram__bytes_read.sum", "gpu__time_duration.sum"], ["byte", "nsecond"], [*lead(0), "1000", "100"]
+    )
+    for name in ("ncu", "ncu_folder", "DIR_OR_FILE"):
+        (folder / name).mkdir()
+        (folder / name / "raw.csv").write_text(counters)
+
+
+def _make_pages(root: Path) -> None:
+    (root / "images").mkdir(parents=True)
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (320, 240), "white").save(root / "images" / name)
+
+
+def _make_checkpoint(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    words = {
+        word: number for number, word in enumerate(["<unk>", "<s>", "</s>", "one", "two", "three", "four"])
+    }
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(
+        folder
+    )
+    shape = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def with_examples(desk: Path) -> dict[str, str]:
+    """Return the environment in which the packages of ``examples/`` are installed."""
+    site = desk / "site"
+    points = {
+        "byte_gru": ("models", "byte_gru.adapter:ByteGruAdapter"),
+        "machine_noise": ("stages", "machine_noise.stage:MachineNoiseStage"),
+    }
+    for name, (group, target) in points.items():
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[llm_perf_opt.{group}]\n{name} = {target}\n")
+    examples = [str(REPOSITORY / "examples" / name) for name in ("user_model", "user_stage")]
+    inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    return {"PYTHONPATH": os.pathsep.join([str(site), *examples, *inherited])}
+
+
+# --- how each verb is run here ---------------------------------------------------------------------------
+
+
+def arguments(command: Command, desk: Path) -> list[str]:
+    """Return the arguments of a command as it is run here."""
+    words = shlex.split(command.line)[1:]
+    words = [re.sub(r"=/(models|data)/", f"={desk}/\\1/", word) for word in words]
+    verb, rest = words[0], words[1:]
+    if verb == "run":
+        return ["run", *_run_words(rest)]
+    if verb == "compare" and "--run" in rest:
+        place = rest.index("--run")
+        quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
+        return ["compare", *rest[:place], *quick, *rest[place:]]
+    return [verb, "--dry-run", *rest] if verb == "ncu-profile" else words
+
+
+def _run_words(words: list[str]) -> list[str]:
+    """Plan what needs a GPU, a tool or much memory; shorten the rest, where the command itself does not say."""
+    line = " ".join(words)
+    if "--plan" in words or re.search(r"pipeline\.(nsys|ncu)\.enable=true|llama3_8b|DeepSeek-OCR", line):
+        return words if "--plan" in words else ["--plan", *words]
+    preset = next((word.partition("=")[2] for word in words if word.startswith("model=")), None)
+    if preset is None and not re.search(r"deepseek_ocr|dataset\.|enable=false", line):
+        preset, words = "llama_tiny", [*words, "model=llama_tiny"]  # loads sooner, and takes the same keys
+    more = list(QUICK if preset in (None, "deepseek_ocr") else TEXT)
+    if "pipeline.torch_profiler.enable=false" in words:
+        more = ["hardware.probe=false", *FEW_LAYERS.get(preset or "", [])]
+        more += QUICK[:-1] if preset is None else []
+    given = {word.partition("=")[0] for word in words}
+    # A length, or a number of repeats, that the command names may be shortened too: that it is taken is what counts.
+    keep = given - {"infer.max_new_tokens", "run.repeats"}
+    return [*words, *(word for word in more if word.partition("=")[0] not in keep)]
+
+
+# --- the tests -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command.where} {command.line[:60]}")
+def test_a_command_of_the_documentation_runs(
+    command: Command,
+    desk: Path,
+    with_examples: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if command.line in NOT_RUN:
+        return
+    program = shlex.split(command.line)[0]
+    assert program.endswith("llm-perf-opt"), f"{command.where}: neither run nor listed: {command.line}"
+    words = arguments(command, desk)
+    if words[0] == "ncu-profile" and not find_tools("ncu"):
+        pytest.skip("Nsight Compute is not installed")
+    if re.search(r"byte_gru|machine_noise", command.line):
+        words += ["pipeline.static_analysis.enable=false"] if "byte_gru" in command.line else EXAMPLE_STAGE
+        words += ["--plan"] if "ByteGruAdapter" in command.line else []  # the same adapter under another name
+        done = cli(*words, cwd=desk, env=with_examples)
+        assert done.returncode == 0, done.stderr
+        return
+    monkeypatch.chdir(desk)
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = int(leaving.code or 0)
+    out, err = capsys.readouterr()
+    if command.output:
+        assert (out + err).rstrip() == command.output
+        assert code == (2 if command.output.startswith("error:") else 0)
+    else:
+        assert code == 0, err
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.where)
+def test_a_python_snippet_of_the_documentation_runs(
+    snippet: Block, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any(mark in snippet.text for mark in FRAGMENTS):
+        compile(snippet.text, snippet.where, "exec")
+        return
+    monkeypatch.chdir(desk)
+    exec(compile(snippet.text, snippet.where, "exec"), {"__name__": "snippet"})
+
+
+def test_every_command_stands_in_a_block_that_is_run() -> None:
+    for block in BLOCKS:
+        if block.language in ("console", "python"):
+            assert block.language == "python" or list(commands(block)), block.where
+        else:
+            assert not re.search(r"^(\$ )?(llm-perf-opt|make|python|pip) ", block.text, re.MULTILINE), (
+                block.where
+            )
+
+
+def test_nothing_is_listed_that_is_not_there() -> None:
+    lines, code = {command.line for command in COMMANDS}, "\n".join(snippet.text for snippet in SNIPPETS)
+    assert set(NOT_RUN) <= lines
+    assert all(mark in code for mark in FRAGMENTS)
+
+
+# --- B13: only the unified schema ------------------------------------------------------------------------
+
+OLD_SECTION = "## Keys of earlier releases"
+"""The one place where old keys are named, beside what replaces them."""
+
+
+def current_text(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    before, _, after = text.partition(OLD_SECTION)
+    return before + after.partition("\n## ")[2]
+
+
+@pytest.mark.contract("B13")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_B13_documentation_shows_no_key_of_an_earlier_release(page: Path) -> None:
+    text = current_text(page)
+    for entry in LEGACY_KEYS:
+        old = entry.old.removesuffix(".*")
+        found = re.search(rf"(?<![\w.(,]){re.escape(old)}(?:=|\.[a-z_]+=)(?!\")", text)
+        assert found is None, f"{page.name}: {found.group() if found else ''}"
+    assert not re.search(r"runner/stage|runner@|tmp/stage[12]/", text)
+
+
+@pytest.mark.contract("B13")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_B13_every_key_that_is_set_in_the_documentation_exists(page: Path) -> None:
+    wrong_on_purpose = {"pipeline.nsys.enabled"}
+    sections = r"run|artifacts|model|infer|dataset|hardware|pipeline"
+    for key in (
+        set(re.findall(rf"(?<![\w./@])((?:{sections})(?:\.\w+)+)=", current_text(page))) - wrong_on_purpose
+    ):
+        free = key.startswith("model.arch.") or ".output.extra." in key or "machine_noise" in key
+        assert free or key in known_keys(), f"{page.name}: {key}"
