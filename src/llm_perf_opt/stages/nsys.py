@@ -8,6 +8,7 @@ It writes ``nsys/run.nsys-rep`` (``run.<label>.nsys-rep`` for several labels), t
 from __future__ import annotations
 
 import functools
+import logging
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
+from llm_perf_opt.process.launch import can_isolate
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -41,6 +43,11 @@ from llm_perf_opt.vendor.nsys.run import CaptureRequest
 from llm_perf_opt.vendor.workload import program_problems, workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
 
+LOGGER = logging.getLogger("llm_perf_opt.nsys")
+_SEES_ALL = (
+    "nsys stores the environment of every process of this user in its report: do not pass it on "
+    "before you have read docs/security.md (pipeline.nsys.isolate=true prevents it where the machine allows)"
+)
 _MIN_FREE_BYTES = 256 << 20
 
 
@@ -110,6 +117,8 @@ class NsysStage(Stage):
             keep_streams=config.keep_qdstrm,
         )
         for request in _requests(context, config, str(executable), folder):
+            if not request.isolate:
+                LOGGER.warning(_SEES_ALL)
             captures.add(request)
         return captures.result()
 
@@ -142,6 +151,7 @@ def _requests(
         domain_include=tuple(config.nvtx_domain_include),
         domain_exclude=tuple(config.nvtx_domain_exclude),
         extra_args=tuple(config.extra_args),
+        isolate=_isolates(config),
         timeout_s=config.timeout_s or context.config.workload_command.timeout_s,
         max_bytes=config.max_bytes,
     )
@@ -154,6 +164,13 @@ def _requests(
     ]
 
 
+def _isolates(config: NsysConfig) -> bool:
+    """Namespaces hide other processes, which is wanted, except where the whole system is to be sampled."""
+    if config.isolate is not None:
+        return config.isolate
+    return "system-wide" not in (config.sample, config.cpuctxsw) and can_isolate()
+
+
 def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:
     from llm_perf_opt.workloads.memory import memory_problems
 
@@ -163,6 +180,15 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
         problems.append(_as_problem(_earlier_capture(folder)))
     problems += program_problems(context.config)
     problems += [*_range_problems(context, config), *memory_problems(context.config, "nsys")]
+    if config.isolate and not can_isolate():
+        problems.append(
+            Problem(
+                "error",
+                "pipeline.nsys.isolate=true, but this machine gives no process-id namespace to this user",
+                "run as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or set it to null",
+                "pipeline.nsys.isolate",
+            )
+        )
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
     if samples and version[:2] == (2022, 4):
         problems.append(

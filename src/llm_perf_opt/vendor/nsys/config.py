@@ -38,6 +38,9 @@ class NsysConfig(StageConfig):
     """Further options of ``nsys profile``, as they are."""
     executable: str | None = None
     """Which nsys; null: LLM_PERF_OPT_NSYS, PATH, then the usual places."""
+    isolate: bool | None = None
+    """Let nsys see only the processes of its own capture, because it stores the environment of all it sees. null: where
+    the machine allows it and nothing is sampled system-wide; true: or not at all."""
     timeout_s: float | None = None
     """Time limit of one capture; null: pipeline.workload.timeout_s."""
     max_bytes: int | None = 20 << 30

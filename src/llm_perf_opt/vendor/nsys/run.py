@@ -13,6 +13,7 @@ from pathlib import Path
 
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
 from llm_perf_opt.process.environment import allowed_environment
+from llm_perf_opt.process.isolate import isolated
 from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
 from llm_perf_opt.process.sizes import SizeLimit
 from llm_perf_opt.process.tools import free_bytes
@@ -59,6 +60,8 @@ class CaptureRequest:
     extra_args: tuple[str, ...] = ()
     timeout_s: float | None = 1800.0
     max_bytes: int | None = None
+    isolate: bool = False
+    """Run it in a namespace of its own, where it sees no other processes."""
     session: str = field(default_factory=lambda: f"llm-perf-opt-{uuid.uuid4().hex[:12]}")
 
     @property
@@ -157,8 +160,9 @@ def _capture_once(
 
     before = folder_state(request.base.parent)
     try:
+        command = request.command()
         process = run_process(
-            request.command(),
+            isolated(command) if request.isolate else command,
             log_dir=log_dir,
             name=request.base.name,
             timeout_s=request.timeout_s,
@@ -170,7 +174,7 @@ def _capture_once(
             size_limit=_size_limit(request, workspace),
             stop_signal=signal.SIGINT,
             grace_s=_GRACE_S,
-            before_kill=lambda: _shutdown(request, environment),
+            before_kill=None if request.isolate else lambda: _shutdown(request, environment),
         )
         _shutdown_left_agent(request, process, environment)
         reports = collect_reports(request.base, process.stdout, workspace, before)
@@ -253,7 +257,7 @@ def _shutdown_left_agent(
     request: CaptureRequest, process: ProcessResult, environment: Mapping[str, str]
 ) -> None:
     """After a lost connection an idle agent may stay registered; killed processes need no goodbye."""
-    if process.ended == "exit" and process.returncode == 1:
+    if process.ended == "exit" and process.returncode == 1 and not request.isolate:
         _shutdown(request, environment)
 
 
