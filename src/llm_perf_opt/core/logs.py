@@ -6,7 +6,8 @@ import logging
 from enum import IntEnum
 from pathlib import Path
 
-from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.files import explain_os_errors, refuse_link
+from llm_perf_opt.core.terminal import PlainFormatter
 
 ROOT = "llm_perf_opt"
 RUN_LOG = "run.log"
@@ -31,7 +32,7 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
     handler.is_console = True  # type: ignore[attr-defined]
     handler.setLevel(int(verbosity))
     handler.setFormatter(
-        logging.Formatter(
+        PlainFormatter(
             "%(message)s"
             if verbosity is not Verbosity.verbose
             else "%(relativeCreated)7.0f ms %(name)s: %(message)s"
@@ -43,6 +44,7 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
 def run_log(run_dir: Path) -> logging.Handler:
     """Also write everything, with times, to ``<run>/run.log``; the caller removes the handler."""
     with explain_os_errors(run_dir / RUN_LOG):
+        refuse_link(run_dir / RUN_LOG)
         handler = logging.FileHandler(run_dir / RUN_LOG, encoding="utf-8", errors="backslashreplace")
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

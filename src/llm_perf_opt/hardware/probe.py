@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core.errors import InputError, ToolError
-from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.files import atomic_write_json, is_own_file
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
 from llm_perf_opt.model.codec import decode_file
+from llm_perf_opt.model.limits import Count, Rate, SummedSeconds
 from llm_perf_opt.model.summary import Hardware, Peak
 
 _BUSY_LOAD_PER_CORE = 0.75
@@ -40,16 +41,16 @@ class ProbeResult:
     device: str
     """``cpu`` or ``cuda:N``."""
     name: str
-    threads: int | None = None
+    threads: Count | None = None
     torch: str | None = None
-    flops_per_s: dict[str, float] = field(default_factory=dict)
+    flops_per_s: dict[str, Rate] = field(default_factory=dict)
     """Data type → best rate of a large matrix product."""
-    bandwidth_bytes_per_s: float | None = None
+    bandwidth_bytes_per_s: Rate | None = None
     conditions: dict[str, str] = field(default_factory=dict)
     """How each number was reached: matrix size, stream kind, instruction set."""
     notes: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
-    seconds: float | None = None
+    seconds: SummedSeconds | None = None
     cached: bool = False
 
     def peaks(self) -> dict[str, Peak]:
@@ -213,7 +214,9 @@ def _apply_measurement(result: ProbeResult, row: dict[str, Any], isa: str | None
 
 
 def _read_cache(path: Path) -> ProbeResult | None:
-    """Return a kept measurement; one that cannot be read is measured again."""
+    """Return a kept measurement; one that is damaged, or that somebody else can write, is measured again."""
+    if not is_own_file(path):
+        return None
     try:
         return decode_file(path, ProbeResult)
     except InputError:

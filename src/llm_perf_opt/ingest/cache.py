@@ -13,14 +13,17 @@ import json
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.files import atomic_path
+from llm_perf_opt.core.errors import InputError, ToolError
+from llm_perf_opt.core.files import atomic_path, is_own_file
+from llm_perf_opt.model.codec import from_plain
+from llm_perf_opt.model.limits import Count
 from llm_perf_opt.model.timeline import (
     DeviceOps,
     HostCalls,
@@ -31,13 +34,14 @@ from llm_perf_opt.model.timeline import (
 CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 """Environment variable: another directory for caches; ``off`` for none."""
 
-_VERSION = 3
+_VERSION = 4
 """Raise whenever a reader would read the same file differently."""
 _MAGIC = b"LPOTL\0\0\1"
 _ALIGNMENT = 64
 _SMALLEST_BYTES = 16 << 20
 _LARGEST_TOTAL_BYTES = 8 << 30
 _SUFFIX = ".timeline"
+_TYPES = ("|i1", "<i4", "<i8")
 _TABLES: dict[str, type[Any]] = {"ops": DeviceOps, "calls": HostCalls, "ranges": Ranges}
 
 
@@ -109,6 +113,7 @@ def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
             arrays.append(array)
             offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     head = {
+        "sum": int(sum(int(_sum_of_words(array)) for array in arrays) % (1 << 64)),
         "key": key,
         "columns": columns,
         "names": timeline.names,
@@ -127,8 +132,19 @@ def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
             stream.write(b"\0" * (-array.nbytes % _ALIGNMENT))
 
 
+def _sum_of_words(array: npt.NDArray[Any]) -> np.uint64:
+    """Add up a column as 64-bit words, at the speed of memory: any damage to it changes the sum."""
+    raw = array.view(np.uint8).reshape(-1)
+    whole = len(raw) // 8 * 8
+    rest = int.from_bytes(raw[whole:].tobytes(), "little")
+    with np.errstate(over="ignore"):
+        return np.uint64(raw[:whole].view(np.uint64).sum(dtype=np.uint64) + np.uint64(rest))
+
+
 def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
-    """Map an entry into memory; ``None`` when it is absent, damaged or of another file."""
+    """Map an entry into memory; ``None`` when it is absent, damaged, somebody else's or of another file."""
+    if not is_own_file(entry):
+        return None
     try:
         with entry.open("rb") as stream:
             start = stream.read(16)
@@ -141,16 +157,9 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
         base = -(-(16 + length) // _ALIGNMENT) * _ALIGNMENT
         if head["key"] != key or entry.stat().st_size != base + head["bytes"]:
             return None
-        whole = np.memmap(entry, np.uint8, "r") if base + head["bytes"] else np.empty(0, np.uint8)
-        tables: dict[str, dict[str, Any]] = {table: {} for table in _TABLES}
-        for column in head["columns"]:
-            begin = base + column["at"]
-            size = np.dtype(column["type"]).itemsize * column["n"]
-            tables[column["table"]][column["name"]] = np.asarray(whole[begin : begin + size]).view(
-                column["type"]
-            )
+        tables = _columns(np.memmap(entry, np.uint8, "r")[base:], from_plain(_Head, head))
         os.utime(entry)
-        return Timeline(
+        timeline = Timeline(
             source=head["source"],
             names=head["names"],
             ops=DeviceOps(**tables["ops"]),
@@ -160,8 +169,73 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
             facts=head["facts"],
             warnings=tuple(head["warnings"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, InputError):
         return None
+    return timeline if _refers_to_itself(timeline) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Where a column lies."""
+
+    table: str
+    name: str
+    type: str
+    n: Count
+    at: Count
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The header of an entry, as far as its shape must be known."""
+
+    sum: int
+    columns: list[_Column]
+    names: list[str]
+    source: str
+    devices: dict[str, str]
+    facts: dict[str, Any]
+    warnings: list[str]
+
+
+def _columns(data: npt.NDArray[np.uint8], head: _Head) -> dict[str, dict[str, Any]]:
+    """Return the columns of every table; ValueError where they are not the ones that were written."""
+    tables: dict[str, dict[str, Any]] = {table: {} for table in _TABLES}
+    total = 0
+    for column in head.columns:
+        if column.type not in _TYPES:
+            raise ValueError("not a type of ours")
+        size = np.dtype(column.type).itemsize * column.n
+        part = np.asarray(data[column.at : column.at + size])
+        if len(part) != size:
+            raise ValueError("a column beyond the end")
+        total += int(_sum_of_words(part))
+        tables[column.table][column.name] = part.view(column.type)
+    for table, kind in _TABLES.items():
+        if set(tables[table]) != {field.name for field in fields(kind)}:
+            raise ValueError("not the columns of ours")
+        if len({len(column) for column in tables[table].values()}) != 1:
+            raise ValueError("columns of different length")
+    if total % (1 << 64) != head.sum:
+        raise ValueError("the columns are damaged")
+    return tables
+
+
+def _refers_to_itself(timeline: Timeline) -> bool:
+    """Tell whether every index points into the timeline: one that does not would be found much later."""
+    names, calls, ranges = len(timeline.names), len(timeline.calls), len(timeline.ranges)
+    bounds = (
+        (timeline.ops.name, 0, names),
+        (timeline.calls.name, 0, names),
+        (timeline.ranges.name, 0, names),
+        (timeline.ops.launch, -1, calls),
+        (timeline.ops.range, -1, ranges),
+        (timeline.ranges.parent, -1, ranges),
+    )
+    return all(
+        not len(column) or (int(column.min()) >= low and int(column.max()) < high)
+        for column, low, high in bounds
+    )
 
 
 def _make_room(directory: Path) -> None:

@@ -218,7 +218,7 @@ def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool)
     from llm_perf_opt.reporting.compare.markdown import comparison_console
 
     if as_json:
-        print(json.dumps(to_plain(result), ensure_ascii=False))
+        print(json.dumps(to_plain(result)))
     elif quiet:
         for gate in result.gates:
             print(f"gate {gate.metric}: {gate.status}: {gate.reason}")
