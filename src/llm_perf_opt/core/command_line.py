@@ -15,6 +15,7 @@ from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.last_resort import defect
 from llm_perf_opt.core.terminal import give_up_output, safe_streams
 
+_MOST_TIMEOUT_S = 30 * 86_400.0
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 EXIT_CODES = """\
 exit codes:
@@ -36,6 +37,34 @@ def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def time_limit(text: str) -> float:
+    """Read a time limit in seconds, for ``type=`` of an option."""
+    value = float(text)
+    if not 0 < value <= _MOST_TIMEOUT_S:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MOST_TIMEOUT_S:g} seconds")
+    return value
+
+
+def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """Return what reads a whole number between two limits, for ``type=`` of an option."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be at least {least} and at most {most}")
+        return value
+
+    return number
+
+
+def share(text: str) -> float:
+    """Read a share above 0 and up to 1, for ``type=`` of an option."""
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
+    return value
 
 
 def print_error(error: LlmPerfError, *, as_json: bool = False) -> int:

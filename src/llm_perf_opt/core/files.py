@@ -52,6 +52,14 @@ def explain_os_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether a path exists; one that cannot (a name of 300 characters) does not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def is_own_file(path: Path) -> bool:
     """Tell whether a file is ours alone to write: regular, no link, of this user, not writable by everybody."""
     try:

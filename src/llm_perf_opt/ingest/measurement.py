@@ -85,7 +85,7 @@ def _padding(samples: Sequence[SampleTimes]) -> float | None:
         return told
     computed = used = 0
     for sample in samples:
-        lengths = (sample.get("facts") or {}).get("prompt_tokens")
+        lengths: Any = (sample.get("facts") or {}).get("prompt_tokens")
         if _are_counts(lengths) and sample.get("prompt_tokens"):
             computed += sample["prompt_tokens"] * len(lengths)
             used += sum(lengths)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core.command_line import print_error
+from llm_perf_opt.core.command_line import print_error, share, time_limit, whole_number
 from llm_perf_opt.core.errors import (
     ConfigError,
     InputError,
@@ -24,6 +24,7 @@ from llm_perf_opt.core.errors import (
     ToolError,
 )
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
+from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, accept_sections, estimated_passes
@@ -87,7 +88,9 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     chosen.add_argument(
         "--kernel-config", type=Path, metavar="YAML", help="kernels as top-kernels writes them"
     )
-    parser.add_argument("--topk", type=_positive, metavar="N", help="only the first N of --kernel-config")
+    parser.add_argument(
+        "--topk", type=whole_number(1), metavar="N", help="only the first N of --kernel-config"
+    )
     parser.add_argument(
         "--extra-sections", nargs="+", default=[], metavar="SECTION", action="extend",
         help=f"besides {', '.join(DEFAULT_SECTIONS)}",
@@ -95,9 +98,11 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--metrics", help="also these metrics, comma-separated (default: those of the sections)"
     )
-    parser.add_argument("--launch-skip", type=int, metavar="N", help="matching launches to leave out first")
     parser.add_argument(
-        "--launch-count", type=_positive, metavar="N", help="most launches to profile (default: 1)"
+        "--launch-skip", type=whole_number(0), metavar="N", help="matching launches to leave out first"
+    )
+    parser.add_argument(
+        "--launch-count", type=whole_number(1), metavar="N", help="most launches to profile (default: 1)"
     )
     parser.add_argument("--kernel-name-base", choices=["function", "demangled", "mangled"])
     parser.add_argument(
@@ -105,17 +110,10 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: ncu-<time>")
     parser.add_argument("--ncu", metavar="PATH", help="which ncu")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", default=1800.0)
+    parser.add_argument("--timeout", type=time_limit, metavar="SECONDS", default=1800.0)
     parser.add_argument("--no-csv", action="store_true", help="write only the report")
     parser.add_argument("--dry-run", action="store_true", help="print the command and stop")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
 
 
 def _profile(options: argparse.Namespace, program: list[str]) -> int:
@@ -247,8 +245,8 @@ def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt to
     parser = argparse.ArgumentParser(prog=prog, description="List the top kernels of an nsys kernel summary.")
     parser.add_argument("summary", type=Path, help="nsys/summary.csv, or what nsys stats writes")
     parser.add_argument("-o", "--output", type=Path, help="YAML file (default: print it)")
-    parser.add_argument("--topk", type=_positive, default=30, metavar="N")
-    parser.add_argument("--until-share", type=float, metavar="SHARE", help="stop at this share of time (0.9)")
+    parser.add_argument("--topk", type=whole_number(1), default=30, metavar="N")
+    parser.add_argument("--until-share", type=share, metavar="SHARE", help="stop at this share of time (0.9)")
     options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
     try:
         if not options.summary.is_file():
@@ -299,8 +297,8 @@ def read_kernel_list(path: Path, top_n: int | None = None) -> KernelList:
 
     hint = "make one with: llm-perf-opt top-kernels summary.csv -o kernels.yaml"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.safe_load(read_document(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {error}", hint=hint, path=str(path)) from error
     entries = content.get("kernels") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:

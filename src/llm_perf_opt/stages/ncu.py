@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.core.escape import csv_text
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.progress import Task
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
@@ -243,7 +244,7 @@ def targets_table(targets: list[Target]) -> str:
     writer.writerow(["rank", "share_ratio", "launches", "phases", "name"])
     for rank, target in enumerate(targets, start=1):
         phases = " ".join(target.phases)
-        writer.writerow([rank, f"{target.share_ratio:.6f}", target.launches, phases, target.name])
+        writer.writerow([rank, f"{target.share_ratio:.6f}", target.launches, phases, csv_text(target.name)])
     return out.getvalue()
 
 
