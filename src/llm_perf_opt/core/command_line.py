@@ -95,7 +95,8 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
             give_up_output()
             return 0
         except OSError as error:
-            return _last_words(_machine_failed(error) or defect(error), as_json)
+            refused = error.filename is None and error.errno in _OUTPUT_REFUSED
+            return _last_words(_machine_failed(error) or defect(error), as_json and not refused)
         except MemoryError:
             hint = "close other programs, or give a smaller capture"
             return _last_words(ToolError("there is not enough memory for this", hint=hint), as_json)

@@ -422,7 +422,7 @@ class Kernel:
     """Our class from the counters: compute, l1, l2, dram, latency, underfilled, …"""
     vendor_verdict: str | None = None
     """NVIDIA's own rule verdict, in its words."""
-    counters: dict[str, Number | None] = field(default_factory=dict)
+    counters: dict[str, Ratio | None] = field(default_factory=dict)
     """``duration_s``, ``intensity_flops_per_byte``, ``achieved_flops_per_s``, ``compute_ratio``, ``dram_ratio``, …"""
     estimated_speedup_ratio: Share | None = None
     """NVIDIA's best estimate of the share of this kernel's time that could be saved."""

@@ -127,7 +127,9 @@ class _Groups(dict[str, Callable[[Any], None]]):
 class Columns:
     """Everything of a trace that is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = False) -> None:
+        self._largest_us = _LATEST_US if exact else EXACT_BELOW_US
+        """Time stamps from here on need to be read exactly; those that were read so may be any."""
         i8, i32, i64 = np.int8, np.int32, np.int64
         self.names = _Ids()
         self.threads = _Ids()
@@ -203,7 +205,7 @@ class Columns:
         return {name: column[good] for name, column in fields.items()}
 
     def _times(self, fields: Fields) -> dict[str, Column]:
-        if fields["ts"].max(initial=0.0) >= EXACT_BELOW_US:
+        if fields["ts"].max(initial=0.0) > self._largest_us:
             raise NeedsExactTimes
         return {"start": microseconds_to_ns(fields["ts"]), "dur": microseconds_to_ns(fields["dur"])}
 
@@ -251,7 +253,7 @@ class Columns:
         good = (np.abs(time) <= _LATEST_US) & (np.abs(allocated) <= MOST_BYTES)
         self.timed += len(time)
         self.impossible += len(time) - int(good.sum())
-        if time[good].max(initial=0.0) >= EXACT_BELOW_US:
+        if time[good].max(initial=0.0) > self._largest_us:
             raise NeedsExactTimes
         self.memory.add(
             time=microseconds_to_ns(time[good]),

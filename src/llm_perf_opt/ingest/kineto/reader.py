@@ -104,7 +104,7 @@ def read_kineto(path: Path) -> KinetoCapture:
 
 
 def _read_columns(path: Path, *, exact: bool) -> tuple[EventStream, Columns]:
-    stream, columns = EventStream(path, exact=exact), Columns()
+    stream, columns = EventStream(path, exact=exact), Columns(exact=exact)
     for events in stream:
         columns.add(events)
     return stream, columns

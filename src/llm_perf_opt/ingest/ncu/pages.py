@@ -135,8 +135,11 @@ def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule
 def read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
     require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
-    value_at = block.header.index("Metric Value")
-    least = max(block.header.index(name) for name in _NEEDED_CELLS if name in block.header)
+    place = {
+        name: index for index, name in enumerate(block.header)
+    }  # of a name that is there twice, the last
+    value_at = place["Metric Value"]
+    least = max(place[name] for name in _NEEDED_CELLS if name in place)
     rows = [row for row in block.rows if len(row) > least]
     if len(rows) < len(block.rows):
         notes.append(
