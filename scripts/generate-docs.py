@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import re
 import sys
 import textwrap
 import typing
@@ -65,11 +66,12 @@ def type_name(annotation: object) -> str:
     for old, new in (
         ("typing.", ""),
         ("llm_perf_opt.model.summary.", ""),
-        ("Optional[", "["),
         ("NoneType", "null"),
         (" | None", " or null"),
     ):
         text = text.replace(old, new)
+    # A type with limits becomes Optional[float] where a plain one is float | None.
+    text = re.sub(r"Optional\[([^][]+)\]", r"\1 or null", text)
     return f"`{text}`"
 
 

@@ -20,32 +20,54 @@ class RangeRule:
     meaning: str
 
 
-def _at_least(key: str, minimum: int) -> RangeRule:
-    return RangeRule(key, lambda value: value >= minimum, f"at least {minimum}")
+def _between(key: str, minimum: int, maximum: int) -> RangeRule:
+    return RangeRule(
+        key, lambda value: minimum <= value <= maximum, f"at least {minimum} and at most {maximum}"
+    )
+
+
+_MANY = 1_000_000
+_MOST_TOKENS = 10_000_000
+_MOST_SIDE = 1 << 15
+_MOST_THREADS = 4096
+_SIDE = f"a positive multiple of 64, at most {_MOST_SIDE}"
+_LARGEST_SEED = 2**63 - 1
+MOST_TIMEOUT_S = 30 * 86_400.0
 
 
 RANGES: tuple[RangeRule, ...] = (
-    _at_least("run.repeats", 1),
-    RangeRule("run.target_interval_ratio", lambda v: v > 0, "more than 0"),
-    RangeRule("run.max_measure_s", lambda v: v > 0, "more than 0 seconds"),
-    _at_least("run.top_n_kernels", 1),
-    _at_least("run.representative_max_new_tokens", 1),
-    _at_least("run.threads", 1),
-    _at_least("infer.max_new_tokens", 1),
-    _at_least("infer.no_repeat_ngram_size", 0),
-    _at_least("infer.batch_size", 1),
-    _at_least("infer.max_tiles", 2),
-    _at_least("infer.warmup_rounds", 0),
-    RangeRule("infer.base_size", lambda v: v > 0 and v % 64 == 0, "a positive multiple of 64"),
-    RangeRule("infer.image_size", lambda v: v > 0 and v % 64 == 0, "a positive multiple of 64"),
-    _at_least("dataset.sampling.num_epochs", 1),
-    _at_least("dataset.sampling.num_samples_per_epoch", 1),
-    _at_least("dataset.synthetic_tokens", 1),
-    _at_least("dataset.synthetic_count", 1),
-    _at_least("dataset.generated.pages", 1),
-    _at_least("dataset.generated.max_side", 128),
-    _at_least("workload_command.repeats", 0),
-    RangeRule("workload_command.timeout_s", lambda v: v > 0, "more than 0 seconds"),
+    _between("run.repeats", 1, _MANY),
+    RangeRule("run.target_interval_ratio", lambda v: 0 < v <= 1, "more than 0, and at most 1"),
+    RangeRule(
+        "run.max_measure_s",
+        lambda v: 0 < v <= MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+    ),
+    _between("run.top_n_kernels", 1, _MANY),
+    _between("run.representative_max_new_tokens", 1, _MOST_TOKENS),
+    _between("run.threads", 1, _MOST_THREADS),
+    _between("infer.max_new_tokens", 1, _MOST_TOKENS),
+    _between("infer.no_repeat_ngram_size", 0, _MOST_TOKENS),
+    _between("infer.batch_size", 1, _MANY),
+    _between("infer.max_tiles", 2, _MANY),
+    _between("infer.warmup_rounds", 0, _MANY),
+    RangeRule("infer.base_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
+    RangeRule("infer.image_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
+    _between("dataset.sampling.num_epochs", 1, _MANY),
+    _between("dataset.sampling.num_samples_per_epoch", 1, _MANY),
+    _between("dataset.synthetic_tokens", 1, _MOST_TOKENS),
+    _between("dataset.synthetic_count", 1, _MANY),
+    _between("dataset.generated.pages", 1, _MANY),
+    _between("dataset.generated.max_side", 128, _MOST_SIDE),
+    _between("model.seed", 0, _LARGEST_SEED),
+    _between("dataset.sampling.seed", -_LARGEST_SEED, _LARGEST_SEED),
+    _between("dataset.generated.seed", -_LARGEST_SEED, _LARGEST_SEED),
+    _between("workload_command.repeats", 0, _MANY),
+    RangeRule(
+        "workload_command.timeout_s",
+        lambda v: 0 < v <= MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+    ),
 )
 
 
@@ -65,8 +87,22 @@ def check_config(config: AppConfig) -> None:
             raise ConfigError(
                 f"{key}={value} is out of range", hint=f"use a value of {rule.meaning}", key=key
             )
+    _check_time_limits(config)
     _check_model(config)
     _check_workload(config)
+
+
+def _check_time_limits(config: AppConfig) -> None:
+    """A limit of a stage, where it has one: not a number, or a century, is none."""
+    for name, stage in config.pipeline.items():
+        value = getattr(stage, "timeout_s", None)
+        if isinstance(value, int | float) and not 0 < value <= MOST_TIMEOUT_S:
+            key = f"pipeline.{name}.timeout_s"
+            raise ConfigError(
+                f"{key}={value} is not positive, or too long",
+                hint=f"use null for the default, or at most {MOST_TIMEOUT_S:g}",
+                key=key,
+            )
 
 
 def _check_model(config: AppConfig) -> None:

@@ -36,6 +36,11 @@ def canonical_dtype(name: str) -> str:
     return _DTYPE_ALIASES.get(plain, plain)
 
 
+def known_dtypes() -> tuple[str, ...]:
+    """Return every data type that has a size, by its one spelling."""
+    return tuple(_DTYPE_BYTES)
+
+
 def dtype_bytes(name: str) -> float | None:
     """Return the bytes of one element as stored in memory; ``None`` for a type we do not know."""
     return _DTYPE_BYTES.get(canonical_dtype(name).split("_accumulate_")[0])

@@ -22,6 +22,7 @@ _LIST_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"[\r\n\t\x0b\x0c\x85\u2028\u2029]+")
 _BACKTICKS = re.compile(r"`+")
+_FORMULA = frozenset("=+-@\t\r")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 # A sign between blanks or before a number opens nothing: "(< 50 %)" is readable in the file itself.
 _OPENS_HTML = re.compile(r"<(?![\s\d=])|(?<!\s)>|>(?![\s\d=])|&(?!\s)")
@@ -76,6 +77,11 @@ def md_block(text: str) -> str:
     body = visible(text.replace("\r\n", "\n").replace("\r", "\n")).rstrip("\n")
     fence = "`" * max(3, _longest_backticks(body) + 1)
     return f"{fence}text\n{body}\n{fence}"
+
+
+def csv_text(text: str) -> str:
+    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe."""
+    return f"'{text}" if text[:1] in _FORMULA else text
 
 
 def md_target(path: str) -> str:

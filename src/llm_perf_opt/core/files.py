@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from llm_perf_opt.core.errors import ToolError
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
+_BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
 
 
 @contextlib.contextmanager
@@ -43,7 +45,39 @@ def explain_os_errors(path: Path) -> Iterator[None]:
                 hint="choose another artifacts.runs_dir, or move the file",
                 path=str(path),
             ) from error
+        if error.errno in _BAD_NAME:
+            raise ToolError(
+                f"cannot create {path}: {error.strerror}", hint="choose another, shorter name", path=str(path)
+            ) from error
         raise
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a path exists; one that cannot (a name of 300 characters) does not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def is_own_file(path: Path) -> bool:
+    """Tell whether a file is ours alone to write: regular, no link, of this user, not writable by everybody."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    owner = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return stat.S_ISREG(found.st_mode) and owner and not found.st_mode & stat.S_IWOTH
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse to write to a file that is a symbolic link: somebody may have planted it. Whole files replace links."""
+    if path.is_symlink():
+        raise ToolError(
+            f"{path} is a symbolic link, and is not written through",
+            hint="remove the link, or choose another directory",
+            path=str(path),
+        )
 
 
 @contextlib.contextmanager

@@ -10,11 +10,12 @@ from enum import IntEnum
 from pathlib import Path
 
 from llm_perf_opt.core import layout
-from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.core.secrets import mask_text
+from llm_perf_opt.core.terminal import PlainFormatter
 
 
-class _Masking(logging.Formatter):
+class _Masking(PlainFormatter):
     """Masks what looks like a secret, in messages and in tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -94,6 +95,7 @@ def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
 def run_log(run_dir: Path) -> logging.Handler:
     """Also write everything, with times, to ``<run>/run.log``; the caller removes the handler."""
     with explain_os_errors(run_dir / RUN_LOG):
+        refuse_link(run_dir / RUN_LOG)
         handler = logging.FileHandler(run_dir / RUN_LOG, encoding="utf-8", errors="backslashreplace")
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -54,6 +54,8 @@ class StageResult:
     """The samples the stage really used (``inputs.yaml``); ``None`` when it used none."""
     seconds: float | None = None
     """Filled in by the orchestrator."""
+    error: str | None = None
+    """Code of the expected error that ended it (``input``, ``tool``), filled in by the orchestrator."""
 
 
 class RegisteredStage(Protocol):

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.packaged import packaged_yaml
+from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.hardware.device import Device, Origin
 from llm_perf_opt.hardware.entries import (
     bad,
@@ -132,12 +133,16 @@ def _shipped() -> Catalogue:
 def _read_user_file(path: Path) -> Any:
     hint = "give hardware.catalogue a YAML file as described in docs/hardware.md"
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(read_document(path).decode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"hardware.catalogue: cannot read {path}: {error.strerror}", hint=hint, key="hardware.catalogue"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except InputError as error:
+        raise ConfigError(
+            f"hardware.catalogue: {error.message}", hint=hint, key="hardware.catalogue"
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"hardware.catalogue: {path} is not valid YAML: {error}", hint=hint, key="hardware.catalogue"
         ) from error
@@ -148,10 +153,16 @@ def _parse(value: Any, origin: Origin, where: str) -> Catalogue:
         raise bad(where, "the file must have a list 'devices'")
     titles = document_titles(value.get("documents") or {}, where)
     devices = tuple(parse_device(entry, origin, where, titles) for entry in value["devices"])
-    return Catalogue(devices, tuple(_ambiguity(entry, where) for entry in value.get("ambiguous") or ()))
+    ambiguous = value.get("ambiguous") or []
+    if not isinstance(ambiguous, list):
+        raise bad(where, "'ambiguous' must be a list")
+    return Catalogue(devices, tuple(_ambiguity(entry, where) for entry in ambiguous))
 
 
 def _ambiguity(entry: Any, where: str) -> Ambiguity:
     if not isinstance(entry, dict) or not all(entry.get(key) for key in ("match", "reason", "choose")):
         raise bad(where, "every item of 'ambiguous' needs 'match', 'reason' and 'choose'")
-    return Ambiguity(patterns(entry["match"], where), str(entry["reason"]), tuple(map(str, entry["choose"])))
+    choose = entry["choose"] if isinstance(entry["choose"], list) else [entry["choose"]]
+    if not all(isinstance(item, str) for item in (entry["reason"], *choose)):
+        raise bad(where, "'reason' and 'choose' of 'ambiguous' must be text")
+    return Ambiguity(patterns(entry["match"], where), entry["reason"], tuple(choose))

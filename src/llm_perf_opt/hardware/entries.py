@@ -7,6 +7,7 @@ prints a figure is used. Or directly, with one ``source`` for all of them, which
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +38,14 @@ def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, st
         raise bad(where, "every device needs a 'name'")
     name = entry["name"]
     here = f"{where}: device '{name}'"
-    unknown = sorted(set(entry) - _KEYS)
+    unknown = sorted(map(str, set(entry) - _KEYS))
     if unknown:
         raise bad(here, f"unknown key '{unknown[0]}' (known: {', '.join(sorted(_KEYS))})")
     kind = entry.get("kind", "gpu")
     if kind not in ("gpu", "cpu"):
-        raise bad(here, f"kind must be gpu or cpu, not '{kind}'")
+        raise bad(here, f"kind must be gpu or cpu, not {reprlib.repr(kind)}")
+    if not isinstance(entry.get("note", ""), str | None):
+        raise bad(here, "'note' must be text")
     figures = (
         _parse_printed_figures(entry, here, titles)
         if "printed" in entry
@@ -131,7 +134,7 @@ def _parse_number(value: Any, here: str, key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise bad(here, f"{key} must be a positive number, not {value!r}")
+        raise bad(here, f"{key} must be a positive number, not {reprlib.repr(value)}")
     return float(value)
 
 
@@ -142,7 +145,7 @@ def patterns(value: Any, here: str) -> tuple[re.Pattern[str], ...]:
         raise bad(here, "'match' must be a list of regular expressions")
     try:
         return tuple(re.compile(item, re.IGNORECASE) for item in given)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise bad(here, f"'match' has a bad regular expression: {error}") from error
 
 
@@ -165,7 +168,7 @@ def mapping(value: Any, here: str, key: str) -> dict[str, Any]:
 
 
 def _title(key: Any, titles: Mapping[str, str]) -> str | None:
-    return titles.get(str(key), str(key)) if key else None
+    return titles.get(str(key), str(key)) if key and isinstance(key, str | int) else None
 
 
 def bad(where: str, message: str) -> ConfigError:

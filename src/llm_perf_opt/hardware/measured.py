@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from llm_perf_opt.hardware.load import UNDER_LOAD_RATIO
+from llm_perf_opt.model.limits import Count, Rate, Share, SummedSeconds
 from llm_perf_opt.model.summary import Hardware, Peak
 
 SOURCE = "measured on this machine"
@@ -20,25 +21,25 @@ class ProbeResult:
     device: str
     """``cpu`` or ``cuda:N``."""
     name: str
-    threads: int | None = None
+    threads: Count | None = None
     torch: str | None = None
-    flops_per_s: dict[str, float] = field(default_factory=dict)
+    flops_per_s: dict[str, Rate] = field(default_factory=dict)
     """Data type → best rate of a large matrix product."""
-    bandwidth_bytes_per_s: float | None = None
+    bandwidth_bytes_per_s: Rate | None = None
     conditions: dict[str, str] = field(default_factory=dict)
     """How each number was reached: matrix size, stream kind, instruction set."""
     notes: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
-    seconds: float | None = None
+    seconds: SummedSeconds | None = None
     cached: bool = False
     """Nothing was measured now."""
     measured_at: str | None = None
     """When the best of the rates was reached (ISO 8601 with time zone)."""
     under_load: bool | None = None
     """Whether other programs used the processor in every measurement that went in."""
-    other_load_ratio: float | None = None
+    other_load_ratio: Share | None = None
     """Their share of the processor's time in the quietest of the measurements."""
-    tries: int = 1
+    tries: Count = 1
     """Measurements that went in; of each rate the best counts."""
     settled: bool = False
     """Not measured again: one measurement was quiet, or there were enough of them."""

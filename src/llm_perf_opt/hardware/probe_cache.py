@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from llm_perf_opt.core.errors import InputError, ToolError
-from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.files import atomic_write_json, is_own_file
 from llm_perf_opt.hardware.detect import DetectedCpu
 from llm_perf_opt.hardware.measured import ProbeResult
 from llm_perf_opt.model.codec import decode_file
@@ -40,7 +40,9 @@ def torch_version() -> str | None:
 
 
 def read_kept(path: Path) -> ProbeResult | None:
-    """Return a kept measurement; one that cannot be read is measured again."""
+    """Return a kept measurement; one that is damaged, or that somebody else can write, is measured again."""
+    if not is_own_file(path):
+        return None
     try:
         return decode_file(path, ProbeResult)
     except InputError:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.files import atomic_path
+from llm_perf_opt.core.files import atomic_path, is_own_file
 from llm_perf_opt.model.timeline import (
     DeviceOps,
     HostCalls,
@@ -116,7 +116,9 @@ def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
 
 
 def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
-    """Read an entry; ``None`` when it is absent, damaged (every member has a checksum) or of another file."""
+    """Read an entry; ``None`` when it is absent, damaged (every member has a checksum), somebody else's or of another file."""
+    if not is_own_file(entry):
+        return None
     try:
         with np.load(entry, allow_pickle=False) as archive:
             head = json.loads(archive[_HEAD].tobytes())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.model.limits import is_count
 from llm_perf_opt.model.statistics import describe, interval_ratio, mean_of, percentile
 from llm_perf_opt.model.summary import SampleTimes, Stat
 from llm_perf_opt.model.wall_clock import SampleTotal
@@ -93,11 +94,15 @@ def _padding(samples: Sequence[SampleEntry]) -> float | None:
         return told
     computed = used = 0
     for sample in samples:
-        lengths = (sample.get("facts") or {}).get("prompt_tokens")
-        if isinstance(lengths, list) and lengths and sample.get("prompt_tokens"):
+        lengths: Any = (sample.get("facts") or {}).get("prompt_tokens")
+        if _are_counts(lengths) and sample.get("prompt_tokens"):
             computed += sample["prompt_tokens"] * len(lengths)
             used += sum(lengths)
-    return max(0.0, 1 - used / computed) if computed else None
+    return min(max(0.0, 1 - used / computed), 1.0) if computed else None
+
+
+def _are_counts(lengths: Any) -> bool:
+    return isinstance(lengths, list) and bool(lengths) and all(map(is_count, lengths))
 
 
 def sample_totals(samples: Sequence[SampleEntry]) -> dict[str, SampleTotal]:

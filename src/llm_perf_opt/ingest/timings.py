@@ -10,9 +10,12 @@ Of a user's own program nothing but its runs is known:
 
 from __future__ import annotations
 
-import math
+import reprlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
+
+from msgspec import Meta
 
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import InputError
@@ -25,9 +28,64 @@ from llm_perf_opt.ingest.measurement import (
     sample_totals,
 )
 from llm_perf_opt.model.codec import from_plain, read_json
+from llm_perf_opt.model.limits import (
+    LEAST_SECONDS,
+    MOST_COUNT,
+    MOST_SECONDS,
+    Amount,
+    Count,
+    Seconds,
+    Share,
+    is_count,
+    is_duration,
+)
 from llm_perf_opt.model.statistics import describe, mean_of
 from llm_perf_opt.model.summary import Stat, Stopped, Timings, Workload
 from llm_perf_opt.model.wall_clock import WallClock
+
+Positive = Annotated[float, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
+"""A time that was measured: a clock that did not move measured nothing."""
+
+
+@dataclass(slots=True)
+class _Repeat:
+    """One pass as the engine writes it; ``None``: the phase did not run."""
+
+    preprocess_s: Seconds | None = None
+    vision_s: Positive | None = None
+    prefill_s: Positive | None = None
+    decode_s: Positive | None = None
+    token_s: list[Seconds] | None = None
+    components: dict[str, Seconds] | None = None
+
+
+@dataclass(slots=True)
+class _Padding:
+    """What the facts of a batch say of padding."""
+
+    padding_ratio: Share | None = None
+    prompt_tokens: Any = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One measured batch."""
+
+    id: str
+    new_tokens: Count
+    repeats: list[_Repeat]
+    batch_size: Count | None = None
+    prompt_tokens: Amount | None = None
+    facts: _Padding | None = None
+
+
+@dataclass(slots=True)
+class _EngineDocument:
+    """What is read of ``timings.json``."""
+
+    workload: Workload
+    samples: list[_Batch]
+
 
 SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
 SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
@@ -54,10 +112,16 @@ def load_timings(path: Path) -> WallClock:
 
 
 def _from_engine(document: dict[str, Any], source: str) -> WallClock:
-    workload = from_plain(Workload, document["workload"], "workload")
+    try:  # every number is what it can be from here on
+        from_plain(_EngineDocument, document, "timings")
+    except InputError as error:
+        raise InputError(
+            f"{source}: not the shape of a timings file ({error.message})", path=source
+        ) from error
+    workload = from_plain(Workload, document["workload"], f"{source}.workload")
     samples = document["samples"]
     repeats = [repeat for sample in samples for repeat in sample["repeats"]]
-    steps = [float(s["new_tokens"] - 1) for s in samples for _ in s["repeats"]]
+    steps = [float(max(0, s["new_tokens"] - 1)) for s in samples for _ in s["repeats"]]
     batch = [float(s.get("batch_size") or 1) for s in samples for _ in s["repeats"]]
     names = sorted({name for repeat in repeats for name in repeat.get("components") or {}})
     first = [_sum(r.get("vision_s") or 0.0, r.get("prefill_s")) for r in repeats]
@@ -120,7 +184,7 @@ def _from_program(document: dict[str, Any], path: Path) -> WallClock:
     program, runs = document["program"], document["runs"]
     for number, run in enumerate(runs):
         _require(
-            _is_positive(run["wall_s"]), path, f"runs[{number}].wall_s", "a positive number", run["wall_s"]
+            is_duration(run["wall_s"]), path, f"runs[{number}].wall_s", "a positive number", run["wall_s"]
         )
     seconds = [float(run["wall_s"]) for run in runs if run.get("ok", True)]
     return WallClock(
@@ -191,33 +255,41 @@ def _nearest(key: str) -> str:
 def _check_short_form(document: dict[str, Any], path: Path) -> None:
     for key, value in document.items():
         if key not in SHORT_KEYS:
-            raise InputError(f"{path}: unknown key '{key}'", hint=_nearest(key), key=key)
-        if value is None:
-            continue
-        if key in (*SHORT_TIMES, *SHORT_COUNTS):
-            _require(_is_positive(value), path, key, "a positive number", value)
-        elif key in SHORT_TEXTS:
-            _require(isinstance(value, str), path, key, "text", value)
-        elif key in SHORT_FLAGS:
-            _require(isinstance(value, bool), path, key, "true or false", value)
-        else:
-            _require(isinstance(value, dict), path, key, "an object", value)
-            for name, seconds in value.items():
-                _require(_is_positive(seconds), path, f"{key}.{name}", "a positive number", seconds)
+            shown = reprlib.repr(key)
+            raise InputError(f"{path}: unknown key {shown}", hint=_nearest(key), key=key)
+        if value is not None:
+            _check_entry(key, value, path)
     for key in ("samples", "batch_size"):
-        if document.get(key) is not None and not float(document[key]).is_integer():
-            raise InputError(f"{path}: {key} must be a whole number, not {document[key]!r}", key=key)
+        found = document.get(key)
+        if found is None:
+            continue
+        if not float(found).is_integer():
+            raise InputError(f"{path}: {key} must be a whole number, not {found!r}", key=key)
+        document[key] = int(found)
 
 
-def _is_positive(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]
+def _check_entry(key: str, value: Any, path: Path) -> None:
+    if key in SHORT_TIMES:
+        _require(is_duration(value), path, key, _TIME, value)
+    elif key in SHORT_COUNTS:
+        _require(is_count(value), path, key, f"a positive number up to {MOST_COUNT:g}", value)
+    elif key in SHORT_TEXTS:
+        _require(isinstance(value, str), path, key, "text", value)
+    elif key in SHORT_FLAGS:
+        _require(isinstance(value, bool), path, key, "true or false", value)
+    else:
+        _require(isinstance(value, dict), path, key, "an object", value)
+        for name, seconds in value.items():
+            _require(is_duration(seconds), path, f"{key}.{name}", _TIME, seconds)
+
+
+_TIME = f"a positive number of seconds, up to {MOST_SECONDS:g}"
 
 
 def _require(condition: bool, path: Path, key: str, wanted: str, value: object) -> None:
     if not condition:
         raise InputError(
-            f"{path}: {key} must be {wanted}, not {value!r}",
+            f"{path}: {key} must be {wanted}, not {reprlib.repr(value)}",
             hint="leave a key out when it is not known",
             key=key,
         )

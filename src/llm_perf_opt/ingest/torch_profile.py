@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.model.codec import decode_file
+from llm_perf_opt.model.limits import Count, SummedSeconds
 from llm_perf_opt.model.summary import Operator
 
 
@@ -13,7 +14,7 @@ from llm_perf_opt.model.summary import Operator
 class ProfileOptions:
     """How the pass was profiled, as far as a reader needs it."""
 
-    active_passes: int | None = None
+    active_passes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,14 @@ class TorchProfile:
     operators: list[Operator]
     """By phase, ranked by ``rank_by``, at most ``max_operators`` of each phase."""
     rank_by: str
-    max_operators: int | None
+    max_operators: Count | None
     sample_ids: list[str]
-    prompt_tokens: int
-    new_tokens: int
-    profiled_s: float
+    prompt_tokens: Count
+    new_tokens: Count
+    profiled_s: SummedSeconds
     """Wall-clock under the profiler; not a measurement of speed."""
     notes: list[str]
-    flops_by_operator: dict[str, int]
+    flops_by_operator: dict[str, Count]
     """torch's own count, when it was asked for."""
     trace: str | None
     """Name of the trace beside this file, when it was kept; else ``operators`` has what it said."""

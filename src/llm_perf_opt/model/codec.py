@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import reprlib
 import types
 import typing
@@ -19,6 +20,7 @@ import msgspec
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.sizes import read_document
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ def read_json(path: Path, *, hint: str | None = None) -> Any:
 
 def _read(path: Path, hint: str | None) -> bytes:
     try:
-        return path.read_bytes()
+        return read_document(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", hint=hint, path=str(path)) from error
 
@@ -142,7 +144,7 @@ def _fits(annotation: Any, data: Any) -> bool:
 
 def _fault(annotation: Any, data: Any, where: str) -> str:
     """Say what does not fit in data that is known not to: go down to the first part that msgspec refuses."""
-    annotation = _without_none(annotation)
+    annotation, limits = _without_limits(_without_none(annotation))
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     parts: list[tuple[Any, Any, str]]
     if dataclasses.is_dataclass(annotation):
@@ -159,7 +161,7 @@ def _fault(annotation: Any, data: Any, where: str) -> str:
     elif isinstance(data, list) and (origin or annotation) in (list, Any):
         parts = [((*arguments, Any)[0], item, f"{where}[{index}]") for index, item in enumerate(data)]
     else:
-        return _leaf_fault(annotation, data, where)
+        return _limit_fault(limits, annotation, data, where) or _leaf_fault(annotation, data, where)
     wrong = next((part for part in parts if not _fits(part[0], part[1])), None)
     return f"{where}: a key is not plain text" if wrong is None else _fault(*wrong)
 
@@ -179,6 +181,30 @@ def _leaf_fault(annotation: Any, data: Any, where: str) -> str:
     return f"{where}: expected {wanted.get(origin or annotation) or annotation.__name__}, found {kind}"
 
 
+def _without_limits(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return annotation, None
+    kind, *more = typing.get_args(annotation)
+    return kind, next((item for item in more if isinstance(item, msgspec.Meta)), None)
+
+
+def _limit_fault(limits: msgspec.Meta | None, annotation: Any, data: Any, where: str) -> str | None:
+    """Name the limits where the type fits and the size does not; ``None`` for any other fault."""
+    number = isinstance(data, int | float) and not isinstance(data, bool)
+    whole = annotation is not int or (number and float(data).is_integer() if _is_finite(data) else False)
+    if limits is None or not number or not whole or not _is_finite(data):
+        return None
+    least = f"at least {limits.ge:g}" if limits.ge is not None else f"more than {limits.gt:g}"
+    return f"{where}: expected {least} and at most {limits.le:g}, found {data:g}"
+
+
+def _is_finite(data: Any) -> bool:
+    try:
+        return math.isfinite(data)
+    except (OverflowError, TypeError):
+        return False
+
+
 def _choices(annotation: Any) -> str:
     return ", ".join(map(repr, typing.get_args(annotation)))
 
@@ -195,7 +221,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def json_schema(cls: type) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def function_name(kernel: str) -> str:
     return text[start:end].strip("*& ") or kernel.strip()
 
 
-_DIMENSIONS = re.compile(r"\(?\s*(\d[\d,.']*)\s*[,;x]\s*(\d+)\s*[,;x]\s*(\d+)\s*\)?")
+_DIMENSIONS = re.compile(r"\(?\s*(\d[\d,.']{0,20})\s*[,;x]\s*(\d{1,12})\s*[,;x]\s*(\d{1,12})\s*\)?", re.ASCII)
 
 
 @functools.lru_cache(maxsize=4096)

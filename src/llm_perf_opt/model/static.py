@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llm_perf_opt.model.limits import Bytes, Count, Flops
 from llm_perf_opt.model.summary import Static
 
 DOCUMENT_VERSION = "1.0"
@@ -15,10 +16,10 @@ Method = Literal["counted", "closed form"]
 class KvLayers:
     """Layers that share a cache size."""
 
-    layers: int
-    bytes_per_token: float
+    layers: Count
+    bytes_per_token: Bytes
     """Key and value of one layer, one position, one sequence."""
-    window: int | None
+    window: Count | None
     """Positions kept at most; ``None``: all."""
 
 
@@ -26,16 +27,16 @@ class KvLayers:
 class ShapesUsed:
     """The shapes the numbers hold for."""
 
-    batch_size: int
-    prompt_tokens: int
-    image_tokens: int
-    context_tokens: int
+    batch_size: Count
+    prompt_tokens: Count
+    image_tokens: Count
+    context_tokens: Count
     """Cached positions at the decode step."""
-    decode_tokens: int
+    decode_tokens: Count
     """Decode steps of a whole request."""
     vision: dict[str, Any] = field(default_factory=dict)
     """The adapter's description of the images: mode, view sizes, tile grids (columns, rows)."""
-    weight: int = 1
+    weight: Count = 1
     """How many batches of the run have these shapes."""
     source: str = "configured"
     """``configured``, or ``samples`` for the shapes of real inputs."""
@@ -45,15 +46,15 @@ class ShapesUsed:
 class Totals:
     """FLOPs of a whole request (all sequences of the batch)."""
 
-    vision_flops: float | None
-    prefill_flops: float | None
+    vision_flops: Flops | None
+    prefill_flops: Flops | None
     """Language model over the prompt, vision left out."""
-    prefill_including_vision_flops: float | None
-    decode_steps: int
-    decode_flops: float | None
+    prefill_including_vision_flops: Flops | None
+    decode_steps: Count
+    decode_flops: Flops | None
     """Sum over all steps, the context growing by one each."""
-    request_flops: float | None
-    kv_prefill_bytes: float | None
+    request_flops: Flops | None
+    kv_prefill_bytes: Bytes | None
     """Cache after the prompt."""
 
 
@@ -63,8 +64,8 @@ class CrossCheck:
 
     phase: str
     component: str
-    counted_flops: float
-    closed_form_flops: float
+    counted_flops: Flops
+    closed_form_flops: Flops
     agrees: bool
 
 
@@ -72,13 +73,13 @@ class CrossCheck:
 class ResidentRow:
     """What must be in memory at a context length and a batch size."""
 
-    context_tokens: int
-    batch_size: int
-    weights_bytes: float
-    kv_bytes: float
-    activation_bytes: float
+    context_tokens: Count
+    batch_size: Count
+    weights_bytes: Bytes
+    kv_bytes: Bytes
+    activation_bytes: Bytes
     """Estimate: inputs and outputs of the largest single operator at this document's shapes, scaled by batch."""
-    total_bytes: float
+    total_bytes: Bytes
 
 
 @dataclass(slots=True)

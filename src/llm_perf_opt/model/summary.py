@@ -10,6 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llm_perf_opt.model.limits import (
+    Amount,
+    Bytes,
+    ChangedBytes,
+    Count,
+    Depth,
+    Flops,
+    Number,
+    PerSecond,
+    Rate,
+    Ratio,
+    Share,
+    SummedSeconds,
+)
+
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
 
@@ -31,7 +46,7 @@ class RunInfo:
     """``failed`` when any stage failed."""
     started: str
     """ISO 8601 with time zone."""
-    seconds: float | None
+    seconds: SummedSeconds | None
     """Wall-clock duration of the whole run."""
     command: list[str]
     """The command line, as a list of arguments."""
@@ -41,7 +56,7 @@ class RunInfo:
 class Peak:
     """Peak arithmetic rate of one data type."""
 
-    dense: float
+    dense: Rate
     """FLOP/s without structured sparsity."""
     source: str
     """Where the number comes from: a data sheet, or ``measured on this machine``."""
@@ -57,11 +72,11 @@ class Hardware:
     """What sort of device."""
     peak_flops_per_s: dict[str, Peak]
     """Data type → peak. A type that is not listed has no sourced peak."""
-    bandwidth_bytes_per_s: float | None
+    bandwidth_bytes_per_s: Rate | None
     """Main-memory bandwidth."""
     source: str
     """``catalogue``, ``probe``, ``user`` or ``none``."""
-    memory_bytes: float | None = None
+    memory_bytes: Bytes | None = None
     """Size of device memory."""
     reason: str | None = None
     """Why limits are missing, when they are."""
@@ -69,7 +84,7 @@ class Hardware:
     """Where the bandwidth comes from: a data sheet, or ``measured on this machine``."""
     measured_peak_flops_per_s: dict[str, Peak] = field(default_factory=dict)
     """What a large matrix product reached on this machine, beside the data sheet's peaks."""
-    measured_bandwidth_bytes_per_s: float | None = None
+    measured_bandwidth_bytes_per_s: Rate | None = None
     """What a streaming copy reached on this machine."""
     measured_at: str | None = None
     """When that was measured, in this run or an earlier one (ISO 8601 with time zone); of several, the best."""
@@ -95,15 +110,15 @@ class Workload:
     """``cuda:0``, ``cpu``."""
     dtype: str | None = None
     """Data type of weights and activations."""
-    batch_size: float | None = None
+    batch_size: Amount | None = None
     """Requests per forward pass that really ran; the mean where batches differ."""
-    samples: int | None = None
+    samples: Count | None = None
     """How many samples were measured."""
-    prompt_tokens: float | None = None
+    prompt_tokens: Amount | None = None
     """Mean prompt positions per sample, image tokens included."""
-    image_tokens: float | None = None
+    image_tokens: Amount | None = None
     """Mean image positions per sample."""
-    new_tokens: float | None = None
+    new_tokens: Amount | None = None
     """Mean generated tokens per sample."""
     program: list[str] | None = None
     """Argument list of your own program (``pipeline.workload.command``); ``None``: the built-in workload."""
@@ -117,7 +132,7 @@ class StageInfo:
     """``skipped`` and ``degraded`` come with a reason; ``failed`` too."""
     reason: str | None = None
     """Why it is not ``ok``, and how to fix it."""
-    seconds: float | None = None
+    seconds: SummedSeconds | None = None
     """How long it took."""
     artifacts: list[str] = field(default_factory=list)
     """Files it left, relative to the run directory."""
@@ -127,17 +142,17 @@ class StageInfo:
 class Stat:
     """A repeated measurement, in seconds unless the name says otherwise."""
 
-    median: float
+    median: Ratio
     """50th percentile."""
-    p5: float
+    p5: Ratio
     """5th percentile."""
-    p95: float
+    p95: Ratio
     """95th percentile."""
-    mean: float
+    mean: Ratio
     """Arithmetic mean."""
-    std: float | None
+    std: Ratio | None
     """Sample standard deviation; ``None`` for a single value."""
-    n: int
+    n: Count
     """How many values."""
 
 
@@ -206,11 +221,11 @@ class SampleTimes:
 class Params:
     """Parameter counts."""
 
-    total: int
+    total: Count
     """All parameters, each counted once."""
-    active_per_token: int | None
+    active_per_token: Count | None
     """Parameters one token meets in decode (routed experts not chosen are left out)."""
-    components: dict[str, int]
+    components: dict[str, Count]
     """Component label → parameters."""
 
 
@@ -218,17 +233,17 @@ class Params:
 class StaticPhase:
     """What one phase must compute and move, for one sample (batch included)."""
 
-    flops: float | None
+    flops: Flops | None
     """Multiply-add counted as two."""
-    weight_bytes: float | None
+    weight_bytes: Bytes | None
     """Weights that must be read once."""
-    activation_bytes: float | None
+    activation_bytes: Bytes | None
     """Inputs and outputs of every counted operator."""
-    kv_bytes: float | None
+    kv_bytes: Bytes | None
     """Key-value cache read and written."""
-    intensity: float | None
+    intensity: Ratio | None
     """FLOP per byte of weights and KV cache and activations that leave the chip in the model's floor."""
-    tokens: float | None = None
+    tokens: Amount | None = None
     """Positions this phase computes (prefill: prompt length; decode: 1 per step)."""
 
 
@@ -240,19 +255,19 @@ class StaticModule:
     """Dotted path inside the model; empty for the whole."""
     type: str
     """Class name."""
-    depth: int
+    depth: Depth
     """Depth in the tree."""
-    params: int
+    params: Count
     """Parameters below and in this module."""
-    flops: dict[str, float]
+    flops: dict[str, Flops]
     """Phase → FLOPs."""
     component: str | None = None
     """Component label it belongs to."""
-    weight_bytes: dict[str, float] = field(default_factory=dict)
+    weight_bytes: dict[str, Bytes] = field(default_factory=dict)
     """Phase → weights read."""
-    activation_bytes: dict[str, float] = field(default_factory=dict)
+    activation_bytes: dict[str, Bytes] = field(default_factory=dict)
     """Phase → inputs and outputs of counted operators."""
-    counted_ratio: float | None = None
+    counted_ratio: Share | None = None
     """Share of this module's arithmetic that was counted, as in ``coverage``."""
     uncounted_ops: list[str] = field(default_factory=list)
     """Operators without a formula met in this module itself, children left out."""
@@ -262,7 +277,7 @@ class StaticModule:
 class Coverage:
     """How much of the arithmetic was counted."""
 
-    counted_ratio: float | None
+    counted_ratio: Share | None
     """Counted FLOPs ÷ (counted + one FLOP per element of arithmetic without a formula); ``None`` when an
     operator of unknown cost was met."""
     uncounted_ops: list[str]
@@ -276,8 +291,8 @@ class AttentionPart:
     """FLOPs of attention itself, which grow with the context, apart from the linear layers'."""
 
     phase: str
-    flops: float
-    window: int | None = None
+    flops: Flops
+    window: Count | None = None
     """Positions attended to at most; ``None``: all."""
 
 
@@ -285,11 +300,11 @@ class AttentionPart:
 class ExpertPart:
     """Routed experts that are chosen alike."""
 
-    weight_bytes: float
+    weight_bytes: Bytes
     """All experts of all such layers."""
-    experts: int
+    experts: Count
     """Experts of one layer."""
-    top_k: int
+    top_k: Count
     """Experts one token is sent to."""
 
 
@@ -297,10 +312,10 @@ class ExpertPart:
 class KvPart:
     """Layers that cache alike."""
 
-    layers: int
-    bytes_per_token: float
+    layers: Count
+    bytes_per_token: Bytes
     """Key and value of one layer, one position, one sequence."""
-    window: int | None = None
+    window: Count | None = None
     """Positions kept at most; ``None``: all."""
 
 
@@ -308,21 +323,21 @@ class KvPart:
 class Scaling:
     """What is needed to price the same model at other batch sizes, contexts and data types."""
 
-    batch_size: float
+    batch_size: Amount
     """Sequences per pass; the mean over a run's batches."""
-    prompt_tokens: float
-    context_tokens: float
+    prompt_tokens: Amount
+    context_tokens: Amount
     """Cached positions at the decode step that was counted."""
-    element_bytes: float
+    element_bytes: Bytes
     """Mean size of a parameter."""
     attention: list[AttentionPart] = field(default_factory=list)
-    head_flops: dict[str, float] = field(default_factory=dict)
+    head_flops: dict[str, Flops] = field(default_factory=dict)
     """Phase → FLOPs of the output head."""
     experts: list[ExpertPart] = field(default_factory=list)
     kv: list[KvPart] = field(default_factory=list)
-    embedding_bytes_per_token: float = 0.0
+    embedding_bytes_per_token: Bytes = 0.0
     """Row of the embedding table one position looks up."""
-    embedding_rows: int | None = None
+    embedding_rows: Count | None = None
     """Rows of that table: more positions than this must repeat some."""
     causal_halved: bool = False
     """Attention of the prompt counts only the pairs a causal mask leaves."""
@@ -335,7 +350,7 @@ class Static:
     """The static model at the shapes of this run."""
 
     params: Params
-    kv_bytes_per_token: float | None
+    kv_bytes_per_token: Bytes | None
     """Key and value of all layers for one position and one sequence."""
     phases: dict[str, StaticPhase]
     """``vision``, ``prefill``, ``decode`` (decode: one step at the mean context)."""
@@ -344,9 +359,9 @@ class Static:
     coverage: Coverage
     conventions: dict[str, str]
     """How things were counted: ``mac``, ``attention``, ``head_positions``, …"""
-    components: dict[str, dict[str, float]] = field(default_factory=dict)
+    components: dict[str, dict[str, Flops]] = field(default_factory=dict)
     """Component label → phase → FLOPs."""
-    resident_bytes: dict[str, float] = field(default_factory=dict)
+    resident_bytes: dict[str, Bytes] = field(default_factory=dict)
     """What must be in memory: ``weights``, ``kv_cache``, ``activations``, and their ``total``."""
     source: str | None = None
     """File the numbers come from."""
@@ -358,17 +373,17 @@ class Static:
 class Prediction:
     """Roofline floor of a phase, made before the run and graded after it."""
 
-    floor_s: float
+    floor_s: SummedSeconds
     """No machine with these limits can be faster."""
     bound: Literal["compute", "memory"]
     """Which limit sets the floor."""
-    error_ratio: float | None
+    error_ratio: Ratio | None
     """Measured ÷ floor; ``None`` when nothing was measured."""
     arithmetic: str = ""
     """The floor, spelled out."""
-    flops: float | None = None
+    flops: Flops | None = None
     """The work it is the floor of."""
-    bytes: float | None = None
+    bytes: Bytes | None = None
     """Weights and cache that work must move."""
 
 
@@ -376,11 +391,11 @@ class Prediction:
 class Utilisation:
     """How much of the hardware a phase used."""
 
-    mfu_ratio: float | None = None
+    mfu_ratio: Ratio | None = None
     """Model FLOPs ÷ (wall-clock × dense peak)."""
-    mbu_ratio: float | None = None
+    mbu_ratio: Ratio | None = None
     """Bytes the model must move ÷ (wall-clock × bandwidth)."""
-    device_busy_ratio: float | None = None
+    device_busy_ratio: Share | None = None
     """Union of device activity ÷ wall-clock."""
     arithmetic: str | None = None
     """The numbers that went in, with the denominator's source."""
@@ -392,9 +407,9 @@ class BudgetPart:
 
     name: str
     """``compute``, ``copy``, ``launch``, ``sync``, ``host``, …"""
-    seconds: float
+    seconds: SummedSeconds
     """Its length."""
-    share_ratio: float
+    share_ratio: Share
     """Of the span."""
 
 
@@ -402,7 +417,7 @@ class BudgetPart:
 class Budget:
     """A phase's wall-clock, split without overlap: the parts sum to the span."""
 
-    span_s: float
+    span_s: SummedSeconds
     parts: list[BudgetPart]
     source: str | None = None
     """File the numbers come from."""
@@ -414,19 +429,19 @@ class Operator:
 
     name: str
     """``aten::mm``."""
-    calls: int
+    calls: Count
     """How often it ran."""
-    self_cpu_s: float
+    self_cpu_s: SummedSeconds
     """Host time without its children."""
-    total_cpu_s: float
+    total_cpu_s: SummedSeconds
     """Host time with its children, nested calls of itself counted once."""
-    self_device_s: float | None
+    self_device_s: SummedSeconds | None
     """Device time of the kernels it launched itself; ``None`` without a device in the trace."""
-    total_device_s: float | None
+    total_device_s: SummedSeconds | None
     """Device time of the kernels it and its children launched."""
     phase: str | None = None
     """Phase, when the table is split by phase."""
-    share_ratio: float | None = None
+    share_ratio: Share | None = None
     """Self time ÷ self time of all operators of the phase, on the processor that ``share_of`` names."""
     share_of: Literal["device", "host"] | None = None
     """``device`` where any operator of the phase has device time, else ``host``."""
@@ -449,19 +464,19 @@ class Kernel:
     """Phase of the launching call; ``None`` when the capture does not tell."""
     module: str | None
     """Innermost module range, when captured."""
-    launches: int | None
+    launches: Count | None
     """How often it ran; ``None`` when only profiled by sampling single launches."""
-    total_s: float | None
+    total_s: SummedSeconds | None
     """Device time summed over launches."""
-    share_ratio: float | None
+    share_ratio: Share | None
     """Of all kernel time."""
     bound: str | None = None
     """Our class from the counters: compute, l1, l2, dram, latency, underfilled, …"""
     vendor_verdict: str | None = None
     """NVIDIA's own rule verdict, in its words."""
-    counters: dict[str, float | None] = field(default_factory=dict)
+    counters: dict[str, Ratio | None] = field(default_factory=dict)
     """``duration_s``, ``intensity_flops_per_byte``, ``achieved_flops_per_s``, ``compute_ratio``, ``dram_ratio``, …"""
-    estimated_speedup_ratio: float | None = None
+    estimated_speedup_ratio: Share | None = None
     """NVIDIA's best estimate of the share of this kernel's time that could be saved."""
     agreement: str | None = None
     """Whether our class and NVIDIA's verdict agree."""
@@ -472,13 +487,13 @@ class KernelFamily:
     """All kernels of one family, summed."""
 
     family: str
-    kernels: int
+    kernels: Count
     """Different kernels, by full name."""
-    launches: int | None
+    launches: Count | None
     """How often they ran; ``None`` when no capture counts launches."""
-    total_s: float | None
+    total_s: SummedSeconds | None
     """Device time; ``None`` when no capture has a time for them."""
-    share_ratio: float | None
+    share_ratio: Share | None
     """Of all kernel time."""
 
 
@@ -489,27 +504,27 @@ class LedgerRow:
     module: str
     """Dotted path or component label."""
     phase: str
-    depth: int = 0
+    depth: Depth = 0
     """Depth in the tree."""
-    params: int | None = None
-    flops: float | None = None
+    params: Count | None = None
+    flops: Flops | None = None
     """Static FLOPs of the phase at this run's shapes; in decode of one step, as all numbers of the row."""
-    bytes: float | None = None
+    bytes: Bytes | None = None
     """Weights it must read."""
-    floor_s: float | None = None
+    floor_s: SummedSeconds | None = None
     """Roofline floor."""
-    measured_s: float | None = None
+    measured_s: SummedSeconds | None = None
     """Best available measurement."""
     measured_source: str | None = None
     """``hooks``: wall-clock of un-profiled passes; ``timeline``: device time of a capture; ``profiler``: the phase's
     wall-clock split by the profiler's shares (work on a CPU)."""
-    device_s: float | None = None
+    device_s: SummedSeconds | None = None
     """Device time attributed to it."""
-    launches: int | None = None
+    launches: Count | None = None
     """Kernel launches attributed to it."""
-    mfu_ratio: float | None = None
-    mbu_ratio: float | None = None
-    others_s: dict[str, float] = field(default_factory=dict)
+    mfu_ratio: Ratio | None = None
+    mbu_ratio: Ratio | None = None
+    others_s: dict[str, SummedSeconds] = field(default_factory=dict)
     """The same time by other sources."""
     disagreement: str | None = None
     """Set when sources differ by more than the tolerance."""
@@ -519,11 +534,11 @@ class LedgerRow:
 class CoverageSummary:
     """How much of the run the report explains; none can exceed 1."""
 
-    time_attributed_ratio: float | None = None
+    time_attributed_ratio: Share | None = None
     """Device time that belongs to a phase."""
-    kernel_time_classified_ratio: float | None = None
+    kernel_time_classified_ratio: Share | None = None
     """Kernel time whose family is known."""
-    flops_counted_ratio: float | None = None
+    flops_counted_ratio: Share | None = None
     """From the static model."""
 
 
@@ -548,12 +563,12 @@ class Finding:
     title: str
     phase: str | None
     evidence: list[str]
-    gain_upper_s: float | None
+    gain_upper_s: SummedSeconds | None
     """Upper bound, per sample."""
     arithmetic: str
     advice: str
     confidence: Confidence
-    gain_share_ratio: float | None = None
+    gain_share_ratio: Share | None = None
     """``gain_upper_s`` as a share of what ``gain_of`` names."""
     gain_of: str | None = None
     """``a sample's wall-clock``, or the captured time where nothing was timed without a profiler."""
@@ -570,11 +585,11 @@ class VendorRule:
     """Name of the rule in Nsight Compute."""
     text: str
     """NVIDIA's words."""
-    estimated_ratio: float | None
+    estimated_ratio: Share | None
     """Share of the kernel's time NVIDIA estimates could be saved."""
-    share_ratio: float | None
+    share_ratio: Share | None
     """The kernel's share of the phase's wall-clock."""
-    gain_upper_s: float | None
+    gain_upper_s: SummedSeconds | None
     """Estimate × share × (the phase's part of the time to first token, time per output token, else per sample)."""
     arithmetic: str
 
@@ -585,11 +600,11 @@ class WhatIf:
 
     device: str
     dtype: str
-    batch_size: int
-    context_tokens: int
-    ttft_floor_s: float | None
-    tpot_floor_s: float | None
-    tokens_per_s: float | None
+    batch_size: Count
+    context_tokens: Count
+    ttft_floor_s: SummedSeconds | None
+    tpot_floor_s: SummedSeconds | None
+    tokens_per_s: PerSecond | None
     """Upper bound over the batch (1/s)."""
     fits: bool | None
     """Whether weights and KV cache fit the device's memory."""
@@ -623,10 +638,10 @@ class Section:
 class MemoryUse:
     """Memory of one phase, as the allocator reported it."""
 
-    peak_bytes: float
-    begin_bytes: float | None = None
+    peak_bytes: ChangedBytes
+    begin_bytes: ChangedBytes | None = None
     """In use when the phase began."""
-    end_bytes: float | None = None
+    end_bytes: ChangedBytes | None = None
     """In use when the phase ended."""
 
 
@@ -668,7 +683,7 @@ class Summary:
     """Source kind (``nsys``, ``ncu``, ``trace``, ``static``, ``timings``) → file."""
     timeline: dict[str, Any] = field(default_factory=dict)
     """One decode step, ready to draw: ``{phase, span_s, lanes: [{name, events: [{name, start_s, end_s, family}]}]}``."""
-    metrics: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, Number | None] = field(default_factory=dict)
     """Further named scalars (``launches_per_token``, …), unit in the name."""
     sections: list[Section] = field(default_factory=list)
     """What stages say in their own words, plug-ins included, in pipeline order."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.model.codec import decode_file, save_json
+from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
 from llm_perf_opt.model.versions import is_readable, older_note
 
@@ -24,8 +24,21 @@ class _Head:
 
 
 def save_summary(summary: Summary, folder: Path) -> Path:
-    """Write ``summary.json`` into a folder."""
+    """Write ``summary.json`` into a folder; one with a value that cannot be is refused, not written."""
+    check_summary(summary)
     return save_json(folder / layout.SUMMARY, summary)
+
+
+def check_summary(summary: Summary) -> None:
+    """Raise :class:`InputError` for a value that nothing can have measured, by its place in the summary."""
+    try:
+        from_plain(Summary, to_plain(summary), "summary")
+    except (InputError, ValueError) as error:
+        message = error.message if isinstance(error, InputError) else str(error)
+        raise InputError(
+            f"the files give a value that cannot be: {message}",
+            hint="one of the captures is damaged; leave them out one by one to find it",
+        ) from error
 
 
 def load_summary(path: Path) -> Summary:

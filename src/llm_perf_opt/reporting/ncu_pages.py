@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import (
+    csv_text,
     md_block,
     md_cell,
     md_code,
@@ -347,7 +348,10 @@ def _csv(rows: Sequence[Mapping[str, str | float | int | None]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow(
+            {key: csv_text(value) if isinstance(value, str) else value for key, value in row.items()}
+        )
     return out.getvalue()
 
 

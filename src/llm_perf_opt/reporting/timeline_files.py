@@ -75,7 +75,8 @@ def _write_table(columns: Columns, path: Path, kind: TableFormat) -> Path:
         if kind == "parquet":
             frame.write_parquet(temporary)
         else:
-            frame.write_csv(temporary)
+            harmless = polars.col(polars.String).str.replace(r"^([=+\-@\t\r])", "'$1")
+            frame.with_columns(harmless).write_csv(temporary)
     return path
 
 

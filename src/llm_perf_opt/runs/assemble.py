@@ -14,7 +14,7 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
-from llm_perf_opt.runs.manifest import Manifest, StageRecord, read_manifest
+from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.runs.pipeline import known_stages
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def assemble_run(run_dir: Path) -> Assembled:
     """Build the summary of a run directory from its files alone."""
     manifest = read_manifest(run_dir)
     facts = stage_facts(run_dir, manifest.stages)
-    catalogue = manifest.facts.get("hardware_catalogue")
+    known = known_facts(manifest)
     subject = Subject(
         run=RunInfo(
             id=manifest.run_id,
@@ -56,15 +56,13 @@ def assemble_run(run_dir: Path) -> Assembled:
         environment=_if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {},
         stages=_stages(manifest),
         workload=Workload(
-            model=manifest.facts.get("model"),
-            device=manifest.facts.get("device"),
-            batch_size=manifest.facts.get("batch_size"),
-            program=manifest.facts.get("program"),
+            model=known.model, device=known.device, batch_size=known.batch_size, program=known.program
         ),
         sources=shown_sources(facts, run_dir),
         notes=list(manifest.notes),
     )
-    choice = DeviceChoice(manifest.facts.get("hardware_device"), Path(catalogue) if catalogue else None)
+    catalogue = Path(known.hardware_catalogue) if known.hardware_catalogue else None
+    choice = DeviceChoice(known.hardware_device, catalogue)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
     return assemble(subject, facts, choice, hardware=hardware, root=run_dir)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
@@ -93,7 +93,7 @@ def execute(
             write_manifest(artifacts, manifest)
         logging.getLogger(ROOT).removeHandler(handler)
         handler.close()
-    return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest))
+    return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest, results))
 
 
 def _set_aside_earlier(stages: Sequence[Stage], context: StageContext) -> Earlier | None:
@@ -126,9 +126,13 @@ def _run_stage(
     try:
         result = stage.run(context)
         _apply_degradations(result, problems)
+        if result.status == "failed":
+            LOGGER.error(
+                "%s failed: %s%s", stage.title, result.reason, f"\n  fix: {result.fix}" if result.fix else ""
+            )
     except LlmPerfError as error:
         LOGGER.error("%s failed: %s", stage.title, error)
-        result = StageResult(status="failed", reason=error.message, fix=error.hint)
+        result = StageResult(status="failed", reason=error.message, fix=error.hint, error=error.code)
     except Exception as error:
         # The isolation boundary: one stage's bug must not cost the others their results. It is logged whole.
         LOGGER.exception("%s failed", stage.title)
@@ -206,7 +210,10 @@ def _settle(manifest: Manifest) -> None:
         manifest.status = "failed" if failed else "ok"
 
 
-def _exit_code(manifest: Manifest) -> int:
+def _exit_code(manifest: Manifest, results: Mapping[str, StageResult]) -> int:
+    failed = [result.error for result in results.values() if result.status == "failed"]
+    if manifest.status == "failed" and failed and all(error == InputError.code for error in failed):
+        return InputError.exit_code  # nothing failed but for a checkpoint or a data set that cannot be used
     return {"interrupted": INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(manifest.status, 0)
 
 

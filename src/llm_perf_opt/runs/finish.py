@@ -95,7 +95,7 @@ def _facts_with_pages(run_dir: Path) -> list[Facts]:
 def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:
     """End with JSON for scripts, the path alone when quiet, or the console summary."""
     if as_json:
-        print(json.dumps(to_plain(summary), ensure_ascii=False))
+        print(json.dumps(to_plain(summary)))
     elif quiet:
         print(report)
     else:

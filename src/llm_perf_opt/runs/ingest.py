@@ -11,9 +11,11 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.dtypes import dtype_bytes, known_dtypes
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
-from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.files import explain_os_errors, is_there
 from llm_perf_opt.core.logs import Verbosity, console_logging
+from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
@@ -41,8 +43,14 @@ def ingest(options: argparse.Namespace) -> int:
             "nothing to ingest", hint="give at least one of --trace, --nsys, --ncu, --timings, --static"
         )
     _require_existing(given)
+    if options.dtype is not None and dtype_bytes(options.dtype) is None:
+        near = nearest_key(options.dtype, known_dtypes())
+        raise ConfigError(
+            f"--dtype {options.dtype} is not a data type",
+            hint=f"did you mean {near}?" if near else f"data types: {', '.join(known_dtypes())}",
+        )
     out = options.out.expanduser().absolute()
-    if out.exists() and not out.is_dir():
+    if is_there(out) and not out.is_dir():
         raise ConfigError(
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
@@ -99,7 +107,7 @@ def _given(options: argparse.Namespace) -> dict[str, Path]:
 def _require_existing(given: Mapping[str, Path]) -> None:
     """Refuse paths that are not there, before any work."""
     for kind, path in given.items():
-        if not path.exists():
+        if not is_there(path):
             raise InputError(f"--{kind} {path} does not exist", hint="check the path", path=str(path))
 
 

@@ -13,7 +13,8 @@ from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import StageResult
-from llm_perf_opt.model.codec import decode_file, save_json, to_plain
+from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
+from llm_perf_opt.model.limits import Count, SummedSeconds
 
 ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
 
@@ -25,7 +26,7 @@ class StageRecord:
     status: Literal["pending", "running", "ok", "skipped", "failed", "degraded"]
     reason: str | None = None
     fix: str | None = None
-    seconds: float | None = None
+    seconds: SummedSeconds | None = None
     exit_codes: dict[str, int | None] = field(default_factory=dict)
     artifacts: list[str] = field(default_factory=list)
 
@@ -38,13 +39,30 @@ class Manifest:
     started: str
     command: list[str]
     status: ManifestStatus = "running"
-    seconds: float | None = None
+    seconds: SummedSeconds | None = None
     stages: dict[str, StageRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """What reports need of the configuration: model, device, dtype, hardware choice."""
     files: list[str] = field(default_factory=list)
     """What the run wrote besides the stages' own artifacts: documents at the root, pages and tables made afterwards."""
+
+
+@dataclass(slots=True)
+class ManifestFacts:
+    """Those of a manifest's facts that its readers use, as what they must be."""
+
+    model: str | None = None
+    device: str | None = None
+    batch_size: Count | None = None
+    hardware_device: str | None = None
+    hardware_catalogue: str | None = None
+    program: list[str] | None = None
+
+
+def known_facts(manifest: Manifest) -> ManifestFacts:
+    """Return the facts; :class:`InputError` names one that is something else."""
+    return from_plain(ManifestFacts, manifest.facts, f"{layout.MANIFEST}: facts")
 
 
 def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:

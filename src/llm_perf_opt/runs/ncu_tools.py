@@ -17,13 +17,13 @@ from typing import Any
 
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.artifacts import reserve_directory
-from llm_perf_opt.core.command_line import print_error
+from llm_perf_opt.core.command_line import print_error, time_limit, whole_number
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks
-from llm_perf_opt.runs.top_kernels import KernelList, positive, read_kernel_list
+from llm_perf_opt.runs.top_kernels import KernelList, read_kernel_list
 from llm_perf_opt.vendor.ncu.command import (
     DEFAULT_METRICS,
     DEFAULT_SECTIONS,
@@ -97,7 +97,9 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     chosen.add_argument(
         "--kernel-config", type=Path, metavar="YAML", help="kernels as top-kernels writes them"
     )
-    parser.add_argument("--topk", type=positive, metavar="N", help="only the first N of --kernel-config")
+    parser.add_argument(
+        "--topk", type=whole_number(1), metavar="N", help="only the first N of --kernel-config"
+    )
     parser.add_argument(
         "--extra-sections", nargs="+", default=[], metavar="SECTION", action="extend",
         help=f"besides {', '.join(DEFAULT_SECTIONS)}",
@@ -106,9 +108,11 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
         "--metrics",
         help="also these metrics, comma-separated; 'preset': those of the preset ncu.default (default: none)",
     )
-    parser.add_argument("--launch-skip", type=int, metavar="N", help="matching launches to leave out first")
     parser.add_argument(
-        "--launch-count", type=positive, metavar="N", help="most launches to profile (default: 1)"
+        "--launch-skip", type=whole_number(0), metavar="N", help="matching launches to leave out first"
+    )
+    parser.add_argument(
+        "--launch-count", type=whole_number(1), metavar="N", help="most launches to profile (default: 1)"
     )
     parser.add_argument("--kernel-name-base", choices=["function", "demangled", "mangled"])
     parser.add_argument(
@@ -116,7 +120,7 @@ def _profile_parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--output-dir", type=Path, metavar="DIR", help="default: ncu-<time>")
     parser.add_argument("--ncu", metavar="PATH", help="which ncu")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", default=1800.0)
+    parser.add_argument("--timeout", type=time_limit, metavar="SECONDS", default=1800.0)
     parser.add_argument(
         "--env", action="append", default=[], metavar="NAME[=VALUE]",
         help="hand this variable to the program; it gets an allow-listed environment otherwise",

@@ -87,6 +87,11 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iter
             f"'{name}' is not an option of run",
             hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
         )
+    if name in switches.REFUSED:
+        raise ConfigError(
+            f"{name} is refused: it would run whatever the given file holds",
+            hint="run the command of the run's manifest.json again",
+        )
     parsed.hydra_only |= name in switches.PRINT_ONLY
     parsed.composes_only |= name in switches.PRINT_CONFIG
     parsed.multirun |= name in switches.MULTIRUN

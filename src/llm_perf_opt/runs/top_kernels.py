@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.command_line import print_error
+from llm_perf_opt.core.command_line import print_error, share, whole_number
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.vendor.ncu.targets import (
@@ -28,21 +28,13 @@ class KernelList:
     """The filter for all of them."""
 
 
-def positive(text: str) -> int:
-    """Read a number of at least one, for ``argparse``."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
 def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt top-kernels") -> int:
     """Write the top kernels of an nsys summary as YAML; return an exit code."""
     parser = argparse.ArgumentParser(prog=prog, description="List the top kernels of an nsys kernel summary.")
     parser.add_argument("summary", type=Path, help="nsys/summary.csv, or what nsys stats writes")
     parser.add_argument("-o", "--output", type=Path, help="YAML file (default: print it)")
-    parser.add_argument("--topk", type=positive, default=30, metavar="N")
-    parser.add_argument("--until-share", type=float, metavar="SHARE", help="stop at this share of time (0.9)")
+    parser.add_argument("--topk", type=whole_number(1), default=30, metavar="N")
+    parser.add_argument("--until-share", type=share, metavar="SHARE", help="stop at this share of time (0.9)")
     options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
     try:
         if not options.summary.is_file():

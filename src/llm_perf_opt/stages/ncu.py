@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
+from llm_perf_opt.core.escape import csv_text
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.progress import Task
@@ -242,7 +243,7 @@ def targets_table(targets: list[Target]) -> str:
     writer.writerow(["rank", "share_ratio", "launches", "phases", "name"])
     for rank, target in enumerate(targets, start=1):
         phases = " ".join(target.phases)
-        writer.writerow([rank, f"{target.share_ratio:.6f}", target.launches, phases, target.name])
+        writer.writerow([rank, f"{target.share_ratio:.6f}", target.launches, phases, csv_text(target.name)])
     return out.getvalue()
 
 

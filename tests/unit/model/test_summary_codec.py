@@ -73,6 +73,10 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
         return JSON
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(a) for a in arguments])
+    if origin is typing.Annotated:
+        limits = arguments[1]
+        kind = st.integers if arguments[0] is int else st.floats
+        return kind(limits.ge, limits.le) if limits.ge is not None else st.floats(1e-300, limits.le)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is list:
@@ -80,7 +84,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(TEXT, values_of(arguments[1]), max_size=2)
     if dataclasses.is_dataclass(annotation):
-        hints = typing.get_type_hints(annotation)
+        hints = typing.get_type_hints(annotation, include_extras=True)
         return st.builds(
             annotation, **{f.name: values_of(hints[f.name]) for f in dataclasses.fields(annotation)}
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -57,6 +58,12 @@ def compose_raw(
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error) from error
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError, AssertionError) as error:
+        # Hydra's own answer to an override that its grammar takes and its composition does not.
+        reason = reprlib.repr(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        raise ConfigError(
+            f"the overrides cannot be composed: {reason}", hint="give key=value, and presets by their name"
+        ) from error
     finally:
         GlobalHydra.instance().clear()
     HydraConfig.instance().set_config(raw)

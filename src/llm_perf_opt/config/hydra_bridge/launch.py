@@ -25,18 +25,36 @@ class JobSettings:
     """Those of this one job of a sweep; ``None`` outside of sweeps."""
 
 
+class _Carried(BaseException):
+    """Carries an error past Hydra, which would print a traceback of its own and end with 1."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 def run_job(job: Callable[[RawConfig], None], arguments: Sequence[str]) -> int | None:
     """Let Hydra read its command line, compose, and call ``job`` in its run directory, once for each of a sweep.
 
     Returns the code that Hydra itself ends with (after ``--cfg``, after an error), ``None`` where it does not.
+    Whatever the job raises, this raises.
     """
+
+    def carried(raw: RawConfig) -> None:
+        try:
+            job(raw)
+        except Exception as error:
+            raise _Carried(error) from error
+
     register_schema()
     previous = sys.argv
     sys.argv = ["llm-perf-opt", *arguments]  # hydra.main reads nothing else
     try:
-        hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name="config")(job)()
+        hydra.main(version_base=VERSION_BASE, config_path=str(CONF_DIR), config_name="config")(carried)()
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else None
+    except _Carried as failed:
+        raise failed.error from failed.error.__cause__
     finally:
         sys.argv = previous
     return None

@@ -19,4 +19,7 @@ WITH_VALUE = frozenset(
 )
 """Switches whose value may be the next argument. ``--info`` is not among them: its value is optional."""
 
+REFUSED = frozenset({"--experimental-rerun"})
+"""Switches that run what a file holds: this one unpickles it, and a pickle is a program."""
+
 KNOWN = PRINT_ONLY | MULTIRUN | WITH_VALUE | {"--run", "-r", "--resolve"}

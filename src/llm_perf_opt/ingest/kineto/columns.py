@@ -26,6 +26,11 @@ from llm_perf_opt.ingest.kineto.events import (
     MemoryArgs,
     Metadata,
 )
+from llm_perf_opt.model.limits import LATEST_NS, MOST_BYTES, MOST_NS
+
+_LATEST_US, _MOST_US = LATEST_NS / 1000, MOST_NS / 1000
+_LARGEST_ID = float(2**50)
+_LARGEST_DEVICE = float(2**31 - 1)
 
 Column = npt.NDArray[Any]
 Fields = Mapping[str, Column]
@@ -77,10 +82,25 @@ class Table:
         for name, part in parts.items():
             self._parts[name].append(part.astype(self._types[name]))
 
+    def peek(self, name: str) -> Column:
+        """Join a column and keep it joined."""
+        self._parts[name] = [self._joined(name)]
+        return self._parts[name][0]
+
+    def keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Forget the other rows."""
+        for name in self._parts:
+            self._parts[name] = [self._joined(name)[rows]]
+
+    def _joined(self, name: str) -> Column:
+        parts = self._parts[name]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=self._types[name])
+
     def take(self, name: str) -> Column:
         """Join a column and forget its parts."""
-        parts = self._parts.pop(name)
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=self._types[name])
+        found = self._joined(name)
+        del self._parts[name]
+        return found
 
 
 class _Ids(dict[Any, float]):
@@ -107,7 +127,9 @@ class _Groups(dict[str, Callable[[Any], None]]):
 class Columns:
     """Everything of a trace that is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = False) -> None:
+        self._largest_us = _LATEST_US if exact else EXACT_BELOW_US
+        """Time stamps from here on need to be read exactly; those that were read so may be any."""
         i8, i32, i64 = np.int8, np.int32, np.int64
         self.names = _Ids()
         self.threads = _Ids()
@@ -117,8 +139,10 @@ class Columns:
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.counts: Counter[str] = Counter()
         self.overhead_ns = 0
-        self.negative = 0
-        """Events with a negative duration, kept as zero."""
+        self.impossible = 0
+        """Events without a time or a duration, or with one that cannot be: left out."""
+        self.timed = 0
+        """Events that have a place in a table, the impossible ones among them."""
         self.device = Table(
             start=i64,
             dur=i64,
@@ -139,7 +163,9 @@ class Columns:
             KERNEL: lambda fields: self._add_device(fields, KERNEL),
             COPY: lambda fields: self._add_device(fields, COPY),
             MEMSET: lambda fields: self._add_device(fields, MEMSET),
-            CALL: lambda fields: self.calls.add(**self._span(fields), correlation=fields["correlation"]),
+            CALL: lambda fields: self.calls.add(
+                **self._span(fields), correlation=_whole(fields["correlation"], _LARGEST_ID)
+            ),
             OPERATOR: lambda fields: self.operators.add(**self._span(fields), external=_external(fields)),
             RANGE: lambda fields: self.ranges.add(**self._span(fields)),
             OVERHEAD: self._add_overhead,
@@ -166,17 +192,22 @@ class Columns:
         names = self.names
         for event in events:
             event.name = names[event.name]
-        return packed_fields(events) or plucked_fields(events)
+        return self._possible(packed_fields(events) or plucked_fields(events))
+
+    def _possible(self, fields: Fields) -> Fields:
+        """Leave out events whose times cannot be; in a sound trace this only looks at four extremes."""
+        ts, dur = fields["ts"], fields["dur"]
+        self.timed += len(ts)
+        if ts.min() >= -_LATEST_US and ts.max() <= _LATEST_US and dur.min() >= 0 and dur.max() <= _MOST_US:
+            return fields  # a NaN fails every comparison
+        good = (np.abs(ts) <= _LATEST_US) & (dur >= 0) & (dur <= _MOST_US)
+        self.impossible += len(ts) - int(good.sum())
+        return {name: column[good] for name, column in fields.items()}
 
     def _times(self, fields: Fields) -> dict[str, Column]:
-        if fields["ts"].max() >= EXACT_BELOW_US:
+        if fields["ts"].max(initial=0.0) > self._largest_us:
             raise NeedsExactTimes
-        dur = microseconds_to_ns(fields["dur"])
-        negative = dur < 0
-        if negative.any():
-            self.negative += int(negative.sum())
-            dur[negative] = 0
-        return {"start": microseconds_to_ns(fields["ts"]), "dur": dur}
+        return {"start": microseconds_to_ns(fields["ts"]), "dur": microseconds_to_ns(fields["dur"])}
 
     def _span(self, fields: Fields) -> dict[str, Column]:
         return {
@@ -187,7 +218,7 @@ class Columns:
 
     def _threads(self, pid: Column, tid: Column) -> Column:
         numeric = pid.dtype != object and tid.dtype != object
-        if numeric and (pid == pid[0]).all() and (tid == tid[0]).all():
+        if numeric and len(pid) and (pid == pid[0]).all() and (tid == tid[0]).all():
             return np.full(len(pid), self.threads[float(pid[0]), float(tid[0])])
         return np.array([self.threads[pair] for pair in zip(pid.tolist(), tid.tolist(), strict=True)])
 
@@ -202,10 +233,12 @@ class Columns:
             kind=np.full(len(fields["ts"]), kind),
             name=fields["name"],
             rank=self._ranks(fields["pid"]),
-            device=_either(fields["device"], fields["pid"]),
-            stream=_either(fields["stream"], fields["tid"]),
-            bytes=fields["bytes"] if kind != KERNEL else np.full(len(fields["ts"]), ABSENT),
-            correlation=fields["correlation"],
+            device=_whole(_either(fields["device"], fields["pid"]), _LARGEST_DEVICE),
+            stream=_whole(_either(fields["stream"], fields["tid"]), _LARGEST_ID),
+            bytes=_whole(fields["bytes"], MOST_BYTES)
+            if kind != KERNEL
+            else np.full(len(fields["ts"]), ABSENT),
+            correlation=_whole(fields["correlation"], _LARGEST_ID),
             external=_external(fields),
         )
 
@@ -215,14 +248,20 @@ class Columns:
         ]
         if not reports:
             return
-        time = np.array([event.ts for event in reports])
-        if time.max() >= EXACT_BELOW_US:
+        time = np.array([event.ts for event in reports], dtype=np.float64)
+        allocated = np.array([event.args.allocated for event in reports])
+        good = (np.abs(time) <= _LATEST_US) & (np.abs(allocated) <= MOST_BYTES)
+        self.timed += len(time)
+        self.impossible += len(time) - int(good.sum())
+        if time[good].max(initial=0.0) > self._largest_us:
             raise NeedsExactTimes
         self.memory.add(
-            time=microseconds_to_ns(time),
-            device_type=np.array([event.args.device_type for event in reports]),
-            device=np.array([event.args.device_id for event in reports]),
-            allocated=np.array([event.args.allocated for event in reports]),
+            time=microseconds_to_ns(time[good]),
+            device_type=_whole(
+                np.array([event.args.device_type for event in reports])[good], _LARGEST_DEVICE
+            ),
+            device=_whole(np.array([event.args.device_id for event in reports])[good], _LARGEST_DEVICE),
+            allocated=allocated[good],
         )
 
     def _add_metadata(self, events: list[Metadata]) -> None:
@@ -235,7 +274,15 @@ class Columns:
 
 
 def _external(fields: Fields) -> Column:
-    return np.where(fields["external"] == ABSENT, fields["external_lower"], fields["external"])
+    found = np.where(fields["external"] == ABSENT, fields["external_lower"], fields["external"])
+    return _whole(found, _LARGEST_ID)
+
+
+def _whole(values: Column, largest: float) -> Column:
+    """Ids and sizes as they are; what cannot be one (negative, beyond ``largest``, not a number) as absent."""
+    if values.min(initial=0.0) >= ABSENT and values.max(initial=0.0) <= largest:
+        return values
+    return np.where((values >= 0) & (values <= largest), values, ABSENT)
 
 
 def _either(first: Column, second: Column) -> Column:

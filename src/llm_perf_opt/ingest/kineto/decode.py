@@ -22,6 +22,7 @@ import numpy.typing as npt
 from llm_perf_opt.ingest.kineto.events import (
     EXACT_TYPES,
     FAST_TYPES,
+    NO_TIME,
     AnyEvent,
     Args,
     ExactEvent,
@@ -31,6 +32,8 @@ from llm_perf_opt.ingest.kineto.events import (
     NameArgs,
 )
 
+_LATEST_ORIGIN_US = 5 * 10**15
+"""Its nanoseconds, and those of a century around it, fit 64 bits."""
 EXACT_BELOW_US = float(2**43)
 """A float64 below this holds microseconds with three decimals without losing the last one."""
 
@@ -59,10 +62,14 @@ class PieceDecoder:
     def _relative(self, events: list[Any]) -> list[AnyEvent]:
         timed = [event for event in events if isinstance(event, ExactEvent | ExactInstant)]
         if not self.origin_us:
-            self.origin_us = int(next((event.ts for event in timed if event.ts), Decimal(0)))
+            self.origin_us = int(next((event.ts for event in timed if _can_be_origin(event.ts)), Decimal(0)))
         origin = self.origin_us
-        for event in timed:
-            event.ts = float(event.ts - origin)  # type: ignore[assignment]
+        try:
+            for event in timed:
+                event.ts = float(event.ts - origin)  # type: ignore[assignment]
+        except ArithmeticError:  # a number so long that not even a Decimal takes it
+            for event in timed:
+                event.ts = _relative_or_absent(event.ts, origin)  # type: ignore[assignment]
         return events
 
     def _decode_lenient(self, text: bytes | memoryview) -> list[AnyEvent]:
@@ -76,7 +83,7 @@ class PieceDecoder:
             return self._relative(events)
         for event in events:
             if not isinstance(event, Metadata):
-                event.ts = float(event.ts)
+                event.ts = _as_float(event.ts)
         return events
 
 
@@ -90,6 +97,19 @@ _EXACT = _decoder(EXACT_TYPES)
 _LOOSE = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 
 
+def _can_be_origin(time_us: Decimal) -> bool:
+    return time_us.is_finite() and 0 < time_us <= _LATEST_ORIGIN_US
+
+
+def _relative_or_absent(time_us: Decimal | float, origin_us: int) -> float:
+    if isinstance(time_us, float):
+        return time_us
+    try:
+        return float(time_us - origin_us)
+    except ArithmeticError:
+        return NO_TIME
+
+
 def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
     """Convert µs with decimals; the parts are scaled apart because ``value * 1000`` would round twice."""
     whole = np.floor(values_us)
@@ -101,11 +121,13 @@ def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[
 # --- forgiving paths -------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+_LONGEST_NUMBER = 64
+_ABSENT_TIME = Decimal("NaN")
 
 
 def _event_from(value: Mapping[str, Any]) -> Any:
     phase, cat, name = (_text(value.get(key)) for key in ("ph", "cat", "name"))
-    pid, tid, ts = _id(value.get("pid")), _id(value.get("tid")), _number(value.get("ts"), 0)
+    pid, tid, ts = _id(value.get("pid")), _id(value.get("tid")), _number(value.get("ts"), _ABSENT_TIME)
     args = value.get("args")
     args = args if isinstance(args, Mapping) else {}
     if phase == "M":
@@ -115,14 +137,14 @@ def _event_from(value: Mapping[str, Any]) -> Any:
     if phase != "X":
         cat = "other"
     return ExactEvent(
-        cat, name, pid, tid, ts, float(_number(value.get("dur"), 0)), Args(**_numbers(args, Args))
+        cat, name, pid, tid, ts, _as_float(_number(value.get("dur"), -1)), Args(**_numbers(args, Args))
     )
 
 
 def _numbers(value: Mapping[str, Any], kind: type[Args] | type[MemoryArgs]) -> dict[str, float]:
     fields = msgspec.structs.fields(kind)
     return {
-        field.name: float(_number(value[field.encode_name], -1))
+        field.name: _as_float(_number(value[field.encode_name], -1))
         for field in fields
         if field.encode_name in value
     }
@@ -134,12 +156,23 @@ def _text(value: Any) -> str:
 
 def _id(value: Any) -> float | str:
     """Process and thread ids: numbers stay numbers, everything else is text."""
-    return float(value) if isinstance(value, int | Decimal) else _text(value)
+    number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return _as_float(Decimal(value)) if number else _text(value)
 
 
-def _number(value: Any, default: int) -> Decimal:
-    text = str(value).strip()
-    return Decimal(text) if _NUMBER.fullmatch(text) else Decimal(default)
+def _number(value: Any, default: int | Decimal) -> Decimal:
+    text = str(value).strip() if not isinstance(value, str) or len(value) <= _LONGEST_NUMBER else ""
+    try:
+        return Decimal(text) if _NUMBER.fullmatch(text) else Decimal(default)
+    except ArithmeticError:
+        return Decimal(default)
+
+
+def _as_float(value: Decimal) -> float:
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        return NO_TIME
 
 
 _STRING_OR_WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import msgspec
 
 ABSENT = -1.0
+NO_TIME = float("nan")
+"""An event without a time stamp: it is left out, and said."""
 
 
 class Args(msgspec.Struct, gc=False, frozen=True):
@@ -48,8 +50,8 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     """The text; ``kineto_columns`` puts the number of the name here."""
     pid: float | str = ABSENT
     tid: float | str = ABSENT
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = NO_TIME
+    dur: float = ABSENT
     args: Args = Args()
 
 
@@ -60,8 +62,8 @@ class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     name: float | str = ""
     pid: float | str = ABSENT
     tid: float | str = ABSENT
-    ts: Decimal = Decimal(0)
-    dur: float = 0.0
+    ts: Decimal = Decimal("NaN")
+    dur: float = ABSENT
     args: Args = Args()
 
 
@@ -70,7 +72,7 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
 
     cat: str = ""
     name: str = ""
-    ts: float = 0.0
+    ts: float = NO_TIME
     args: MemoryArgs = MemoryArgs()
 
 
@@ -79,7 +81,7 @@ class ExactInstant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
 
     cat: str = ""
     name: str = ""
-    ts: Decimal = Decimal(0)
+    ts: Decimal = Decimal("NaN")
     args: MemoryArgs = MemoryArgs()
 
 

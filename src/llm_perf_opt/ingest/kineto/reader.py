@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
+from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
 from llm_perf_opt.ingest.kineto.sides import device_side, host_side, process_id
 from llm_perf_opt.ingest.kineto.stream import EventStream
@@ -73,6 +74,8 @@ def read_kineto(path: Path) -> KinetoCapture:
         stream, columns = _read_columns(path, exact=False)
     except NeedsExactTimes:
         stream, columns = _read_columns(path, exact=True)
+    refuse_impossible(path, columns)
+    far_off = leave_out_far_off(columns)
     origin_ns = stream.decoder.origin_us * 1000
     host = host_side(columns, origin_ns)
     ops, external = device_side(columns, origin_ns, host)
@@ -89,7 +92,11 @@ def read_kineto(path: Path) -> KinetoCapture:
     timeline = replace(
         timeline,
         facts=facts,
-        warnings=(*stream.warnings, *_what_is_missing(columns, timeline, ambiguous=host.ambiguous)),
+        warnings=(
+            *stream.warnings,
+            *far_off,
+            *_what_is_missing(columns, timeline, ambiguous=host.ambiguous),
+        ),
     )
     spans = SpanTable(columns.operators, origin_ns, host.unique_operator_ids)
     operators = operator_table(spans, host.ranges, ops, external, host.calls, len(names))
@@ -97,7 +104,7 @@ def read_kineto(path: Path) -> KinetoCapture:
 
 
 def _read_columns(path: Path, *, exact: bool) -> tuple[EventStream, Columns]:
-    stream, columns = EventStream(path, exact=exact), Columns()
+    stream, columns = EventStream(path, exact=exact), Columns(exact=exact)
     for events in stream:
         columns.add(events)
     return stream, columns
@@ -172,6 +179,9 @@ def _what_is_missing(columns: Columns, timeline: Timeline, *, ambiguous: bool) -
         warnings.append("no record_function annotations in the trace: phases are not known")
     if ambiguous and len({pid for pid, _ in columns.threads}) > 1:
         warnings.append("several processes with equal correlation ids: launches are matched by id and time")
-    if columns.negative:
-        warnings.append(f"{columns.negative} events with a negative duration were counted as 0")
+    if columns.impossible:
+        warnings.append(
+            f"{columns.impossible} of {columns.timed} events have no time, or a negative or impossible one, "
+            "and were left out"
+        )
     return warnings

@@ -152,7 +152,8 @@ def _processes(columns: Columns, host: Host, launch: Int32) -> Int64:
 
 def process_id(value: Any) -> int:
     """Return a process or thread id as a number, also behind a rank's label; -1 when it is none."""
-    digits = re.search(r"\d+$", value) if isinstance(value, str) else None
+    digits = re.search(r"(?<!\d)\d{1,15}$", value, re.ASCII) if isinstance(value, str) else None
     if digits:
         return int(digits[0])
-    return int(value) if isinstance(value, float) and value.is_integer() else UNKNOWN
+    whole = isinstance(value, float) and abs(value) < 2**53 and value.is_integer()
+    return int(value) if whole else UNKNOWN

@@ -23,17 +23,20 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.sizes import UNPACK_VARIABLE, most_unpacked, require_regular
 from llm_perf_opt.ingest.kineto.decode import BadPiece, PieceDecoder, repair
 from llm_perf_opt.ingest.kineto.events import AnyEvent
-from llm_perf_opt.ingest.kineto.window import Window
+from llm_perf_opt.ingest.kineto.window import TooMuchText, Window
 
 Codes = npt.NDArray[np.uint8]
 
 PIECE_BYTES = 2 << 20
 """Text decoded at a time: large enough to amortise, small enough to forget."""
-_HEADER_LIMIT_BYTES = 256 << 20
+_HEADER_LIMIT_BYTES = 64 << 20
+_EVENT_LIMIT_BYTES = 64 << 20
 _GUESS_WINDOW_BYTES = 64 << 10
 _KEY_MARGIN_BYTES = 4096
+_UNPACKED_FREE_BYTES = 16 << 20
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
@@ -102,13 +105,19 @@ class EventStream:
 
     def __iter__(self) -> Iterator[list[AnyEvent]]:
         with _open(self.path) as stream:
-            window = Window(stream, self._piece_bytes)
+            window = Window(stream, self._piece_bytes, most=_most_text(self.path))
             try:
                 header = self._read_header(window)
                 yield from self._pieces(window)
                 self._finish(header, window)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise self._cut_off(window, f"the gzip data ends early or is damaged ({error})") from error
+            except TooMuchText as error:
+                raise InputError(
+                    f"{self.path} unpacks to more than {error.most} bytes",
+                    hint=f"if that is right, set {UNPACK_VARIABLE} to a larger factor than {most_unpacked()}",
+                    path=str(self.path),
+                ) from error
 
     # --- before the events -------------------------------------------------------------------------------
 
@@ -169,6 +178,8 @@ class EventStream:
                 window.drop(end + 1)
                 size = self._piece_bytes
             elif not window.at_end:
+                if len(window) > _EVENT_LIMIT_BYTES:
+                    raise self._too_large(f"one event takes more than {_EVENT_LIMIT_BYTES >> 20} MiB of text")
                 size = 2 * len(window)
             else:
                 yield self._last_of_open_array(window)
@@ -210,6 +221,11 @@ class EventStream:
             path=str(self.path),
         )
 
+    def _too_large(self, what: str) -> InputError:
+        return InputError(
+            f"{self.path}: {what}", hint="give the file that the profiler wrote", path=str(self.path)
+        )
+
     # --- behind the events -------------------------------------------------------------------------------
 
     def _finish(self, header: bytes, window: Window) -> None:
@@ -218,6 +234,8 @@ class EventStream:
                 f"{self.path.name}: {self._repaired} piece(s) were not valid JSON and were mended"
             )
         while not window.at_end:
+            if len(window) > _HEADER_LIMIT_BYTES:
+                raise self._too_large(f"more than {_HEADER_LIMIT_BYTES >> 20} MiB follow the events")
             window.fill(len(window) + self._piece_bytes)
         self.text_bytes = window.read_bytes
         if self._bare_array:
@@ -240,10 +258,17 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
+def _most_text(path: Path) -> int:
+    """Return how much text a file may hold: a packed one may grow by a limited factor, others are what they are."""
+    size = path.stat().st_size
+    return max(size, _UNPACKED_FREE_BYTES + most_unpacked() * size)
+
+
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[BufferedIOBase]:
     """Open plain or gzip by content, not by name."""
     try:
+        require_regular(path)
         with path.open("rb") as plain:
             packed = plain.read(2) == _GZIP_MAGIC
             plain.seek(0)
@@ -256,7 +281,9 @@ def _open(path: Path) -> Iterator[BufferedIOBase]:
         raise InputError(
             f"there is no file {path}", hint="check the path of the trace", path=str(path)
         ) from error
-    except (IsADirectoryError, PermissionError) as error:
+    except OSError as error:
+        if isinstance(error, gzip.BadGzipFile):
+            raise
         raise InputError(
             f"cannot read {path}: {error.strerror}", hint="give a readable trace file", path=str(path)
         ) from error

@@ -19,11 +19,20 @@ _OPEN = 1
 """Text starts here; the byte before holds the bracket that makes a piece an array."""
 
 
+class TooMuchText(Exception):
+    """The text is longer than it may be: what is packed small can fill a memory."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+
 class Window:
     """Text read and not yet used."""
 
-    def __init__(self, stream: BufferedIOBase, size: int) -> None:
+    def __init__(self, stream: BufferedIOBase, size: int, *, most: int | None = None) -> None:
         self._stream = stream
+        self._most = most
         self._data = bytearray(size + 2)
         self._data[0] = ord("[")
         self._end = _OPEN
@@ -48,6 +57,8 @@ class Window:
                 self.at_end = not count
                 self._end += count
                 self.read_bytes += count
+                if self._most is not None and self.read_bytes > self._most:
+                    raise TooMuchText(self._most)
 
     def drop(self, length: int) -> None:
         """Forget the first ``length`` bytes."""

@@ -23,6 +23,7 @@ from llm_perf_opt.model.counters import (
     RowMetrics,
     WideColumns,
 )
+from llm_perf_opt.model.limits import MOST_NUMBER
 
 if TYPE_CHECKING:
     import polars as pl
@@ -179,7 +180,10 @@ def _numbers(frame: pl.DataFrame) -> pl.Series | None:
     values = frame.select((text.cast(pl.Float64, strict=False) * factor).alias("value"))["value"]
     if _has_unread(frame["Metric Value"], values):
         return None
-    return values.to_frame().select(pl.when(pl.col("value").is_finite()).then(pl.col("value")))["value"]
+    # Sound values are between these; of others the careful reader says what they are.
+    if not values.drop_nulls().is_between(0, MOST_NUMBER).all():
+        return None
+    return values
 
 
 def _has_unread(cells: pl.Series, values: pl.Series) -> bool:
@@ -236,10 +240,11 @@ def _wide(body: pl.DataFrame, measured: list[str], units: Mapping[str, str]) -> 
     for name, holes in zip(numbers.columns, numbers.null_count().row(0), strict=True):
         if holes and _has_unread(body[name], numbers[name]):
             return None
-    if not numbers.select(pl.all_horizontal(pl.all().is_finite().all()).alias("finite"))["finite"][0]:
-        numbers = numbers.select(
-            pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in measured
-        )
+    # Sound values are between these; of others the careful reader says what they are.
+    if not numbers.select(pl.all_horizontal(pl.all().is_between(0, MOST_NUMBER).all()).alias("sound"))[
+        "sound"
+    ][0]:
+        return None
     return WideColumns(
         index={name: place for place, name in enumerate(measured)},
         units=[(parsed[name].symbol, units[name]) for name in measured],

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.ingest.ncu.columns import WORTHWHILE_BYTES, read_long_columns, read_wide_columns
 from llm_perf_opt.ingest.ncu.merge import merge_launches
 from llm_perf_opt.ingest.ncu.pages import PageBlock, read_long, read_wide
@@ -76,7 +77,7 @@ def _read_columns(text: str, start: int, path: Path, *, spoken: bool) -> list[Nc
 
 def _read_text(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = read_document(path)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)

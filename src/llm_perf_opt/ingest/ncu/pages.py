@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.ncu.vendor_units import (
+    in_si,
     parse_number,
     parse_unit,
     shows_decimal_comma,
@@ -123,7 +124,7 @@ def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule
         name=cells["Rule Name"],
         kind=cells.get("Rule Type") or "",
         text=" ".join((cells.get("Rule Description") or "").split()),
-        speedup_ratio=None if percent is None else percent / 100,
+        speedup_ratio=None if percent is None or not 0 <= percent <= 100 else percent / 100,
         speedup_scope=cells.get("Estimated Speedup Type") or None,
     )
 
@@ -134,8 +135,11 @@ def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule
 def read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
     require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
-    value_at = block.header.index("Metric Value")
-    least = max(block.header.index(name) for name in _NEEDED_CELLS if name in block.header)
+    place = {
+        name: index for index, name in enumerate(block.header)
+    }  # of a name that is there twice, the last
+    value_at = place["Metric Value"]
+    least = max(place[name] for name in _NEEDED_CELLS if name in place)
     rows = [row for row in block.rows if len(row) > least]
     if len(rows) < len(block.rows):
         notes.append(
@@ -215,7 +219,7 @@ class _LongReader:
 def _quantity(raw: str, raw_unit: str, decimal_comma: bool) -> Quantity:
     unit = parse_unit(raw_unit)
     number = parse_number(raw, decimal_comma=decimal_comma)
-    return Quantity(None if number is None else number * unit.factor, unit.symbol, raw, raw_unit)
+    return Quantity(in_si(number, unit), unit.symbol, raw, raw_unit)
 
 
 # --- raw: one row per launch, units in the second row ----------------------------------------------------
@@ -271,9 +275,7 @@ def _wide_columns(
         unit = parse_unit(raw_unit)
         if values is None or comma:
             values = [parse_number(cell, decimal_comma=comma) for cell in cells]
-        if unit.factor != 1.0:
-            factor = unit.factor
-            values = [None if value is None else value * factor for value in values]
+        values = [in_si(value, unit) for value in values]
         wide.index[name] = len(wide.values)
         wide.units.append((unit.symbol, raw_unit))
         wide.values.append(values)

@@ -134,7 +134,7 @@ def _rule(module: Any, entry: dict[str, Any]) -> NcuRule | None:
         name=str(entry.get("rule_identifier", "")),
         kind=kinds.get(message.get("type"), "INF"),
         text=plain_message(str(message.get("message", ""))),
-        speedup_ratio=None if percent is None else float(percent) / 100,
+        speedup_ratio=None if percent is None or not 0 <= float(percent) <= 100 else float(percent) / 100,
         speedup_scope=scopes.get(speedup.get("type")),
     )
 

@@ -13,10 +13,13 @@ import math
 import re
 from dataclasses import dataclass
 
+from llm_perf_opt.model.limits import MOST_NUMBER
+
 _PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "k": 1e3}
 _SMALL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3}
 _SECOND_NAMES = ("second", "seconds", "sec", "s")
 _HERTZ_NAMES = ("hz", "Hz")
+_LONGEST_NUMBER = 128
 _NOT_AVAILABLE = frozenset({"", "n/a", "N/A", "na", "nan", "NaN", "None", "no data", "(nil)", "-"})
 
 
@@ -81,6 +84,14 @@ def is_missing(text: str) -> bool:
     return text.strip() in _NOT_AVAILABLE
 
 
+def in_si(number: float | None, unit: Unit) -> float | None:
+    """Return a counter's value in SI; ``None`` for one that cannot be: negative, infinite, beyond any measure."""
+    if number is None:
+        return None
+    value = number * unit.factor
+    return value if 0 <= value <= MOST_NUMBER else None
+
+
 def parse_number(text: str, *, decimal_comma: bool = False) -> float | None:
     """Return the number in a cell; ``None`` when it is missing or not a number at all.
 
@@ -88,7 +99,7 @@ def parse_number(text: str, *, decimal_comma: bool = False) -> float | None:
     file (:func:`uses_decimal_comma`), because ``1,234`` alone does not tell.
     """
     text = text.strip()
-    if text in _NOT_AVAILABLE:
+    if text in _NOT_AVAILABLE or len(text) > _LONGEST_NUMBER:
         return None
     if decimal_comma:
         return _parse_decimal_comma(text)
@@ -138,6 +149,7 @@ def shows_decimal_point(text: str) -> bool:
 def significant_step(text: str) -> float:
     """Return half a unit of the last printed digit: how far rounding may have moved the value."""
     mantissa = re.sub(r"[eE].*$", "", text.strip())
-    exponent = re.search(r"[eE]([+-]?\d+)$", text.strip())
+    exponent = re.search(r"[eE]([+-]?\d{1,4})$", text.strip())
     digits = len(mantissa.rpartition(".")[2]) if "." in mantissa else 0
-    return float(0.5 * 10.0 ** (-digits + (int(exponent.group(1)) if exponent else 0)))
+    power = -digits + (int(exponent.group(1)) if exponent else 0)
+    return float(0.5 * 10.0 ** max(-300, min(300, power)))

@@ -9,17 +9,25 @@ from __future__ import annotations
 import csv
 import io
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.sizes import read_document
+from llm_perf_opt.model.limits import MOST_COUNT, MOST_SUMMED_SECONDS
 from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 _TIME_COLUMN = re.compile(r"^Total Time(?: \((?P<unit>[^)]+)\))?$", re.IGNORECASE)
 _MISSING = {"", "none", "n/a", "nan", "-"}
 _BANNER_LINES = 20
+_MOST_CELL = 1e24
+_DAMAGED = "the file is damaged; write it again with nsys stats"
+_OTHER_LOCALE = (
+    "the file is damaged, or was saved by a program of another language; write it again with nsys stats"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ def _rows(path: Path) -> list[list[str]]:
             f"no such file: {path}", hint="give the .csv file that nsys stats wrote", path=str(path)
         )
     try:
-        raw = path.read_bytes()
+        raw = read_document(path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
     if not raw.strip():
@@ -150,7 +158,7 @@ def _totals(
                 continue
             raise InputError(
                 f"{path.name}: row {number + 2} has {len(row)} fields, the header has {len(header)}",
-                hint="the file is damaged; write it again with nsys stats",
+                hint=_DAMAGED,
                 path=str(path),
             )
         entry = _entry(path, number, row, columns, report, total, _UNITS_NS[unit])
@@ -180,12 +188,24 @@ def _entry(
         return found * factor if found is not None else None
 
     count, time_total = value(report.count), _number(path, number, total, row[columns[total]])
-    if count is None or time_total is None or count < 0 or time_total < 0:
+    if count is None or time_total is None:
         raise InputError(
             f"{path.name}: row {number + 2} has no {report.count if count is None else total}",
-            hint="the file is damaged; write it again with nsys stats",
+            hint=_DAMAGED,
             path=str(path),
         )
+    for column, found, most in (
+        (report.count, count, MOST_COUNT),
+        (total, time_total, MOST_SUMMED_SECONDS * 1e9 / factor),
+    ):
+        whole = found.is_integer() or (column == total and factor != 1.0)
+        if not (0 <= found <= most and whole):
+            raise InputError(
+                f"{path.name}: row {number + 2}, column {column!r}: {found:g} is not a whole number from 0 to "
+                f"{most:g}",
+                hint=_OTHER_LOCALE,
+                path=str(path),
+            )
     name = row[columns[report.name]].strip()
     if report.field == "ranges":
         name = name.removeprefix(":")
@@ -202,17 +222,26 @@ def _entry(
 
 
 def _number(path: Path, number: int, column: str, text: str) -> float | None:
-    plain = text.strip().replace(",", "").replace("%", "")
+    plain = text.strip().removesuffix("%").strip()
     if plain.lower() in _MISSING:
         return None
-    try:
-        return float(plain)
-    except ValueError:
+    found = parse_plain_number(plain)
+    if found is None or not 0 <= found <= _MOST_CELL:
+        shown = reprlib.repr(text)
         raise InputError(
-            f"{path.name}: row {number + 2}, column {column!r}: {text!r} is not a number",
-            hint="the file is damaged; write it again with nsys stats",
+            f"{path.name}: row {number + 2}, column {column!r}: {shown} is not a number that can be",
+            hint=_OTHER_LOCALE if "," in text else _DAMAGED,
             path=str(path),
-        ) from None
+        )
+    return found
+
+
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+def parse_plain_number(text: str) -> float | None:
+    """Read digits with a decimal point, commas between thousands or none; ``None`` for anything else (``10,0``)."""
+    return float(text.replace(",", "")) if len(text) < 64 and _PLAIN_NUMBER.fullmatch(text) else None
 
 
 def _added(entries: list[NamedTotal]) -> NamedTotal:

@@ -61,6 +61,7 @@ def read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
     if export.has(CALLS):
         export.require(CALLS, "start", "end", "globalTid", "correlationId", "nameId")
         columns = export.read(CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
+        columns = export.doubts.possible(CALLS, columns)
         start, end = columns.pop("start"), columns.pop("end")
         thread, correlation = known(columns.pop("globalTid")), known(columns.pop("correlationId"))
         name = named(export, columns.pop("nameId"), pool, "call")
@@ -82,6 +83,7 @@ def _waits(
     if not export.has(SYNCS, "start", "end", "syncType"):
         return None
     columns = export.read(SYNCS, ("start", "end", "correlationId", "globalPid", "syncType"))
+    columns = export.doubts.possible(SYNCS, columns)
     blocking = columns["syncType"] != _STREAM_WAIT
     columns = {name: values[blocking] for name, values in columns.items()}
     call = launching_rows(
@@ -111,9 +113,11 @@ def read_ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, n
     )
     is_range = (columns["eventType"] == _PUSH_POP) | (columns["eventType"] == _START_END)
     columns = {name: values[is_range] for name, values in columns.items()}
-    start, thread = columns["start"], known(columns["globalTid"])
     # A range that was still open when the capture ended lasts until then.
-    end = np.maximum(known(columns["end"], max(last_ns, int(start.max(initial=0)))), start)
+    columns["end"] = known(columns["end"], max(last_ns, int(columns["start"].max(initial=0))))
+    columns["end"] = np.maximum(columns["end"], columns["start"])
+    columns = export.doubts.possible(NVTX, columns)
+    start, end, thread = columns["start"], columns["end"], known(columns["globalTid"])
     name = _range_names(export, pool, columns)
     order = order_by_thread(thread, start, end)
     ranges = Ranges(

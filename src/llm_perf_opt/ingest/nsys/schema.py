@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.ingest.nsys.doubts import Doubts
 from llm_perf_opt.ingest.nsys.sqlite_pages import (
     NULL,
     Decoded,
@@ -26,6 +27,7 @@ _MAGIC = b"SQLite format 3\0"
 _META_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # since 2023; until 2022.4
 _MARKS_OF_NSYS = {"StringIds", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV", "ANALYSIS_DETAILS", *_META_TABLES}
 _CHUNK = 500
+_LONGEST_VALUE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Export:
     product_version: str | None
     schema_version: str | None
     use_pages: bool = True
+    doubts: Doubts = field(default_factory=lambda: Doubts("the export"))
 
     @property
     def schema(self) -> str:
@@ -102,7 +105,8 @@ class Export:
                 if text in columns and len(decoded.odd_rows):
                     columns[text] = pool.in_order_of_appearance(columns[text], known)
                 return columns
-            except (PagesUnsupported, HashCollision):
+            except (PagesUnsupported, HashCollision, ValueError, IndexError, OverflowError):
+                # Whatever pages hold that is not understood, or is damaged, SQLite itself reads or refuses.
                 pool.forget_after(known)
         return self._read_by_cursor(table, names, text, pool)
 
@@ -165,7 +169,7 @@ class Export:
 
     def labels(self, table: str) -> dict[int, str]:
         """Return an ``ENUM_…`` table as id → label."""
-        return {int(str(key)): str(label) for key, label in self.rows(table, "id", "label")}
+        return {key: str(label) for key, label in self.rows(table, "id", "label") if isinstance(key, int)}
 
 
 def _quoted(name: str) -> str:
@@ -187,8 +191,10 @@ def open_export(path: Path, *, use_pages: bool = True) -> Iterator[Export]:
     _check_file(path)
     # immutable: no lock, no journal and no -shm file, also in directories we may not write to.
     database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
     database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
     try:
+        database.execute("PRAGMA trusted_schema = OFF")
         tables = _tables(database)
         _check_is_nsys(path, tables)
         meta = _meta(database, tables)
@@ -199,8 +205,9 @@ def open_export(path: Path, *, use_pages: bool = True) -> Iterator[Export]:
             meta.get("EXPORT_PRODUCT_VERSION"),
             meta.get("EXPORT_SCHEMA_VERSION"),
             use_pages,
+            Doubts(path.name),
         )
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, sqlite3.DataError, UnicodeEncodeError) as error:
         raise InputError(
             f"{path} is damaged or was cut short: {error}",
             hint="copy it again, or export again: nsys export --type sqlite REPORT.nsys-rep",

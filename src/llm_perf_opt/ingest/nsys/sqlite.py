@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.linking import (
     UNKNOWN,
     distinct,
@@ -23,6 +22,7 @@ from llm_perf_opt.ingest.linking import (
     order_by_time,
     process_of,
 )
+from llm_perf_opt.ingest.nsys.doubts import device_ids, sizes
 from llm_perf_opt.ingest.nsys.host import (
     CALLS,
     NVTX,
@@ -79,7 +79,7 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
     with open_export(Path(path), use_pages=use_pages) as export:
         pool = TextPool()
         warnings: list[str] = []
-        tables = _device_operations(export, pool)
+        tables = [table for table in _device_operations(export, pool) if len(table.start)]
         calls, call_correlation = read_calls(export, pool)
         ranges, process_wide = read_ranges(export, pool, _last_time(tables, calls))
         facts = _facts(export)
@@ -91,7 +91,7 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         ranges = Ranges(ranges.start_ns, ranges.end_ns, ranges.thread, ranges.name, parent)
         call_process = process_of(calls.thread)
         ops, devices = _ordered_ops(export, tables, calls, call_process, call_correlation, range_of_call)
-        warnings += _what_is_missing(export, ops)
+        warnings += [*export.doubts.warnings(), *_what_is_missing(export, ops)]
         return Timeline(
             source=f"{export.path.name} ({export.schema})",
             names=pool.strings,
@@ -111,7 +111,7 @@ def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
         if not export.has(KERNELS):
             return KernelTotals(source, warnings=("no kernels in the capture",))
         name = _name_column(export)
-        columns = export.read(KERNELS, ("start", "end", name))
+        columns = export.doubts.possible(KERNELS, export.read(KERNELS, ("start", "end", name)))
         used, group = distinct(columns[name])
         total = exact_sums(group, columns["end"] - columns["start"], len(used)).tolist()
         count = np.bincount(group, minlength=len(used)).tolist()
@@ -122,7 +122,8 @@ def read_kernel_totals(path: Path, *, use_pages: bool = True) -> KernelTotals:
             before = by_name.get(label, (0, 0))
             by_name[label] = (before[0] + launches, before[1] + time)
         rows = [NamedTotal(label, launches, time) for label, (launches, time) in by_name.items()]
-        return KernelTotals(source, tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name))))
+        ordered = tuple(sorted(rows, key=lambda row: (-row.total_ns, row.name)))
+        return KernelTotals(source, ordered, warnings=tuple(export.doubts.warnings()))
 
 
 def _name_column(export: Export) -> str:
@@ -136,19 +137,21 @@ def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
 
 def _read_ops(export: Export, table: str, *more: str) -> dict[str, Int64]:
     export.require(table, "start", "end", *more)
-    columns = export.read(table, (*_OP_COLUMNS, *more))
-    if (columns["end"] < columns["start"]).any():
-        raise InputError(
-            f"{export.path.name}: {table} has rows that end before they start ({export.schema})",
-            hint="export the report again: nsys export --type sqlite REPORT.nsys-rep",
-        )
-    return columns
+    return export.doubts.possible(table, export.read(table, (*_OP_COLUMNS, *more)))
 
 
 def _ops(columns: dict[str, Int64], name: Int64, kind: OpKind, size: Int64 | None = None) -> _Ops:
     start, end, device, stream, correlation, process = (columns.pop(one) for one in _OP_COLUMNS)
     return _Ops(
-        start, end, known(device), known(stream), known(correlation), known(process), name, kind, size
+        start,
+        end,
+        device_ids(known(device)),
+        known(stream),
+        known(correlation),
+        known(process),
+        name,
+        kind,
+        size,
     )
 
 
@@ -169,13 +172,13 @@ def _copies(export: Export, pool: TextPool) -> _Ops:
     labels = _DIRECTIONS | export.labels("ENUM_CUDA_MEMCPY_OPER")
     kinds, position = distinct(columns.pop("copyKind"))
     index = [pool.add(f"[CUDA memcpy {labels.get(kind, f'kind {kind}')}]") for kind in kinds.tolist()]
-    return _ops(columns, picked(index, position), OpKind.COPY, known(columns.pop("bytes")))
+    return _ops(columns, picked(index, position), OpKind.COPY, sizes(known(columns.pop("bytes"))))
 
 
 def _memsets(export: Export, pool: TextPool) -> _Ops:
     columns = _read_ops(export, MEMSETS, "bytes")
     name = np.full(len(columns["start"]), pool.add("[CUDA memset]"), np.int64)
-    return _ops(columns, name, OpKind.MEMSET, known(columns.pop("bytes")))
+    return _ops(columns, name, OpKind.MEMSET, sizes(known(columns.pop("bytes"))))
 
 
 def _last_time(tables: list[_Ops], calls: HostCalls) -> int:
@@ -225,11 +228,15 @@ def _ordered_ops(
 
 def _devices(export: Export, device: Int64, process: Int64) -> tuple[Any, dict[int, str]]:
     """Number devices as the machine does: each process counts only the ones visible to it."""
-    gpus = {int(str(key)): str(name) for key, name in export.rows("TARGET_INFO_GPU", "id", "name") if name}
+    gpus = {
+        key: str(name)
+        for key, name in export.rows("TARGET_INFO_GPU", "id", "name")
+        if name and isinstance(key, int)
+    }
     mapping = {
-        (int(str(pid)), int(str(cuda))): int(str(gpu))
+        (pid, cuda): gpu
         for gpu, cuda, pid in export.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
-        if gpu is not None and cuda is not None and pid is not None
+        if isinstance(gpu, int) and isinstance(cuda, int) and isinstance(pid, int) and 0 <= gpu < 2**31
     }
     result = device.astype(np.int32)
     for one in np.unique(process).tolist() if mapping else []:

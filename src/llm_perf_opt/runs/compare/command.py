@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
+from llm_perf_opt.core.command_line import time_limit, whole_number
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors
 from llm_perf_opt.core.logs import Verbosity, console_logging
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.runs.compare.launch import Plan
 
 _ROUNDS, _TOGETHER_ROUNDS = 8, 120
+_MOST_ROUNDS, _MOST_RESAMPLES = 100_000, 1_000_000
 JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "comparison.html"
 
 _DESCRIPTION = """\
@@ -152,26 +154,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--together", action="store_true", help="with --run: both models in one process")
     parser.add_argument(
         "--rounds",
-        type=_at_least(1),
+        type=whole_number(1, _MOST_ROUNDS),
         help=f"with --run: runs of each side ({_ROUNDS}); with --together: passes ({_TOGETHER_ROUNDS})",
     )
     parser.add_argument(
-        "--timeout", type=float, default=3600.0, metavar="S", help="with --run: most seconds one run may take"
+        "--timeout",
+        type=time_limit,
+        default=3600.0,
+        metavar="S",
+        help="with --run: most seconds one run may take",
     )
-    parser.add_argument("--seed", type=_at_least(0), default=20240229, help="of the bootstrap")
+    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="of the bootstrap")
     parser.add_argument("--confidence", type=_share, default=0.95, help="of the intervals (0.95)")
-    parser.add_argument("--resamples", type=_at_least(200), default=2000, help="of the bootstrap (2000)")
+    parser.add_argument(
+        "--resamples", type=whole_number(200, _MOST_RESAMPLES), default=2000, help="of the bootstrap (2000)"
+    )
     return parser
-
-
-def _at_least(least: int) -> Any:
-    def whole_number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return value
-
-    return whole_number
 
 
 def _share(text: str) -> float:
@@ -222,7 +220,7 @@ def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool)
     from llm_perf_opt.reporting.compare.markdown import comparison_console
 
     if as_json:
-        print(json.dumps(to_plain(result), ensure_ascii=False))
+        print(json.dumps(to_plain(result)))
     elif quiet:
         for gate in result.gates:
             print(f"gate {gate.metric}: {gate.status}: {gate.reason}")

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.tokenizer import (
     BOS,
@@ -62,3 +62,31 @@ def random_tokenizer(config: Any) -> TextTokenizer:
         if index is not None and 0 <= index < config.vocab_size:
             used.setdefault(int(index), token)
     return small_tokenizer(config.vocab_size, tuple((token, index) for index, token in sorted(used.items())))
+
+
+def end_token_ids(found: Any, file: Path) -> tuple[int, ...]:
+    """Return the end tokens a generation_config.json names; :class:`InputError` for what is none."""
+    ids = found if isinstance(found, list) else [found]
+    if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
+        raise InputError(
+            f"{file}: eos_token_id must be a token id, or a list of them",
+            hint="copy the checkpoint's generation_config.json again, or remove it",
+            path=str(file),
+        )
+    return tuple(ids)
+
+
+def templated_ids(tokenizer: Any, chat: list[dict[str, str]], source: str | None) -> Any:
+    """Apply the checkpoint's own template, which is a program in Jinja and may be a wrong one."""
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True
+        )["input_ids"]
+    except (TemplateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise InputError(
+            f"the chat template of {source} cannot be used: {' '.join(str(error).split())[:200]}",
+            hint="mend tokenizer_config.json, or leave the template out with infer.chat_template=false",
+            key="infer.chat_template",
+        ) from error

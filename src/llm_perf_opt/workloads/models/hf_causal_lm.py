@@ -18,7 +18,13 @@ from llm_perf_opt.workloads.base import (
 )
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.arch import make_config
-from llm_perf_opt.workloads.models.config_sources import known_type, named_config, random_tokenizer
+from llm_perf_opt.workloads.models.config_sources import (
+    end_token_ids,
+    known_type,
+    named_config,
+    random_tokenizer,
+    templated_ids,
+)
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
@@ -103,6 +109,8 @@ class HfCausalLmAdapter(TransformersAdapter):
         return make_config(type(config), model.arch, config.to_dict()) if model.arch else config
 
     def _checkpoint_config(self, auto: Any) -> Any:
+        from huggingface_hub.errors import StrictDataclassError
+
         source = str(self.config.path)
         local = Path(source).expanduser()
         if local.exists() or source.startswith(("/", ".", "~")):
@@ -122,7 +130,7 @@ class HfCausalLmAdapter(TransformersAdapter):
             return auto.from_pretrained(
                 source, revision=self.config.revision, trust_remote_code=self._remote_code
             )
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
             raise InputError(
                 f"cannot read the configuration of {source}: {' '.join(str(error).split())[:300]}",
                 hint="give a checkpoint directory with a config.json that transformers knows",
@@ -139,7 +147,7 @@ class HfCausalLmAdapter(TransformersAdapter):
             file = Path(self.config.path).expanduser() / "generation_config.json"
             found = loading.read_json(file).get("eos_token_id") if file.is_file() else None
             if found is not None:
-                return tuple(found) if isinstance(found, list) else (int(found),)
+                return end_token_ids(found, file)
         return super().eos_token_ids()
 
     def padding_token_id(self) -> int:
@@ -157,7 +165,7 @@ class HfCausalLmAdapter(TransformersAdapter):
             return AutoTokenizer.from_pretrained(
                 self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError) as error:
             raise InputError(
                 f"no usable tokenizer in {self.config.path}: {' '.join(str(error).split())[:200]}",
                 hint="copy tokenizer.json and tokenizer_config.json beside the weights",
@@ -181,9 +189,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         tokenizer = self._tokenizer
         if self.infer.chat_template and getattr(tokenizer, "chat_template", None):
             chat = [{"role": "user", "content": sample.prompt}]
-            ids = tokenizer.apply_chat_template(
-                chat, add_generation_prompt=True, tokenize=True, return_dict=True
-            )["input_ids"]
+            ids = templated_ids(tokenizer, chat, self.config.path)
         else:
             ids = (
                 tokenizer(sample.prompt)["input_ids"]

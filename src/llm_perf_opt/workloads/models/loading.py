@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.sizes import read_document
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +23,10 @@ LOGGER = logging.getLogger("llm_perf_opt")
 
 _BLOCK = 4_194_301
 """Random numbers drawn once; prime, so that the rows of a weight matrix do not repeat in step."""
+_CANNOT_BE_BUILT = (
+    ValueError, ImportError, LookupError, RuntimeError, TypeError, ArithmeticError, AttributeError, AssertionError,
+)  # fmt: skip
+"""What transformers and torch raise for dimensions that make no model: negative, zero, of the wrong type."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -41,11 +46,12 @@ def build_meta(kind: Any, config: Any, dtype: torch.dtype, options: Mapping[str,
     try:
         with torch.device("meta"):
             built: torch.nn.Module = kind._from_config(config, dtype=dtype, **options)
-    except (ValueError, ImportError, KeyError) as error:
+    except _CANNOT_BE_BUILT as error:
         keys = " ".join(f"model.{key}={value}" for key, value in options.items())
         raise ConfigError(
-            f"the model cannot be built{' with ' + keys if keys else ''}: {error}",
-            hint="use sdpa or eager attention, and grouped_mm, batched_mm or eager experts",
+            f"the model cannot be built{' with ' + keys if keys else ''}: {_first_line(error)}",
+            hint="check the dimensions (model.arch, config.json); "
+            "use sdpa or eager attention, and grouped_mm, batched_mm or eager experts",
             key="model",
         ) from error
     return built.eval()
@@ -124,14 +130,14 @@ def _parameters_with_scale(model: torch.nn.Module) -> Iterator[tuple[torch.Tenso
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; say which file is wrong."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_document(path).decode("utf-8"))
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror or error}",
             hint="give a checkpoint directory with a config.json",
             path=str(path),
         ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {path}: {error}", path=str(path)) from error
     if not isinstance(value, dict):
         raise InputError(f"not a JSON object: {path}", path=str(path))
@@ -214,7 +220,7 @@ def load_pretrained(
             hint="download or copy them again",
             path=source,
         ) from error
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"cannot load {source}: {_first_line(error)}",
             hint="check that the directory holds this architecture's weights",

@@ -259,9 +259,10 @@ def test_ids_as_text_and_fields_of_odd_types(tmp_path: Path) -> None:
         None,
     ]
     timeline = read_kineto(write(tmp_path / "t.json", {"traceEvents": events}, "compact")).timeline
-    assert timeline.ops.start_ns.tolist() == [10_500, 20_000]
-    assert (timeline.ops.end_ns - timeline.ops.start_ns).tolist() == [2_250, 0]
-    assert timeline.ops.launch.tolist() == [0, -1]
+    assert timeline.ops.start_ns.tolist() == [10_500]
+    assert (timeline.ops.end_ns - timeline.ops.start_ns).tolist() == [2_250]
+    assert timeline.ops.launch.tolist() == [0]
+    assert any("1 of 4 events have no time" in warning for warning in timeline.warnings)
     assert timeline.names[timeline.ranges.name[timeline.ops.range[0]]] == "decode"
 
 
@@ -340,7 +341,7 @@ def test_known_mistakes_of_exporters_are_mended(tmp_path: Path) -> None:
 def test_nesting_without_end_is_damage_not_a_crash(tmp_path: Path, place: str) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     parts = {"head": "1", "event": "1", "tail": "1"} | {place: deep}
-    text = f'{{"h": {parts["head"]}, "traceEvents": [{{"ph": "X", "cat": "kernel", "x": {parts["event"]}}}], "t": {parts["tail"]}}}'
+    text = f'{{"h": {parts["head"]}, "traceEvents": [{{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1, "x": {parts["event"]}}}], "t": {parts["tail"]}}}'
     path = write(tmp_path / "t.json", text)
     if place == "tail":
         assert "after the events" in read_kineto(path).timeline.warnings[0]
@@ -350,9 +351,12 @@ def test_nesting_without_end_is_damage_not_a_crash(tmp_path: Path, place: str) -
 
 
 def test_a_negative_duration_is_not_hidden(tmp_path: Path) -> None:
-    capture = read_kineto(write(tmp_path / "t.json", document([kernel("k", 5.0, -1.0, 1)])))
-    assert capture.timeline.ops.end_ns.tolist() == [5_000]
-    assert any("negative duration" in warning for warning in capture.timeline.warnings)
+    events = [kernel("k", 5.0, -1.0, 1), kernel("k", 5.0, 1.0, 2)]
+    capture = read_kineto(write(tmp_path / "t.json", document(events)))
+    assert capture.timeline.ops.end_ns.tolist() == [6_000]
+    assert any("1 of 2 events have no time, or a negative" in each for each in capture.timeline.warnings)
+    with pytest.raises(InputError, match="1 of 1 events"):
+        read_kineto(write(tmp_path / "t.json", document(events[:1])))
 
 
 # --- real traces -----------------------------------------------------------------------------------------

@@ -1,0 +1,84 @@
+"""A few structure-aware inputs for every reader; thousands on demand with ``python -m tests.faults.fuzz``."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llm_perf_opt.config.compose import compose_config
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.ingest.kineto.reader import read_kineto
+from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
+from llm_perf_opt.model.summary_file import load_summary
+from llm_perf_opt.runs.assemble import assemble_run
+from tests.faults.fuzz import seeds
+from tests.faults.fuzz.readers import READERS, Reader, input_folder
+from tests.faults.fuzz.verdict import judge
+from tests.unit import kineto_traces
+
+BY_NAME = {reader.name: reader for reader in READERS}
+
+
+@pytest.mark.parametrize("reader", READERS, ids=BY_NAME)
+@settings(
+    max_examples=12, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(chance=st.randoms(use_true_random=False))
+def test_no_input_ends_in_a_traceback_or_a_lie(reader: Reader, chance: random.Random, tmp_path: Path) -> None:
+    verdict = judge(reader.make(chance, input_folder(tmp_path, 0)))
+    assert verdict.kind in ("accepted", "refused"), verdict
+
+
+# --- what was found: each input once ended in a traceback or an impossible summary --------------------------
+
+
+def test_one_absurd_time_stamp_does_not_set_the_origin_of_all(tmp_path: Path) -> None:
+    events = [kineto_traces.kernel("k", ts, 5.0, 1) for ts in (1.7e15, 1.7e15, 1.7e15, 4e15)]
+    path = kineto_traces.write(tmp_path / "t.json", kineto_traces.document(events))
+    timeline = read_kineto(path).timeline
+    assert timeline.ops.end_ns.tolist() == [1_700_000_000_000_005_000] * 3
+    first = kineto_traces.write(tmp_path / "t.json", kineto_traces.document(events[::-1]))
+    assert len(read_kineto(first).timeline.ops) == 3
+
+
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    header = "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value,Metric Name"
+    path = tmp_path / "page.csv"
+    path.write_text(f"{header}\n0,1,k,s,Duration,us,23.4\n0,1,k,s,Duration,us,23.4,Duration\n")
+    assert len(read_ncu_csv(path).launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hardware_catalogue", [1]), ("hardware_catalogue", 1.5), ("batch_size", "x"), ("model", {})],
+)
+def test_facts_of_a_manifest_that_are_something_else(key: str, value: object, tmp_path: Path) -> None:
+    manifest = seeds.manifests()[0]
+    manifest["facts"][key] = value
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=f"facts.{key}"):
+        assemble_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["run.repeats=" + "9" * 5000, "dataset={a:1}", "model=[1.5,2]", "run.threads=1e30", "model.seed=-1"],
+)
+def test_overrides_that_hydra_itself_dies_of(override: str) -> None:
+    with pytest.raises(ConfigError):
+        compose_config([override])
+
+
+@pytest.mark.parametrize(("counter", "value"), [("duration_s", -6.75e-6), ("intensity_flops_per_byte", -3.0)])
+def test_a_counter_below_zero(counter: str, value: float, tmp_path: Path) -> None:
+    document = seeds.summaries()[0]
+    document["kernels"][0]["counters"][counter] = value
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=counter):
+        load_summary(tmp_path)
