@@ -273,7 +273,7 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
         "model.name='a,b',c",
         "artifacts.runs_dir=sweep",
         "pipeline.torch_profiler.enable=false",
-        "pipeline.static_analysis.enable=false",
+        "infer.mode=tiny",
         "hardware.probe=false",
         cwd=tmp_path,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -104,18 +103,12 @@ def test_bash_replaces_only_what_is_behind_its_last_word_break(
 @pytest.mark.parametrize(
     "line", ["llm-perf-opt r", "llm-perf-opt run model=", "llm-perf-opt run pipeline.ncu."]
 )
-def test_completion_is_quick_and_imports_neither_hydra_nor_torch(line: str) -> None:
+def test_completion_imports_nothing_that_is_slow(line: str) -> None:
     code = (
         "import sys\nfrom llm_perf_opt.cli import main\nmain(['completion', 'words'])\n"
-        "sys.exit(bool({'hydra', 'omegaconf', 'torch', 'polars'} & set(sys.modules)))\n"
+        "sys.exit(bool({'hydra', 'omegaconf', 'torch', 'polars', 'numpy'} & set(sys.modules)))\n"
     )
-    spent = []
-    for _ in range(3):  # the first may compile modules
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "COMP_LINE": line}, stdout=subprocess.DEVNULL,
-            timeout=60, check=True,
-        )  # fmt: skip
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(spent) < MOST_CPU_S
+    subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "COMP_LINE": line}, stdout=subprocess.DEVNULL,
+        timeout=60, check=True,
+    )  # fmt: skip

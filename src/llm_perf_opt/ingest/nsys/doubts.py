@@ -8,7 +8,8 @@ import numpy as np
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.linking import UNKNOWN, Int64
-from llm_perf_opt.model.limits import MOST_BYTES, MOST_NS, plausible_times
+from llm_perf_opt.ingest.plausible import plausible_times
+from llm_perf_opt.model.limits import MOST_BYTES, MOST_NS
 
 _HINT = "export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
