@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.secrets import mask_text, mask_tree
+from llm_perf_opt.core.signals import Interrupted, raise_if_interrupted, stop_signals
 
 EXIT_CODES = """\
 exit codes:
@@ -44,12 +46,16 @@ def print_error(error: LlmPerfError, *, as_json: bool = False) -> int:
 def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a command; what a user can cause or do becomes a message and an exit code, never a traceback."""
     try:
-        return command(arguments)
+        with stop_signals():
+            code = command(arguments)
+            raise_if_interrupted()
+            return code
     except LlmPerfError as error:
         return print_error(error, as_json="--json" in arguments)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interruption:
+        with contextlib.suppress(OSError):  # a closed terminal takes no more words
+            print("interrupted", file=sys.stderr)
+        return interruption.exit_code if isinstance(interruption, Interrupted) else 130
     except BrokenPipeError:
         # The reader of our output (head, less) left; that is its right.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

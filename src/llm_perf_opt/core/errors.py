@@ -53,6 +53,10 @@ class InputError(LlmPerfError):
     exit_code = 3
 
 
+class CheckpointError(InputError):
+    """Something of the model itself (its tokenizer, its configuration) that cannot be used: no sample is to blame."""
+
+
 class ToolError(LlmPerfError):
     """An external tool, or the machine (disk, permission), failed."""
 

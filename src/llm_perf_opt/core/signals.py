@@ -8,7 +8,6 @@ and raised again until then.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import signal
 import threading
@@ -122,5 +121,6 @@ def _raise(number: int) -> None:
 
 
 def _raise_again(number: int) -> None:
-    if _STATE.unsettled == number:
-        _thread.interrupt_main(signal.Signals(number))
+    main = threading.main_thread().ident
+    if _STATE.unsettled == number and main is not None:
+        signal.pthread_kill(main, number)  # a real one, which also ends a wait

@@ -21,6 +21,7 @@ from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.core.signals import raise_if_interrupted
 from llm_perf_opt.runs.execute import check_stages, execute
 from llm_perf_opt.stages.base import StageContext, enabled_stages
 
@@ -128,8 +129,10 @@ def reserve_sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) 
 def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
     """Make the run directory this process's own; two runs in one second get two directories."""
     if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
-        return [override("hydra.run.dir", str(Artifacts.for_run(prepared.run_dir).root))]
-    return [override("artifacts.runs_dir", str(reserve_directory(prepared.run_dir)))]
+        prepared.run_dir = Artifacts.for_run(prepared.run_dir).root
+        return [override("hydra.run.dir", str(prepared.run_dir))]
+    prepared.run_dir = reserve_directory(prepared.run_dir)
+    return [override("artifacts.runs_dir", str(prepared.run_dir))]
 
 
 def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) -> int:
@@ -139,13 +142,14 @@ def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) ->
     def job(raw: compose.RawConfig) -> None:
         codes.append(_run_job(raw, options or RunOptions()))
 
+    raise_if_interrupted()
     own_code = run_job(job, hydra_arguments)
     return max(codes) if own_code is None else own_code
 
 
 def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     from llm_perf_opt.core.progress import make_progress
-    from llm_perf_opt.runs.finish import finish_run
+    from llm_perf_opt.runs.finish import finish_interrupted, finish_run
 
     settings = job_settings()
     # A job of a sweep is recorded as itself, without the lists of the sweep.
@@ -153,16 +157,20 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     try:
         config = typed_config(raw, overrides, cwd=settings.original_directory)
         artifacts = Artifacts.for_run(settings.run_directory)
-        with make_progress(options.verbosity) as progress:
-            outcome = execute(
-                config,
-                artifacts,
-                progress,
-                command=["llm-perf-opt", "run", *options.switches, *overrides],
-                overrides=overrides,
-                resolved_yaml=resolved_yaml(raw),
-            )
-        return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+        try:
+            with make_progress(options.verbosity) as progress:
+                outcome = execute(
+                    config,
+                    artifacts,
+                    progress,
+                    command=["llm-perf-opt", "run", *options.switches, *overrides],
+                    overrides=overrides,
+                    resolved_yaml=resolved_yaml(raw),
+                )
+            return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+        except KeyboardInterrupt:
+            finish_interrupted(artifacts)
+            raise
     except LlmPerfError as error:
         return print_error(error, as_json=options.as_json)
 

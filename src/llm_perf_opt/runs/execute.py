@@ -18,6 +18,7 @@ from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
+from llm_perf_opt.core.signals import held, interrupted_exit_code, raise_if_interrupted, settle_interruption
 from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
@@ -85,14 +86,17 @@ def execute(
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         raise
     finally:
-        manifest.seconds = time.perf_counter() - began
-        _settle(manifest)
-        with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
-            _write_inputs(artifacts, results)
-        with contextlib.suppress(LlmPerfError):
-            write_manifest(artifacts, manifest)
-        logging.getLogger(ROOT).removeHandler(handler)
-        handler.close()
+        with held():
+            manifest.seconds = time.perf_counter() - began
+            _settle(manifest)
+            with contextlib.suppress(
+                LlmPerfError
+            ):  # a full disk was already reported by whatever hit it first
+                _write_inputs(artifacts, results)
+            with contextlib.suppress(LlmPerfError):
+                write_manifest(artifacts, manifest)
+            logging.getLogger(ROOT).removeHandler(handler)
+            handler.close()
     return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest))
 
 
@@ -104,6 +108,7 @@ def _run_stage(
     results: dict[str, StageResult],
 ) -> None:
     """Run one stage in isolation: its failure is recorded and the next stage still gets its turn."""
+    raise_if_interrupted()
     skip = next((p for p in problems if p.severity == "skip"), None)
     if skip is not None:
         LOGGER.warning("%s: skipped: %s (fix: %s)", stage.title, skip.message, skip.fix)
@@ -116,6 +121,7 @@ def _run_stage(
     began = time.perf_counter()
     try:
         result = stage.run(context)
+        raise_if_interrupted()  # a library may have swallowed it
         _apply_degradations(result, problems)
     except LlmPerfError as error:
         LOGGER.error("%s failed: %s", stage.title, error)
@@ -129,6 +135,7 @@ def _run_stage(
             fix="see run.log for the traceback; this looks like a defect, please report it",
         )
     except KeyboardInterrupt:
+        settle_interruption()
         manifest.stages[stage.name] = StageRecord(
             status="failed",
             reason="interrupted",
@@ -198,6 +205,7 @@ def _interrupts_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        settle_interruption()
         manifest.status = "interrupted"
         LOGGER.error("interrupted: the report covers what was done before")
 
@@ -213,7 +221,9 @@ def _settle(manifest: Manifest) -> None:
 
 
 def _exit_code(manifest: Manifest) -> int:
-    return {"interrupted": INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(manifest.status, 0)
+    return {"interrupted": interrupted_exit_code() or INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(
+        manifest.status, 0
+    )
 
 
 def _facts(config: AppConfig) -> dict[str, object]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.signals import held, settle_interruption
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary, save_summary
@@ -18,7 +21,7 @@ from llm_perf_opt.reporting.pages import write_pages
 from llm_perf_opt.reporting.render import render_all
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
 from llm_perf_opt.runs.execute import Outcome
-from llm_perf_opt.runs.manifest import read_manifest
+from llm_perf_opt.runs.manifest import read_manifest, write_manifest
 
 
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
@@ -41,6 +44,22 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool) -> int:
     _distrust_beaten_ceilings(summary)
     print_result(summary, report, quiet=quiet, as_json=as_json)
     return outcome.exit_code
+
+
+def finish_interrupted(artifacts: Artifacts) -> None:
+    """Leave a manifest and a report of a run that was interrupted before its first stage, or while it was reported.
+
+    SIGTERM and SIGHUP wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
+    """
+    settle_interruption()
+    if not (artifacts.root / layout.MANIFEST).is_file():
+        return
+    with held(signal.SIGTERM, signal.SIGHUP):
+        manifest = read_manifest(artifacts.root)
+        manifest.status = "interrupted"
+        write_manifest(artifacts, manifest)
+        assembled = assemble_run(artifacts.root)
+        save_and_render(assembled.summary, assembled.facts, artifacts.root)
 
 
 def _distrust_beaten_ceilings(summary: Summary) -> None:

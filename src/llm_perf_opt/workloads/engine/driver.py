@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.errors import CheckpointError, InputError
 from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
@@ -109,6 +109,8 @@ class _Run:
     def _can_read(self, sample: Sample) -> bool:
         try:
             self._engine.prepare([sample])
+        except CheckpointError:
+            raise  # leaving out samples would not help
         except InputError as error:
             message = f"{sample.id}: {error.message}"
             LOGGER.warning("left out: %s", message)
