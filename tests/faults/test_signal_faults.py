@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -163,6 +165,42 @@ def test_a_signal_while_the_report_is_written_leaves_both(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
     assert read_json(run / "manifest.json")["status"] == "interrupted"
     assert "interrupted" in (run / "report.md").read_text()
+
+
+def test_a_terminal_that_closes_leaves_manifest_and_report(slow_tool: Path, tmp_path: Path) -> None:
+    """Every word to it fails from then on."""
+    run = tmp_path / "run"
+    argv = [
+        sys.executable, "-m", "llm_perf_opt", "run", *NO_OTHER_STAGE, f"pipeline.nsys.executable={slow_tool}",
+        "pipeline.workload.command=[sleep,1]", f"artifacts.runs_dir={run}",
+    ]  # fmt: skip
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execv(argv[0], argv)
+    try:
+        threading.Thread(target=_read_all, args=(terminal,), daemon=True).start()
+        _wait((slow_tool.parent / "began").exists)
+    finally:
+        os.close(terminal)
+    deadline = time.monotonic() + 90
+    status = 0
+    while time.monotonic() < deadline and not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        time.sleep(0.1)
+    else:
+        status = ended[1]
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+    assert ended[0] == child
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert read_json(run / "manifest.json")["status"] == "interrupted"
+    assert "interrupted" in (run / "report.md").read_text()
+
+
+def _read_all(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
 
 
 def test_nohup_stays_nohup(slow_tool: Path, tmp_path: Path) -> None:

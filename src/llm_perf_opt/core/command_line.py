@@ -20,7 +20,7 @@ exit codes:
   2    the command line or the configuration is wrong; nothing was written
   3    an input cannot be used
   4    an external tool or the machine did not do what was needed
-  130  interrupted
+  130  interrupted (143: SIGTERM, 129: SIGHUP)
 """
 
 

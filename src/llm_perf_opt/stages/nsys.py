@@ -38,7 +38,7 @@ from llm_perf_opt.vendor.nsys.files import (
     remove_earlier_outputs,
     sqlite_of,
 )
-from llm_perf_opt.vendor.nsys.isolation import SEES_ALL, can_isolate, isolates
+from llm_perf_opt.vendor.nsys.isolation import SECRET_ARGUMENTS, SEES_ALL, can_isolate, isolates
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
 from llm_perf_opt.vendor.workload import workload
@@ -113,6 +113,8 @@ class NsysStage(Stage):
         for request in _requests(context, config, str(executable), folder):
             if not request.isolate:
                 LOGGER.warning(SEES_ALL)
+            if mask_arguments(request.workload.argv) != list(request.workload.argv):
+                LOGGER.warning(SECRET_ARGUMENTS)
             captures.add(request)
         return captures.result()
 

@@ -14,6 +14,12 @@ SEES_ALL = (
 )
 
 
+SECRET_ARGUMENTS = (
+    "an argument of the program looks like a secret, and nsys stores arguments in its report: hand it over in a file, "
+    "or as a variable that the program reads from one"
+)
+
+
 @functools.cache
 def can_isolate() -> bool:
     """Tell whether programs can be run in a namespace of their own here (:mod:`llm_perf_opt.process.isolate`)."""
