@@ -19,7 +19,7 @@ from pathlib import Path
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.files import RUN_DIRECTORY, explain_os_errors
 from llm_perf_opt.core.stage import stage_types
 
 LOGGER = logging.getLogger("llm_perf_opt.artifacts")
@@ -50,7 +50,7 @@ class Artifacts:
     def set_root(self, root: Path | str) -> None:
         """Resolve and create the run directory."""
         resolved = Path(root).expanduser().resolve()
-        with explain_os_errors(resolved):
+        with explain_os_errors(resolved, elsewhere=RUN_DIRECTORY):
             resolved.mkdir(parents=True, exist_ok=True)
         self._root = resolved
 
@@ -94,7 +94,7 @@ class Artifacts:
 
     @staticmethod
     def _make_directory(directory: Path) -> Path:
-        with explain_os_errors(directory):
+        with explain_os_errors(directory, elsewhere=RUN_DIRECTORY):
             directory.mkdir(parents=True, exist_ok=True)
         return directory
 
@@ -108,7 +108,7 @@ def create_stage2_root(base_dir: Path | str = "tmp/stage2") -> Artifacts:
 def reserve_directory(wanted: Path) -> Path:
     """Create ``wanted`` or, when somebody else just did, the first free ``wanted-2``, ``wanted-3``, …"""
     wanted = wanted.expanduser().absolute()
-    with explain_os_errors(wanted):
+    with explain_os_errors(wanted, elsewhere=RUN_DIRECTORY):
         wanted.parent.mkdir(parents=True, exist_ok=True)
         number = 1
         while True:

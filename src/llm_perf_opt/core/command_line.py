@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -14,6 +15,7 @@ from llm_perf_opt.core.errors import LlmPerfError, ToolError
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.last_resort import defect
 from llm_perf_opt.core.secrets import mask_text, mask_tree
+from llm_perf_opt.core.signals import Interrupted, raise_if_interrupted, stop_signals
 from llm_perf_opt.core.terminal import give_up_output, safe_streams
 
 _MOST_TIMEOUT_S = 30 * 86_400.0
@@ -26,7 +28,7 @@ exit codes:
   3    an input cannot be used
   4    an external tool or the machine did not do what was needed
   70   a defect of this program; the message names a file with the details
-  130  interrupted
+  130  interrupted (143: SIGTERM, 129: SIGHUP)
 """
 
 
@@ -82,15 +84,19 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
     as_json = "--json" in arguments
     with safe_streams():
         try:
-            try:
-                return command(arguments)
-            finally:
-                sys.stdout.flush()  # what cannot be written is noticed here, and not when Python ends
+            with stop_signals():
+                try:
+                    code = command(arguments)
+                finally:
+                    sys.stdout.flush()  # what cannot be written is noticed here, and not when Python ends
+                raise_if_interrupted()
+                return code
         except LlmPerfError as error:
             return _last_words(error, as_json)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
+        except KeyboardInterrupt as interruption:
+            with contextlib.suppress(OSError):  # a closed terminal takes no more words
+                print("interrupted", file=sys.stderr)
+            return interruption.exit_code if isinstance(interruption, Interrupted) else 130
         except SystemExit as leaving:  # argparse, after --help or a mistake it has explained
             if leaving.code is None or isinstance(leaving.code, int):
                 return leaving.code or 0

@@ -11,7 +11,7 @@ Exit codes of the command line:
 3    an input (capture, dataset, checkpoint, run directory) cannot be used
 4    an external tool or the machine did not do what was needed
 70   a defect of this program (``core/last_resort.py``); the message names a file with the details
-130  interrupted (Ctrl-C)
+130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
 ==== =====================================================================
 """
 
@@ -52,6 +52,10 @@ class InputError(LlmPerfError):
 
     code = "input"
     exit_code = 3
+
+
+class CheckpointError(InputError):
+    """Something of the model itself (its tokenizer, its configuration) that cannot be used: no sample is to blame."""
 
 
 class ToolError(LlmPerfError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import errno
 import hashlib
 import json
@@ -21,28 +22,46 @@ _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
 
 
+RUN_DIRECTORY = "another run directory: artifacts.runs_dir=/some/dir"
+"""Where else a run can write."""
+
+_ELSEWHERE = contextvars.ContextVar("elsewhere", default="another directory")
+
+
 @contextlib.contextmanager
-def explain_os_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a read-only directory into a message that says which and what to do."""
+def writing_elsewhere(where: str) -> Iterator[None]:
+    """Say how a user of this command chooses where it writes (``another directory: --out DIR``), for all that it writes."""
+    before = _ELSEWHERE.set(where)
+    try:
+        yield
+    finally:
+        _ELSEWHERE.reset(before)
+
+
+@contextlib.contextmanager
+def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[None]:
+    """Turn a full disk or a read-only directory into a message that says which and what to do.
+
+    ``elsewhere`` says how to choose another place; by default what the command said (:func:`writing_elsewhere`).
+    """
     try:
         yield
     except OSError as error:
+        where = elsewhere or _ELSEWHERE.get()
         if error.errno in _NO_SPACE:
             raise ToolError(
-                f"no space left to write {path}",
-                hint="free some space or choose another artifacts.runs_dir",
-                path=str(path),
+                f"no space left to write {path}", hint=f"free some space or choose {where}", path=str(path)
             ) from error
         if error.errno in _NO_PERMISSION:
             raise ToolError(
                 f"no permission to write {path}",
-                hint="choose a writable directory: artifacts.runs_dir=/some/dir",
+                hint=f"make it writable or choose {where}",
                 path=str(path),
             ) from error
         if error.errno in _IN_THE_WAY:
             raise ToolError(
                 f"cannot create {path}: a file is where a directory should be",
-                hint="choose another artifacts.runs_dir, or move the file",
+                hint=f"move the file or choose {where}",
                 path=str(path),
             ) from error
         if error.errno in _BAD_NAME:

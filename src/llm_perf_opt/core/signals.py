@@ -8,9 +8,11 @@ and raised again until then.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
+import errno
+import os
 import signal
+import termios
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -104,7 +106,21 @@ def interrupted_exit_code() -> int | None:
     return None if _STATE.last is None else 128 + _STATE.last
 
 
+def _leave_closed_terminal() -> None:
+    """Write to nowhere what would go to a terminal that is gone: each word would be an error, and cost the report."""
+    for descriptor in (1, 2):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:  # others: no terminal at all
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
 def _on_signal(number: int, _frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        _leave_closed_terminal()
     if number in _STATE.holding:
         _STATE.held = number
         return
@@ -122,5 +138,6 @@ def _raise(number: int) -> None:
 
 
 def _raise_again(number: int) -> None:
-    if _STATE.unsettled == number:
-        _thread.interrupt_main(signal.Signals(number))
+    main = threading.main_thread().ident
+    if _STATE.unsettled == number and main is not None:
+        signal.pthread_kill(main, number)  # a real one, which also ends a wait

@@ -9,7 +9,6 @@ process is killed, a guard does that.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -26,7 +25,6 @@ from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.signals import raise_if_interrupted, settle_interruption
 from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
 from llm_perf_opt.process.guard import GUARD
-from llm_perf_opt.process.isolate import isolated
 from llm_perf_opt.process.leftovers import Leftovers
 from llm_perf_opt.process.output import HEAD_BYTES, BoundedLog, OutputReader
 from llm_perf_opt.process.sizes import SizeLimit
@@ -172,12 +170,6 @@ def run_probe(
         keep_bytes=_PROBE_BYTES,
         base_env=base_env,
     )
-
-
-@functools.cache
-def can_isolate() -> bool:
-    """Tell whether programs can be run in a namespace of their own here (:mod:`llm_perf_opt.process.isolate`)."""
-    return run_probe(isolated(["true"])).ok
 
 
 def _log_paths(log_dir: Path | None, name: str) -> tuple[Path | None, Path | None]:

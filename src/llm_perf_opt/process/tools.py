@@ -44,6 +44,19 @@ def find_tools(tool: str) -> list[Path]:
     return list(found.values())
 
 
+def missing_tool(tool: str, configured: str | None = None) -> ToolError:
+    """Say why :func:`find_tool` found nothing: it is not installed, or a file is there that cannot be run."""
+    named = configured or os.environ.get(environment_variable(tool)) or tool
+    for path in _files_named(named):
+        if path.is_dir():
+            return ToolError(
+                f"{path} is a directory, not the program {tool}",
+                hint=f"name the program itself, as in {path / tool}",
+            )
+        return ToolError(f"{path} is there, but may not be run", hint=f"chmod +x {path}")
+    return ToolError(f"{named} is not installed", hint=install_hint(tool))
+
+
 def install_hint(tool: str) -> str:
     """Say how to get a tool."""
     product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}.get(tool, tool)
@@ -100,6 +113,18 @@ def _from_environment(tool: str) -> Iterator[Path]:
         path = _executable(entry) if entry else None
         if path:
             yield path
+
+
+def _files_named(name: str) -> Iterator[Path]:
+    """Yield what lies where a tool is looked for and is not a program."""
+    if os.sep in name:
+        folders = [Path(entry).expanduser() for entry in name.split(os.pathsep)]
+    else:
+        folders = [
+            Path(folder) / name for folder in os.environ.get("PATH", os.defpath).split(os.pathsep) if folder
+        ]
+        folders = [path for path in folders if not path.is_dir()]
+    yield from (path for path in folders if path.exists() and not _executable(str(path)))
 
 
 def _runnable(paths: list[Path]) -> Iterator[Path]:

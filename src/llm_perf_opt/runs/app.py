@@ -21,6 +21,7 @@ from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.command_line import print_error
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.core.signals import raise_if_interrupted
 from llm_perf_opt.runs import old_places
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
@@ -166,13 +167,13 @@ def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) ->
     def job(raw: compose.RawConfig) -> None:
         codes.append(_run_job(raw, options or RunOptions()))
 
+    raise_if_interrupted()
     own_code = run_job(job, hydra_arguments)
     return max(codes) if own_code is None else own_code
 
 
 def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
-    from llm_perf_opt.core.progress import make_progress
-    from llm_perf_opt.runs.finish import finish_run
+    from llm_perf_opt.runs.finish import finish_interrupted
 
     settings = job_settings()
     # A job of a sweep is recorded as itself, without the lists of the sweep.
@@ -180,19 +181,33 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     try:
         config = typed_config(raw, overrides, cwd=settings.original_directory)
         artifacts = Artifacts.for_run(settings.run_directory)
+        yaml = resolved_yaml(raw, overrides, cwd=settings.original_directory)
         with hold(artifacts.root):
-            with make_progress(options.verbosity) as progress:
-                outcome = execute(
-                    config,
-                    artifacts,
-                    progress,
-                    command=["llm-perf-opt", "run", *options.switches, *overrides],
-                    overrides=overrides,
-                    resolved_yaml=resolved_yaml(raw, overrides, cwd=settings.original_directory),
-                )
-            return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+            try:
+                return _run_and_report(config, artifacts, overrides, yaml, options)
+            except KeyboardInterrupt:
+                finish_interrupted(artifacts)
+                raise
     except LlmPerfError as error:
         return print_error(error, as_json=options.as_json)
+
+
+def _run_and_report(
+    config: AppConfig, artifacts: Artifacts, overrides: tuple[str, ...], yaml: str, options: RunOptions
+) -> int:
+    from llm_perf_opt.core.progress import make_progress
+    from llm_perf_opt.runs.finish import finish_run
+
+    with make_progress(options.verbosity) as progress:
+        outcome = execute(
+            config,
+            artifacts,
+            progress,
+            command=["llm-perf-opt", "run", *options.switches, *overrides],
+            overrides=overrides,
+            resolved_yaml=yaml,
+        )
+    return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:

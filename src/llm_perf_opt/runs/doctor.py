@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,10 +37,13 @@ def main(arguments: Sequence[str]) -> int:
         "doctor", "What this machine can do, which stages will run, and how to fix the rest."
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument("--clean", action="store_true", help="end what earlier runs left running, first")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
     )
     options = parser.parse_args(arguments)
+    if options.clean:
+        _clean()
     report = diagnose(options.overrides)
     print(json.dumps(report, indent=2) if options.json else render(report))
     return 0
@@ -55,7 +59,25 @@ def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         "counter_permission": counter_permission(),
         "disk": _disk(Path.cwd()),
         "stages": _stages(config, overrides),
+        "left_running": _left_running(),
     }
+
+
+def _clean() -> None:
+    """End what earlier runs left; on standard error, which --json leaves alone."""
+    from llm_perf_opt.process.orphans import end_orphans
+
+    ended, files = end_orphans()
+    for one in (*ended, *files):
+        print(f"cleaned: {one}", file=sys.stderr)
+
+
+def _left_running() -> dict[str, Any]:
+    """Name programs of earlier runs that still run, and agents that disturb captures."""
+    from llm_perf_opt.process.orphans import advice, find_orphans
+
+    orphans = find_orphans()
+    return {"processes": [str(orphan) for orphan in orphans], "fix": advice(orphans) or None}
 
 
 def _machine() -> dict[str, Any]:
@@ -87,13 +109,16 @@ def _torch() -> dict[str, Any]:
 
 def _tool(name: str) -> dict[str, Any]:
     """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
-    from llm_perf_opt.process.tools import find_tool, install_hint
+    from llm_perf_opt.process.tools import find_tool, missing_tool
     from llm_perf_opt.vendor.ncu.probe import ncu_version
     from llm_perf_opt.vendor.nsys.probe import nsys_version
 
     path = find_tool(name)
     if path is None:
-        return {"path": None, "version": None, "fix": install_hint(name)}
+        missing = missing_tool(name)
+        not_run = None if "not installed" in missing.message else missing.message
+        fix = f"{not_run}: {missing.hint}" if not_run else missing.hint
+        return {"path": None, "version": None, "fix": fix}
     try:
         version = nsys_version(path) if name == "nsys" else ncu_version(path)
     except ToolError as error:
@@ -200,6 +225,9 @@ def render(report: dict[str, Any]) -> str:
         f"{disk['path']}{'' if disk['writable'] else ' (not writable: set artifacts.runs_dir)'}"
         + _fix(disk["fix"])
     )
+    left = report["left_running"]
+    if left["processes"]:
+        lines.append(f"left      {', '.join(left['processes'])}" + _fix(left["fix"]))
     lines.append("\nstages")
     for name, stage in report["stages"].items():
         lines.append(f"  {name:<17} {'on ' if stage['enabled'] else 'off'}  {stage['outlook']}")

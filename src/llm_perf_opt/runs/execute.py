@@ -16,6 +16,7 @@ from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.core.logs import ROOT, run_log
 from llm_perf_opt.core.progress import Progress
+from llm_perf_opt.core.signals import held, interrupted_exit_code, raise_if_interrupted, settle_interruption
 from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
@@ -83,16 +84,19 @@ def execute(
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         raise
     finally:
-        manifest.seconds = time.perf_counter() - began
-        _settle(manifest)
-        with contextlib.suppress(LlmPerfError):  # a full disk was already reported by whatever hit it first
-            write_manifest(artifacts, manifest)
-            write_inputs(config, artifacts, manifest, results)
-        with contextlib.suppress(LlmPerfError):
-            list_files(artifacts, manifest)
-            write_manifest(artifacts, manifest)
-        logging.getLogger(ROOT).removeHandler(handler)
-        handler.close()
+        with held():
+            manifest.seconds = time.perf_counter() - began
+            _settle(manifest)
+            with contextlib.suppress(
+                LlmPerfError
+            ):  # a full disk was already reported by whatever hit it first
+                write_manifest(artifacts, manifest)
+                write_inputs(config, artifacts, manifest, results)
+            with contextlib.suppress(LlmPerfError):
+                list_files(artifacts, manifest)
+                write_manifest(artifacts, manifest)
+            logging.getLogger(ROOT).removeHandler(handler)
+            handler.close()
     return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest, results))
 
 
@@ -113,6 +117,7 @@ def _run_stage(
     results: dict[str, StageResult],
 ) -> None:
     """Run one stage in isolation: its failure is recorded and the next stage still gets its turn."""
+    raise_if_interrupted()
     skip = next((p for p in problems if p.severity == "skip"), None)
     if skip is not None:
         LOGGER.warning("%s: skipped: %s (fix: %s)", stage.title, skip.message, skip.fix)
@@ -125,6 +130,7 @@ def _run_stage(
     began = time.perf_counter()
     try:
         result = stage.run(context)
+        raise_if_interrupted()  # a library may have swallowed it
         _apply_degradations(result, problems)
         if result.status == "failed":
             LOGGER.error(
@@ -142,6 +148,7 @@ def _run_stage(
             fix="see run.log for the traceback; this looks like a defect, please report it",
         )
     except KeyboardInterrupt:
+        settle_interruption()
         manifest.stages[stage.name] = StageRecord(
             status="failed",
             reason="interrupted",
@@ -196,6 +203,7 @@ def _interrupts_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        settle_interruption()
         manifest.status = "interrupted"
         LOGGER.error("interrupted: the report covers what was done before")
 
@@ -214,7 +222,9 @@ def _exit_code(manifest: Manifest, results: Mapping[str, StageResult]) -> int:
     failed = [result.error for result in results.values() if result.status == "failed"]
     if manifest.status == "failed" and failed and all(error == InputError.code for error in failed):
         return InputError.exit_code  # nothing failed but for a checkpoint or a data set that cannot be used
-    return {"interrupted": INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(manifest.status, 0)
+    return {"interrupted": interrupted_exit_code() or INTERRUPTED_EXIT, "failed": FAILED_EXIT}.get(
+        manifest.status, 0
+    )
 
 
 def _facts(config: AppConfig) -> dict[str, object]:

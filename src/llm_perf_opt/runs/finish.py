@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.signals import held, settle_interruption
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary, save_summary
@@ -57,6 +59,22 @@ def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
         list_files(artifacts, manifest, files)
     if manifest.files != before:
         write_manifest(artifacts, manifest)
+
+
+def finish_interrupted(artifacts: Artifacts) -> None:
+    """Leave a manifest and a report of a run that was interrupted before its first stage, or while it was reported.
+
+    SIGTERM and SIGHUP wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
+    """
+    settle_interruption()
+    if not (artifacts.root / layout.MANIFEST).is_file():
+        return
+    with held(signal.SIGTERM, signal.SIGHUP):
+        manifest = read_manifest(artifacts.root)
+        manifest.status = "interrupted"
+        write_manifest(artifacts, manifest)
+        assembled = assemble_run(artifacts.root)
+        save_and_render(assembled.summary, assembled.facts, artifacts.root)
 
 
 def _distrust_beaten_ceilings(summary: Summary) -> None:

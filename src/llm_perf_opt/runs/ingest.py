@@ -146,14 +146,15 @@ def _exported(path: Path, out: Path) -> Path:
     if path.suffix not in _NSYS_REPORTS:
         return path
     from llm_perf_opt.process.launch import run_process
-    from llm_perf_opt.process.tools import find_tool, install_hint
+    from llm_perf_opt.process.tools import find_tool, missing_tool
     from llm_perf_opt.vendor.nsys.command import build_export_cmd
 
     tool = find_tool("nsys")
     if tool is None:
+        missing = missing_tool("nsys")
         raise ToolError(
-            f"{path.name} is an nsys report, and nsys is not installed to export it",
-            hint=f"{install_hint('nsys')}, or export it where nsys is: nsys export --type sqlite {path.name}",
+            f"{path.name} is an nsys report, and nsys, which exports it, cannot be used: {missing.message}",
+            hint=f"{missing.hint}, or export it where nsys is: nsys export --type sqlite {path.name}",
         )
     target = out / "nsys" / f"{path.stem}.sqlite"
     with explain_os_errors(target):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.core.command_line import verb_parser
+from llm_perf_opt.core.files import writing_elsewhere
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,4 +38,5 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from llm_perf_opt.runs.ingest import ingest  # late: --help reads no capture
 
-    return ingest(options)
+    with writing_elsewhere("another directory: --out DIR"):
+        return ingest(options)

@@ -135,7 +135,7 @@ def _profile(options: argparse.Namespace, program: list[str]) -> int:
         raise ConfigError("no program to profile", hint="put it after --: … -- ./bench --size 2048")
     executable = checks.find_tool("ncu", options.ncu)
     if executable is None:
-        raise ToolError(f"{options.ncu or 'ncu'} is not installed", hint=checks.install_hint("ncu"))
+        raise checks.missing_tool("ncu", options.ncu)
     capabilities = probe_ncu(executable)
     kernels = _kernels(options)
     folder = _folder(options)

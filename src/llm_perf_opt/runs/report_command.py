@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.core.command_line import verb_parser
+from llm_perf_opt.core.files import writing_elsewhere
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,4 +22,5 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from llm_perf_opt.runs.finish import report_run  # late: --help reads no report
 
-    return report_run(options.run, reanalyse=options.reanalyse, as_json=options.json)
+    with writing_elsewhere("a copy of the run directory that you may write: reports go beside the run"):
+        return report_run(options.run, reanalyse=options.reanalyse, as_json=options.json)

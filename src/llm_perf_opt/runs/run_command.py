@@ -14,6 +14,7 @@ from pathlib import Path
 from llm_perf_opt.config.hydra_bridge import switches
 from llm_perf_opt.core.command_line import EXIT_CODES
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
 from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.core.nearest import nearest_key
 
@@ -116,7 +117,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     parsed = parse_arguments(arguments)
     console_logging(parsed.verbosity)
-    return _run(parsed)
+    with writing_elsewhere(RUN_DIRECTORY):
+        return _run(parsed)
 
 
 def _run(parsed: RunArguments) -> int:
@@ -145,6 +147,19 @@ def _run(parsed: RunArguments) -> int:
         if parsed.plan:
             return app.show_plan(job, as_json=parsed.json)
         reserved = app.reserve_run_directory(job, parsed.overrides)
+    try:
+        return _launch(parsed, reserved)
+    except KeyboardInterrupt:
+        if not parsed.multirun:
+            with contextlib.suppress(OSError):  # not empty: then it holds a manifest
+                job.run_dir.rmdir()
+        raise
+
+
+def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:
+    from llm_perf_opt.config.legacy import translate_overrides
+    from llm_perf_opt.runs import app
+
     return app.launch(
         [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
         app.RunOptions(

@@ -60,8 +60,8 @@ class NcuStage(Stage):
         problems = [_as_problem(error) for error in config_errors(config)]
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
-            wanted = config.executable or "ncu"
-            return [*problems, Problem("skip", f"{wanted} is not installed", checks.install_hint("ncu"))]
+            missing = checks.missing_tool("ncu", config.executable)
+            return [*problems, Problem("skip", missing.message, missing.hint or "")]
         try:
             ncu_version(executable)
         except ToolError as error:
@@ -105,7 +105,7 @@ class NcuStage(Stage):
             raise error
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
-            raise ToolError(f"{config.executable or 'ncu'} is not installed", hint=checks.install_hint("ncu"))
+            raise checks.missing_tool("ncu", config.executable)
         capabilities = probe_ncu(executable)
         plan = make_plan(
             config, capabilities, nsys_tables(context.artifacts.root / "nsys"), _top_n(context, config)

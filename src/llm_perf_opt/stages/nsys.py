@@ -20,7 +20,6 @@ from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
-from llm_perf_opt.process.launch import can_isolate
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -38,16 +37,13 @@ from llm_perf_opt.vendor.nsys.files import (
     remove_earlier_outputs,
     sqlite_of,
 )
+from llm_perf_opt.vendor.nsys.isolation import SECRET_ARGUMENTS, SEES_ALL, can_isolate, isolates
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
 from llm_perf_opt.vendor.workload import program_problems, workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
-_SEES_ALL = (
-    "nsys stores the environment of every process of this user in its report: do not pass it on "
-    "before you have read docs/security.md (pipeline.nsys.isolate=true prevents it where the machine allows)"
-)
 _MIN_FREE_BYTES = 256 << 20
 
 
@@ -67,8 +63,8 @@ class NsysStage(Stage):
         problems = [_as_problem(error) for error in config_errors(config)]
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
-            wanted = config.executable or "nsys"
-            return [*problems, Problem("skip", f"{wanted} is not installed", checks.install_hint("nsys"))]
+            missing = checks.missing_tool("nsys", config.executable)
+            return [*problems, Problem("skip", missing.message, missing.hint or "")]
         try:
             version = parse_version(nsys_version(executable))
             if config.extra_args:
@@ -101,9 +97,7 @@ class NsysStage(Stage):
             raise error
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
-            raise ToolError(
-                f"{config.executable or 'nsys'} is not installed", hint=checks.install_hint("nsys")
-            )
+            raise checks.missing_tool("nsys", config.executable)
         folder = context.artifacts.out_dir(self.name)
         if earlier_outputs(folder) and not config.force_overwrite:
             raise _earlier_capture(folder)
@@ -118,7 +112,9 @@ class NsysStage(Stage):
         )
         for request in _requests(context, config, str(executable), folder):
             if not request.isolate:
-                LOGGER.warning(_SEES_ALL)
+                LOGGER.warning(SEES_ALL)
+            if mask_arguments(request.workload.argv) != list(request.workload.argv):
+                LOGGER.warning(SECRET_ARGUMENTS)
             captures.add(request)
         return captures.result()
 
@@ -151,7 +147,7 @@ def _requests(
         domain_include=tuple(config.nvtx_domain_include),
         domain_exclude=tuple(config.nvtx_domain_exclude),
         extra_args=tuple(config.extra_args),
-        isolate=_isolates(config),
+        isolate=isolates(config),
         timeout_s=config.timeout_s or context.config.workload_command.timeout_s,
         max_bytes=config.max_bytes,
     )
@@ -162,13 +158,6 @@ def _requests(
         replace(whole, label=label, base=folder / names[label], session=f"{whole.session}-{number}")
         for number, label in enumerate(labels)
     ]
-
-
-def _isolates(config: NsysConfig) -> bool:
-    """Namespaces hide other processes, which is wanted, except where the whole system is to be sampled."""
-    if config.isolate is not None:
-        return config.isolate
-    return "system-wide" not in (config.sample, config.cpuctxsw) and can_isolate()
 
 
 def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:

@@ -45,7 +45,7 @@ def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
 
 def test_a_lost_agent_twice_is_a_failure_with_a_fix(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", "sys.exit('Agent launcher failed.')")
-    result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool, isolate=False), **PROGRAM))
     assert calls(tool) == 2
     assert (result.status, result.exit_codes) == ("failed", {"run": 1})
     assert "helper process" in (result.reason or "")
@@ -78,7 +78,7 @@ def test_a_hang_that_ignores_signals_is_ended_with_all_its_helpers(
     )
     result = within_a_limit(
         lambda limit_s: NsysStage().run(
-            stage_context(tmp_path / "run", config(tool, timeout_s=limit_s), **PROGRAM)
+            stage_context(tmp_path / "run", config(tool, timeout_s=limit_s, isolate=False), **PROGRAM)
         ),
         lambda result: "the last words" in (result.reason or ""),
     )

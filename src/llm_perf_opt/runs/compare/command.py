@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
 from llm_perf_opt.core.command_line import time_limit, whole_number
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.files import atomic_write_text, explain_os_errors
+from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, writing_elsewhere
 from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.model.comparison import Comparison
 
@@ -51,6 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     """Compare; return the exit code."""
     options = parse_arguments(arguments)
     console_logging(Verbosity.quiet if options.json or options.quiet else Verbosity.normal)
+    with writing_elsewhere("another directory: --out DIR"):
+        return _compare(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
     gates = [parse_gate(text) for text in options.gate]
     _check_out(options.out)
     if options.run:

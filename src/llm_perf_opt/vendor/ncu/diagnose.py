@@ -62,6 +62,9 @@ def diagnose(evidence: NcuEvidence) -> NcuFault | None:
         return known
     if evidence.report_written and evidence.kernels != 0:
         return _program_fault(evidence, status="degraded")
+    # A program that failed early launches no kernel either: that it failed is the news.
+    if not evidence.report_written and (fault := _program_fault(evidence, status="failed")):
+        return fault
     if NO_KERNELS in text or evidence.kernels == 0:
         return NcuFault(
             "no-kernels",
@@ -159,6 +162,14 @@ def _known_error(text: str) -> NcuFault | None:
 
 
 def _program_fault(evidence: NcuEvidence, *, status: Literal["failed", "degraded"]) -> NcuFault | None:
+    if evidence.ended == "signal":
+        number = -(evidence.returncode or 0)
+        return NcuFault(
+            "tool-killed",
+            status,
+            f"ncu itself was killed (signal {number})",
+            "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
+        )
     match = re.search(r"The application returned an error code \((-?\d+)\)", evidence.text)
     if match is None and evidence.ended == "exit":
         return None

@@ -55,6 +55,10 @@ class Evidence:
 
 _FULL_BYTES = 4 << 20
 
+_PROGRAM_FIX = (
+    "fix the program (its output is above and in the log), then run again; variables that it needs beside the "
+    "allow-listed ones are named in pipeline.workload.env"
+)
 _DISK_FIX = "free some space, set pipeline.nsys.max_bytes lower, or choose another artifacts.runs_dir"
 
 _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
@@ -95,9 +99,10 @@ _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
     ),
     (
         "agent",
-        r"Connection to Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
-        r"Failed to get number of the device CPUs.*|Failed to probe the process.*",
-        "nsys lost its own helper process",
+        r"Connection to (?:the )?Agent lost.*|Local Endpoint is not available.*|Agent launcher failed.*|"
+        r"Failed to get number of the device CPUs.*|Failed to probe the process.*|"
+        r"\[boost::errinfo_api_function_\*\] = .*",
+        "nsys lost its own helper process (killed, or not able to start)",
         "try again on a less busy machine; nsys needs /proc, /sys and a writable TMPDIR. "
         "When no nsys is running, remove /dev/shm/NSys-*: one that was killed may have left it locked",
         True,
@@ -110,6 +115,8 @@ def diagnose(evidence: Evidence) -> Fault | None:
     process = evidence.process
     if process.ended in ("timeout", "size"):
         return _limit_reached(evidence)
+    if process.ended == "signal":
+        return _tool_killed(evidence)
     if not evidence.reports:
         return _nothing_captured(evidence)
     if evidence.trigger and not evidence.opened:
@@ -121,7 +128,7 @@ def diagnose(evidence: Evidence) -> Fault | None:
             status,
             f"the program under nsys ended with {_exit_description(process)}; the report holds what came before\n"
             + _quoted(process),
-            "fix the program (its output is above and in the log), then run again",
+            _PROGRAM_FIX,
         )
     return None
 
@@ -162,6 +169,17 @@ def _limit_reached(evidence: Evidence) -> Fault:
     return Fault(kind, "failed", f"{what}; no report was written\n{_quoted(process)}".rstrip(), fix)
 
 
+def _tool_killed(evidence: Evidence) -> Fault:
+    """Nsys hands on the program's signal as an exit code; one of its own means that nsys was killed."""
+    what = "the report holds what came before" if evidence.reports else "no report was written"
+    return Fault(
+        "tool-killed",
+        "degraded" if evidence.reports else "failed",
+        f"nsys itself was killed (signal {-(evidence.process.returncode or 0)}); {what}",
+        "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
+    )
+
+
 def _nothing_captured(evidence: Evidence) -> Fault:
     process = evidence.process
     if evidence.free_bytes is not None and evidence.free_bytes < _FULL_BYTES:
@@ -169,7 +187,9 @@ def _nothing_captured(evidence: Evidence) -> Fault:
     for kind, pattern, message, fix, transient in _MESSAGES:
         found = re.search(pattern, process.text, re.MULTILINE)
         if found:
-            return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, transient)
+            # With a stream of its own it was under way: another try costs as much time again.
+            again = transient and not evidence.streams
+            return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, again)
     if evidence.streams:
         crashed = _program_failed(evidence)
         said = re.search(
@@ -194,7 +214,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
             "failed",
             f"the program under nsys ended with {_exit_description(process)} before anything was captured\n"
             + _quoted(process),
-            "fix the program (its output is above and in the log), then run again",
+            _PROGRAM_FIX,
             transient=process.returncode == 1 and not process.text.strip(),
         )
     if evidence.trigger and not evidence.opened:

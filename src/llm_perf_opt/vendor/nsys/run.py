@@ -8,13 +8,14 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
 from llm_perf_opt.process.environment import allowed_environment
 from llm_perf_opt.process.isolate import isolated
 from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
+from llm_perf_opt.process.orphans import advice, find_orphans
 from llm_perf_opt.process.sizes import SizeLimit
 from llm_perf_opt.process.tools import free_bytes
 from llm_perf_opt.vendor.fresh import folder_state
@@ -183,11 +184,19 @@ def _capture_once(
             reports, streams = collect_reports(request.base, process.stdout, workspace, before), []
         free = min(free_bytes(folder) for folder in (workspace, request.base.parent))
         fault = diagnose(_evidence(request, process, reports, streams, marks, free))
+        if fault is not None and not reports and not request.isolate:
+            fault = _blaming_orphans(fault)
         keep = keep_streams and not (fault and fault.kind == "disk-full")
         kept = _keep_streams(streams, request.base) if keep else ()
         return Captured(process, reports, fault, kept_streams=kept)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _blaming_orphans(fault: Fault) -> Fault:
+    """Name agents of earlier captures: nsys may have talked to one of them instead of its own."""
+    orphans = find_orphans()
+    return replace(fault, fix=f"{advice(orphans)}; {fault.fix}") if orphans else fault
 
 
 def _evidence(

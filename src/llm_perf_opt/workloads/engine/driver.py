@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.errors import CheckpointError, InputError
 from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.model.statistics import interval_ratio
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
@@ -133,6 +133,8 @@ class _Run:
     def _can_read(self, sample: Sample) -> bool:
         try:
             self._engine.prepare([sample])
+        except CheckpointError:
+            raise  # leaving out samples would not help
         except InputError as error:
             message = f"{sample.id}: {error.message}"
             LOGGER.warning("left out: %s", message)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
 from llm_perf_opt.workloads.base import (
     Batch,
     Phase,
@@ -166,7 +166,7 @@ class HfCausalLmAdapter(TransformersAdapter):
                 self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code
             )
         except (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError) as error:
-            raise InputError(
+            raise CheckpointError(
                 f"no usable tokenizer in {self.config.path}: {' '.join(str(error).split())[:200]}",
                 hint="copy tokenizer.json and tokenizer_config.json beside the weights",
                 path=self.config.path,

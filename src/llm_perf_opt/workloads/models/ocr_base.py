@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
 from llm_perf_opt.workloads.base import (
     Batch,
     Phase,
@@ -113,7 +113,7 @@ class OcrAdapter(TransformersAdapter):
         tokenizer = load_tokenizer(directory)
         found = tokenizer.token_id(IMAGE)
         if found is None:
-            raise InputError(
+            raise CheckpointError(
                 f"the tokenizer in {directory} has no {IMAGE} token",
                 hint="use the tokenizer that came with the checkpoint",
                 path=str(directory),

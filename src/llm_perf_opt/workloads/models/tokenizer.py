@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -59,7 +59,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
 
     file = directory / "tokenizer.json"
     if not file.is_file():
-        raise InputError(
+        raise CheckpointError(
             f"no tokenizer.json in {directory}",
             hint="copy the checkpoint's tokenizer files beside its weights",
             path=str(file),
@@ -67,7 +67,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
     try:
         return TextTokenizer(Tokenizer.from_file(str(file)))
     except Exception as error:  # the library raises nothing narrower for a damaged file
-        raise InputError(
+        raise CheckpointError(
             f"cannot read {file}: {error}", hint="download or copy it again", path=str(file)
         ) from error
 

@@ -1,0 +1,390 @@
+"""Being asked to stop, and being killed: what is left behind, of processes, of files, of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.core.signals import (
+    Interrupted,
+    held,
+    raise_if_interrupted,
+    settle_interruption,
+    stop_signals,
+)
+from llm_perf_opt.process.groups import JOB_VARIABLE
+from llm_perf_opt.process.leftovers import Leftovers
+from llm_perf_opt.process.tools import find_tools
+from tests.nsys_support import alive, fake_nsys
+from tests.support import read_json
+
+ASKED = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+NO_OTHER_STAGE = (
+    "pipeline.static_analysis.enable=false",
+    "pipeline.torch_profiler.enable=false",
+    "hardware.probe=false",
+    "pipeline.nsys.enable=true",
+)
+
+
+def _start(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "llm_perf_opt", "run", *NO_OTHER_STAGE, *overrides],
+        cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def _of_job(starter: int) -> list[int]:
+    """Return live processes that carry the marker of jobs that this process started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and alive(int(entry.name)):
+            try:
+                if f"{JOB_VARIABLE}=:{starter}-".encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def _guards(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if b"process.guard" in b" ".join(words) and str(parent).encode() in words and alive(int(entry.name)):
+            found.append(int(entry.name))
+    return found
+
+
+def _wait(condition: object, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def slow_tool(tmp_path: Path) -> Path:
+    """A capture that takes its time and says when it has begun."""
+    return fake_nsys(tmp_path / "tool", '(state / "began").write_text("x"); time.sleep(120)')
+
+
+@pytest.mark.parametrize("number", ASKED)
+def test_a_signal_in_a_stage_leaves_the_right_manifest_and_a_report(
+    number: signal.Signals, slow_tool: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = _start(
+        tmp_path,
+        f"pipeline.nsys.executable={slow_tool}",
+        "pipeline.workload.command=[sleep,1]",
+        f"artifacts.runs_dir={run}",
+    )
+    try:
+        _wait((slow_tool.parent / "began").exists)
+        started = _of_job(process.pid)
+        os.kill(process.pid, number)
+        output, errors = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert started
+    assert process.returncode == 128 + number, errors
+    assert "Traceback" not in errors
+    manifest = read_json(run / "manifest.json")
+    assert manifest["status"] == "interrupted"
+    assert manifest["stages"]["nsys"]["reason"] == "interrupted"
+    assert "interrupted" in (run / "report.md").read_text()
+    assert read_json(run / "summary.json")["run"]["status"] == "interrupted"
+    assert str(run) in output
+    assert not [pid for pid in started if alive(pid)]
+    _wait(lambda: not _guards(process.pid), 20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("delay_s", [0.4, 0.8, 1.2, 1.6, 2.0, 2.6, 3.2])
+def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
+    delay_s: float, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Also while Python starts and Hydra composes; a signal that comes too late finds a complete run."""
+    tool = fake_nsys(tmp_path / "tool", "time.sleep(120)")
+    run = tmp_path / "run"
+    process = _start(
+        tmp_path,
+        f"pipeline.nsys.executable={tool}",
+        "pipeline.workload.command=[sleep,1]",
+        f"artifacts.runs_dir={run}",
+    )
+    try:
+        time.sleep(delay_s)
+        os.kill(process.pid, number)
+        _, errors = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    # Before our handlers are there, the signal's own action ends the interpreter.
+    assert process.returncode in (128 + number, -number), errors
+    if run.exists():
+        assert read_json(run / "manifest.json")["status"] == "interrupted"
+        assert (run / "report.md").is_file()
+    assert _of_job(process.pid) == []
+
+
+def test_a_signal_while_the_report_is_written_leaves_both(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    run = tmp_path / "run"
+    code = (
+        "import os, signal, sys\n"
+        "from llm_perf_opt.runs import finish\n"
+        "whole, first = finish.render, []\n"
+        "def render(*arguments):\n"
+        "    if not first:\n"
+        "        first.append(1)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        "    return whole(*arguments)\n"
+        "finish.render = render\n"
+        "from llm_perf_opt.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", *NO_OTHER_STAGE, f"pipeline.nsys.executable={tool}", "pipeline.workload.command=[sleep,1]", f"artifacts.runs_dir={run}"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode in (143, 129), done.stderr
+    assert "Traceback" not in done.stderr
+    assert read_json(run / "manifest.json")["status"] == "interrupted"
+    assert "interrupted" in (run / "report.md").read_text()
+
+
+def test_a_terminal_that_closes_leaves_manifest_and_report(slow_tool: Path, tmp_path: Path) -> None:
+    """Every word to it fails from then on."""
+    run = tmp_path / "run"
+    argv = [
+        sys.executable, "-m", "llm_perf_opt", "run", *NO_OTHER_STAGE, f"pipeline.nsys.executable={slow_tool}",
+        "pipeline.workload.command=[sleep,1]", f"artifacts.runs_dir={run}",
+    ]  # fmt: skip
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execv(argv[0], argv)
+    try:
+        threading.Thread(target=_read_all, args=(terminal,), daemon=True).start()
+        _wait((slow_tool.parent / "began").exists)
+    finally:
+        os.close(terminal)
+    deadline = time.monotonic() + 90
+    status = 0
+    while time.monotonic() < deadline and not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        time.sleep(0.1)
+    else:
+        status = ended[1]
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+    assert ended[0] == child
+    assert os.waitstatus_to_exitcode(status) == 129
+    assert read_json(run / "manifest.json")["status"] == "interrupted"
+    assert "interrupted" in (run / "report.md").read_text()
+
+
+def _read_all(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
+def test_nohup_stays_nohup(slow_tool: Path, tmp_path: Path) -> None:
+    with stop_signals():
+        before = signal.getsignal(signal.SIGHUP)
+        assert before not in (signal.SIG_DFL, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", ASKED)
+def test_a_signal_that_a_library_swallows_comes_again(number: signal.Signals) -> None:
+    with pytest.raises(Interrupted) as caught, stop_signals():
+        for _ in range(2):
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(5)
+            except BaseException:  # noqa: BLE001 - what such a library does
+                pass
+        try:
+            time.sleep(60)
+        finally:
+            settle_interruption()
+    assert caught.value.exit_code == 128 + number
+
+
+def test_where_work_goes_on_a_lost_signal_is_raised_at_once() -> None:
+    with stop_signals():
+        with pytest.raises(Interrupted):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            raise_if_interrupted()
+        settle_interruption()
+        raise_if_interrupted()
+
+
+def test_signals_wait_while_something_is_written_whole() -> None:
+    done = []
+    with pytest.raises(Interrupted), stop_signals():
+        with held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            with held(signal.SIGHUP):
+                os.kill(os.getpid(), signal.SIGHUP)
+            done.append("whole")
+        done.append("never")
+    assert done == ["whole"]
+    assert threading.active_count() >= 1
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from llm_perf_opt.process.launch import run_process
+code = "import subprocess,sys,time,os; p=subprocess.Popen([sys.executable,'-c','import time; time.sleep(99)'], start_new_session=True); "
+code += f"open({sys.argv[1]!r},'w').write(f'{{os.getpid()}} {{p.pid}}'); time.sleep(99)"
+run_process([sys.executable, "-c", code], log_dir=None, name="n", timeout_s=90)
+"""
+
+
+def test_kill_9_leaves_no_program_and_no_guard(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(pids)])
+    try:
+        _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        children = [int(pid) for pid in pids.read_text().split()]
+        assert all(map(alive, children))
+        guards = _guards(runner.pid)
+        assert len(guards) == 1
+    finally:
+        runner.kill()
+        runner.wait()
+    _wait(lambda: not any(map(alive, [*children, *guards])), 20)
+
+
+def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -> None:
+    pids, fork = tmp_path / "pids", tmp_path / "fork"
+    code = (
+        "import os, time, threading\n"
+        "def fork():\n"
+        f"    while not os.path.exists({str(pids)!r}): time.sleep(0.05)\n"
+        "    if os.fork() == 0:\n"
+        f"        open({str(fork)!r}, 'w').write(str(os.getpid())); time.sleep(60); os._exit(0)\n"
+        "threading.Thread(target=fork, daemon=True).start()\n" + RUNNER
+    )
+    runner = subprocess.Popen([sys.executable, "-c", code, str(pids)])
+    try:
+        _wait(lambda: fork.exists() and fork.read_text() and len(pids.read_text().split()) == 2)
+        children = [int(pid) for pid in pids.read_text().split()]
+    finally:
+        runner.kill()
+        runner.wait()
+    try:
+        _wait(lambda: not any(map(alive, children)), 20)
+    finally:
+        os.kill(int(fork.read_text()), signal.SIGKILL)
+
+
+def _files_of(pids: list[int]) -> set[Path]:
+    """Return the files of nsys that these processes have: others capture on the same machine."""
+    found = set()
+    for pid in pids:
+        found |= {Path(f"/dev/shm/quadd-agent-instance-{pid}"), Path(f"/dev/shm/sem.nsys_sem_{pid}")}
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            _, _, value = entry.partition(b"=")
+            if b"/injection_config_" in value:
+                found.add(Path(os.fsdecode(value)))
+    return {path for path in found if path.exists()}
+
+
+@pytest.mark.nsys
+@pytest.mark.parametrize("isolate", ["true", "false"])
+@pytest.mark.parametrize("victim", ["orchestrator", "nsys", "agent"])
+def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
+    victim: str, isolate: str, tmp_path: Path
+) -> None:
+    tools = find_tools("nsys")
+    if not tools:
+        pytest.skip("Nsight Systems is not installed")
+    run, ready = tmp_path / "run", tmp_path / "ready"
+    program = f"import time; time.sleep(1.5); open({str(ready)!r}, 'w').write('x'); time.sleep(120)"
+    process = _start(
+        tmp_path, f"pipeline.nsys.executable={tools[0]}", "pipeline.nsys.trace='nvtx,osrt'", f"pipeline.nsys.isolate={isolate}",
+        f'pipeline.workload.command=[{sys.executable},-c,"{program}"]', "pipeline.nsys.timeout_s=60", f"artifacts.runs_dir={run}",
+    )  # fmt: skip
+    try:
+        _wait(lambda: ready.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        time.sleep(3)  # processes are noted every two seconds
+        marked = _of_job(process.pid)
+        own_files = _files_of(marked)
+        os.kill(_victim(victim, process.pid, marked), signal.SIGKILL)
+        _, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert len(marked) >= 4
+    _wait(lambda: not any(map(alive, marked)), 30)
+    assert own_files
+    _wait(lambda: not any(path.exists() for path in own_files), 10)
+    if victim == "orchestrator":
+        return
+    reason = read_json(run / "manifest.json")["stages"]["nsys"]["reason"]
+    assert "killed" in reason, reason
+    assert "host part" not in errors
+    assert process.returncode == 1
+
+
+def _victim(name: str, orchestrator: int, marked: list[int]) -> int:
+    if name == "orchestrator":
+        return orchestrator
+    for pid in marked:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        program = words[0].rsplit(b"/", 1)[-1]
+        if program == b"nsys" and (b"--start-agent" in words) == (name == "agent"):
+            return pid
+    raise AssertionError(f"no {name} among {marked}")
+
+
+def test_only_files_that_our_processes_name_are_removed(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "injection_config_0a1b", tmp_path / "injection_config_ffff"
+    other_name, link = tmp_path / "precious", tmp_path / "injection_config_11"
+    for path in (ours, theirs, other_name):
+        path.write_text("x")
+    link.symlink_to(other_name)
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    noted = Leftovers(shared_memory=shared)
+    children = [
+        subprocess.Popen(["sleep", "60"], env={"QUADD_INJECTION_CONFIG": str(path), "PATH": os.environ["PATH"]})
+        for path in (ours, other_name, link)
+    ]  # fmt: skip
+    mine, foreign = shared / f"sem.nsys_sem_{children[0].pid}", shared / "sem.nsys_sem_1"
+    mine.touch()
+    foreign.touch()
+    _wait(lambda: all(Path(f"/proc/{child.pid}/comm").read_text().strip() == "sleep" for child in children))
+    noted.note(child.pid for child in children)
+    for child in children:
+        child.kill()
+        child.wait()
+    assert noted.remove() == sorted([ours, mine])
+    assert theirs.exists()
+    assert other_name.exists()
+    assert link.is_symlink()
+    assert foreign.exists()
