@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -36,7 +37,9 @@ CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 
 _VERSION = 4
 """Raise whenever a reader would read the same file differently."""
-_MAGIC = b"LPOTL\0\0\1"
+_MAGIC = b"LPOTL\0\0\2"
+_START = struct.Struct("<8sQQ")
+"""Magic, length of the header, its checksum."""
 _ALIGNMENT = 64
 _SMALLEST_BYTES = 16 << 20
 _LARGEST_TOTAL_BYTES = 8 << 30
@@ -125,7 +128,7 @@ def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
     }
     text = json.dumps(head, ensure_ascii=True).encode()
     with atomic_path(entry) as temporary, temporary.open("wb") as stream:
-        stream.write(_MAGIC + struct.pack("<Q", len(text)) + text)
+        stream.write(_START.pack(_MAGIC, len(text), zlib.crc32(text)) + text)
         stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
         for array in arrays:
             stream.write(array.data)
@@ -147,14 +150,15 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
         return None
     try:
         with entry.open("rb") as stream:
-            start = stream.read(16)
-            if len(start) < 16 or not start.startswith(_MAGIC):
+            start = stream.read(_START.size)
+            magic, length, checksum = _START.unpack(start) if len(start) == _START.size else (b"", 0, 0)
+            if magic != _MAGIC or length > entry.stat().st_size:
                 return None
-            (length,) = struct.unpack("<Q", start[8:])
-            if length > entry.stat().st_size:
+            text = stream.read(length)
+            if zlib.crc32(text) != checksum:
                 return None
-            head = json.loads(stream.read(length))
-        base = -(-(16 + length) // _ALIGNMENT) * _ALIGNMENT
+            head = json.loads(text)
+        base = -(-(_START.size + length) // _ALIGNMENT) * _ALIGNMENT
         if head["key"] != key or entry.stat().st_size != base + head["bytes"]:
             return None
         tables = _columns(np.memmap(entry, np.uint8, "r")[base:], from_plain(_Head, head))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
+from llm_perf_opt.model.limits import SummedSeconds
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
 from llm_perf_opt.model.versions import is_readable, older_note
 
@@ -23,6 +24,33 @@ class _Head:
     schema_version: Any = None
 
 
+@dataclass(slots=True)
+class _Event:
+    """One event of the drawn step."""
+
+    name: str
+    start_s: SummedSeconds
+    end_s: SummedSeconds
+    family: str | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One lane of it."""
+
+    name: str
+    events: list[_Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Drawing:
+    """``Summary.timeline``: open for further keys, but what is drawn must be drawable."""
+
+    phase: str | None = None
+    span_s: SummedSeconds | None = None
+    lanes: list[_Lane] = field(default_factory=list)
+
+
 def save_summary(summary: Summary, folder: Path) -> Path:
     """Write ``summary.json`` into a folder; one with a value that cannot be is refused, not written."""
     check_summary(summary)
@@ -32,7 +60,9 @@ def save_summary(summary: Summary, folder: Path) -> Path:
 def check_summary(summary: Summary) -> None:
     """Raise :class:`InputError` for a value that nothing can have measured, by its place in the summary."""
     try:
-        from_plain(Summary, to_plain(summary), "summary")
+        plain = to_plain(summary)
+        from_plain(Summary, plain, "summary")
+        from_plain(_Drawing, plain["timeline"], "summary.timeline")
     except (InputError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else str(error)
         raise InputError(
@@ -53,6 +83,7 @@ def load_summary(path: Path) -> Summary:
             path=str(path),
         )
     summary = decode_file(path, Summary, hint=_HINT)
+    from_plain(_Drawing, summary.timeline, f"{path}.timeline", hint=_HINT, path=path)
     note = older_note(summary.schema_version)
     # A summary that was rendered again has been saved with the note.
     if note is not None and note not in summary.notes:
