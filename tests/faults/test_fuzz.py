@@ -104,3 +104,20 @@ def test_one_letter_of_a_cached_name_is_damage_too(tmp_path: Path) -> None:
     (entry,) = (tmp_path / "cache").iterdir()
     entry.write_bytes(entry.read_bytes().replace(b'"gemm"', b'"gexm"'))
     assert cached(path, read_nsys_sqlite, directory=tmp_path / "cache", smallest=0).names[0] == "gemm"
+
+
+@pytest.mark.parametrize("metric", ["kernel_time_s", "kernel_launches"])
+def test_a_metric_below_zero_whose_name_forbids_it(metric: str, tmp_path: Path) -> None:
+    document = seeds.summaries()[0]
+    document["metrics"][metric] = -0.8
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=metric):
+        load_summary(tmp_path)
+
+
+def test_a_row_longer_than_a_header_without_rules(tmp_path: Path) -> None:
+    header = "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value"
+    path = tmp_path / "page.csv"
+    path.write_text(f"{header}\n0,1,k,s,Duration,us,23.4,more,still more\n0,1,k,s,Other,us,{2**64}000\n")
+    metrics = read_ncu_csv(path).launches[0].metrics
+    assert [quantity.value for quantity in metrics.values()] == [pytest.approx(23.4e-6), None]

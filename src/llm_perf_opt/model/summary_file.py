@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from llm_perf_opt.model.limits import SummedSeconds
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
 from llm_perf_opt.model.versions import is_readable, older_note
 
+_NEVER_NEGATIVE = ("_s", "_bytes", "_flops", "launches", "_per_token")
 _HINT = "give the directory of a finished run"
 
 
@@ -62,13 +64,21 @@ def check_summary(summary: Summary) -> None:
     try:
         plain = to_plain(summary)
         from_plain(Summary, plain, "summary")
-        from_plain(_Drawing, plain["timeline"], "summary.timeline")
+        _check_open_parts(plain["timeline"], plain["metrics"], "summary")
     except (InputError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else str(error)
         raise InputError(
             f"the files give a value that cannot be: {message}",
             hint="one of the captures is damaged; leave them out one by one to find it",
         ) from error
+
+
+def _check_open_parts(drawing: dict[str, Any], metrics: Mapping[str, float | None], where: str) -> None:
+    """Check what the types leave open: the drawing, and metrics whose name says that they cannot be negative."""
+    from_plain(_Drawing, drawing, f"{where}.timeline", hint=_HINT)
+    for name, value in metrics.items():
+        if value is not None and value < 0 and name.endswith(_NEVER_NEGATIVE):
+            raise InputError(f"{where}.metrics.{name}: expected at least 0, found {value:g}", hint=_HINT)
 
 
 def load_summary(path: Path) -> Summary:
@@ -83,7 +93,7 @@ def load_summary(path: Path) -> Summary:
             path=str(path),
         )
     summary = decode_file(path, Summary, hint=_HINT)
-    from_plain(_Drawing, summary.timeline, f"{path}.timeline", hint=_HINT, path=path)
+    _check_open_parts(summary.timeline, summary.metrics, str(path))
     note = older_note(summary.schema_version)
     # A summary that was rendered again has been saved with the note.
     if note is not None and note not in summary.notes:

@@ -58,12 +58,18 @@ def check(summary: Summary) -> None:
         name = path.rpartition(".")[2]
         if not math.isfinite(value):
             raise BadSummary(f"{path} is {value}")
-        if value < 0 and name not in _MAY_BE_NEGATIVE:
+        if value < 0 and name not in _MAY_BE_NEGATIVE and not _is_free_metric(path):
             raise BadSummary(f"{path} is negative: {value}")
         if name.endswith(_SHARES) and value > 1 + 1e-6:
             raise BadSummary(f"{path} is above one: {value}")
         if name.endswith("_s") and not name.endswith("per_s") and value > _LONGEST_S:
             raise BadSummary(f"{path} is longer than anybody lives: {value}")
+
+
+def _is_free_metric(path: str) -> bool:
+    """A metric of a plug-in may be negative, unless its name says that it is a time, a size or a count."""
+    units = ("_s", "_bytes", "_flops", "launches", "_per_token")
+    return path.startswith("summary.metrics.") and not path.endswith(units)
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
