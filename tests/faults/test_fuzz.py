@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.ingest.cache import cached
 from llm_perf_opt.ingest.kineto.reader import read_kineto
 from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
+from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.runs.assemble import assemble_run
 from tests.faults.fuzz import seeds
 from tests.faults.fuzz.readers import READERS, Reader, input_folder
 from tests.faults.fuzz.verdict import judge
-from tests.unit import kineto_traces
+from tests.unit import kineto_traces, nsys_exports
 
 BY_NAME = {reader.name: reader for reader in READERS}
 
@@ -82,3 +84,40 @@ def test_a_counter_below_zero(counter: str, value: float, tmp_path: Path) -> Non
     (tmp_path / "summary.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match=counter):
         load_summary(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "lane", [{"events": []}, {"name": "x", "events": [{"name": "e", "start_s": -1.0, "end_s": 1.0}]}]
+)
+def test_a_drawing_that_cannot_be_drawn(lane: dict[str, object], tmp_path: Path) -> None:
+    document = seeds.summaries()[0]
+    document["timeline"]["lanes"] = [lane]
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=r"timeline\.lanes\[0\]"):
+        load_summary(tmp_path)
+
+
+def test_one_letter_of_a_cached_name_is_damage_too(tmp_path: Path) -> None:
+    rows = [nsys_exports.kernel(100, 150, 1, 1)]
+    path = nsys_exports.write_export(tmp_path / "e.sqlite", {"CUPTI_ACTIVITY_KIND_KERNEL": rows}, {1: "gemm"})
+    cached(path, read_nsys_sqlite, directory=tmp_path / "cache", smallest=0)
+    (entry,) = (tmp_path / "cache").iterdir()
+    entry.write_bytes(entry.read_bytes().replace(b'"gemm"', b'"gexm"'))
+    assert cached(path, read_nsys_sqlite, directory=tmp_path / "cache", smallest=0).names[0] == "gemm"
+
+
+@pytest.mark.parametrize("metric", ["kernel_time_s", "kernel_launches"])
+def test_a_metric_below_zero_whose_name_forbids_it(metric: str, tmp_path: Path) -> None:
+    document = seeds.summaries()[0]
+    document["metrics"][metric] = -0.8
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=metric):
+        load_summary(tmp_path)
+
+
+def test_a_row_longer_than_a_header_without_rules(tmp_path: Path) -> None:
+    header = "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value"
+    path = tmp_path / "page.csv"
+    path.write_text(f"{header}\n0,1,k,s,Duration,us,23.4,more,still more\n0,1,k,s,Other,us,{2**64}000\n")
+    metrics = read_ncu_csv(path).launches[0].metrics
+    assert [quantity.value for quantity in metrics.values()] == [pytest.approx(23.4e-6), None]

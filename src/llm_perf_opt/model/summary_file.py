@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import reprlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
+from llm_perf_opt.model.limits import SummedSeconds
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary
 from llm_perf_opt.model.versions import is_readable, older_note
 
+_NEVER_NEGATIVE = ("_s", "_bytes", "_flops", "launches", "_per_token")
 _HINT = "give the directory of a finished run"
 
 
@@ -21,6 +24,33 @@ class _Head:
     """What must be known before the rest can be understood."""
 
     schema_version: Any = None
+
+
+@dataclass(slots=True)
+class _Event:
+    """One event of the drawn step."""
+
+    name: str
+    start_s: SummedSeconds
+    end_s: SummedSeconds
+    family: str | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One lane of it."""
+
+    name: str
+    events: list[_Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Drawing:
+    """``Summary.timeline``: open for further keys, but what is drawn must be drawable."""
+
+    phase: str | None = None
+    span_s: SummedSeconds | None = None
+    lanes: list[_Lane] = field(default_factory=list)
 
 
 def save_summary(summary: Summary, folder: Path) -> Path:
@@ -32,13 +62,23 @@ def save_summary(summary: Summary, folder: Path) -> Path:
 def check_summary(summary: Summary) -> None:
     """Raise :class:`InputError` for a value that nothing can have measured, by its place in the summary."""
     try:
-        from_plain(Summary, to_plain(summary), "summary")
+        plain = to_plain(summary)
+        from_plain(Summary, plain, "summary")
+        _check_open_parts(plain["timeline"], plain["metrics"], "summary")
     except (InputError, ValueError) as error:
         message = error.message if isinstance(error, InputError) else str(error)
         raise InputError(
             f"the files give a value that cannot be: {message}",
             hint="one of the captures is damaged; leave them out one by one to find it",
         ) from error
+
+
+def _check_open_parts(drawing: dict[str, Any], metrics: Mapping[str, float | None], where: str) -> None:
+    """Check what the types leave open: the drawing, and metrics whose name says that they cannot be negative."""
+    from_plain(_Drawing, drawing, f"{where}.timeline", hint=_HINT)
+    for name, value in metrics.items():
+        if value is not None and value < 0 and name.endswith(_NEVER_NEGATIVE):
+            raise InputError(f"{where}.metrics.{name}: expected at least 0, found {value:g}", hint=_HINT)
 
 
 def load_summary(path: Path) -> Summary:
@@ -53,6 +93,7 @@ def load_summary(path: Path) -> Summary:
             path=str(path),
         )
     summary = decode_file(path, Summary, hint=_HINT)
+    _check_open_parts(summary.timeline, summary.metrics, str(path))
     note = older_note(summary.schema_version)
     # A summary that was rendered again has been saved with the note.
     if note is not None and note not in summary.notes:

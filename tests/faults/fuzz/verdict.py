@@ -11,8 +11,8 @@ from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 
-_MAY_BE_NEGATIVE = ("begin_bytes", "end_bytes", "peak_bytes")
-"""An allocator's count on the host starts with the profile."""
+_MAY_BE_NEGATIVE = ("begin_bytes", "end_bytes", "peak_bytes", "start_ns")
+"""An allocator's count on the host starts with the profile; a time stamp is a place on a clock, no quantity."""
 _SHARES = ("share_ratio", "counted_ratio", "device_busy_ratio", "attributed_ratio", "classified_ratio")
 _LONGEST_S = 1e10
 
@@ -50,16 +50,26 @@ def judge(read: Callable[[], Summary | None]) -> Verdict:
 
 def check(summary: Summary) -> None:
     """Raise for a negative, a non-finite or a share above one."""
-    for path, value in _numbers(to_plain(summary), "summary"):
+    plain = to_plain(summary)
+    drawn = {
+        name: plain["timeline"].get(name) for name in ("span_s", "lanes")
+    }  # further keys are not ours to judge
+    for path, value in _numbers({**plain, "environment": {}, "timeline": drawn}, "summary"):
         name = path.rpartition(".")[2]
         if not math.isfinite(value):
             raise BadSummary(f"{path} is {value}")
-        if value < 0 and name not in _MAY_BE_NEGATIVE and ".environment." not in path:
+        if value < 0 and name not in _MAY_BE_NEGATIVE and not _is_free_metric(path):
             raise BadSummary(f"{path} is negative: {value}")
         if name.endswith(_SHARES) and value > 1 + 1e-6:
             raise BadSummary(f"{path} is above one: {value}")
         if name.endswith("_s") and not name.endswith("per_s") and value > _LONGEST_S:
             raise BadSummary(f"{path} is longer than anybody lives: {value}")
+
+
+def _is_free_metric(path: str) -> bool:
+    """A metric of a plug-in may be negative, unless its name says that it is a time, a size or a count."""
+    units = ("_s", "_bytes", "_flops", "launches", "_per_token")
+    return path.startswith("summary.metrics.") and not path.endswith(units)
 
 
 def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:

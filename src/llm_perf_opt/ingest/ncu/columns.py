@@ -16,7 +16,7 @@ from llm_perf_opt.ingest.ncu.pages import (
     metric_key,
     rule_from_cells,
 )
-from llm_perf_opt.ingest.ncu.vendor_units import parse_unit
+from llm_perf_opt.ingest.ncu.vendor_units import most_of, parse_unit
 from llm_perf_opt.model.counters import (
     NcuLaunch,
     Quantity,
@@ -181,7 +181,10 @@ def _numbers(frame: pl.DataFrame) -> pl.Series | None:
     if _has_unread(frame["Metric Value"], values):
         return None
     # Sound values are between these; of others the careful reader says what they are.
+    times = [unit for unit in factors if parse_unit(unit).symbol == "s"]
     if not values.drop_nulls().is_between(0, MOST_NUMBER).all():
+        return None
+    if (values.filter(frame["Metric Unit"].is_in(times)) > most_of("s")).any():
         return None
     return values
 
@@ -244,6 +247,9 @@ def _wide(body: pl.DataFrame, measured: list[str], units: Mapping[str, str]) -> 
     if not numbers.select(pl.all_horizontal(pl.all().is_between(0, MOST_NUMBER).all()).alias("sound"))[
         "sound"
     ][0]:
+        return None
+    times = [name for name in measured if parsed[name].symbol == "s"]
+    if any((numbers[name] > most_of("s")).any() for name in times):
         return None
     return WideColumns(
         index={name: place for place, name in enumerate(measured)},

@@ -42,6 +42,8 @@ _NEEDED_CELLS = (
 )
 _ID_IN_LABEL = re.compile(r"^(.*\S)\s+\(([a-zA-Z][\w.:]*__[\w.:]+)\)$")
 
+_NO_COLUMN = 1 << 30
+
 Row = list[str]
 
 
@@ -165,7 +167,7 @@ class _LongReader:
             place["Metric Unit"],
             place["Metric Value"],
         )
-        self._rule = place.get("Rule Name", len(header))
+        self._rule = place.get("Rule Name", _NO_COLUMN)
         self._names: dict[tuple[str, str, str], str] = {}
         self._last_key: tuple[str, ...] | None = None
         self._metrics: dict[str, Quantity] = {}

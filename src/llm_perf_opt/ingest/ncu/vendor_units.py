@@ -13,7 +13,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from llm_perf_opt.model.limits import MOST_NUMBER
+from llm_perf_opt.model.limits import MOST_NUMBER, MOST_SUMMED_SECONDS
 
 _PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "k": 1e3}
 _SMALL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3}
@@ -89,7 +89,12 @@ def in_si(number: float | None, unit: Unit) -> float | None:
     if number is None:
         return None
     value = number * unit.factor
-    return value if 0 <= value <= MOST_NUMBER else None
+    return value if 0 <= value <= most_of(unit.symbol) else None
+
+
+def most_of(symbol: str) -> float:
+    """Return the largest value a counter of this SI unit can have: a time is not longer than all threads' together."""
+    return MOST_SUMMED_SECONDS if symbol == "s" else MOST_NUMBER
 
 
 def parse_number(text: str, *, decimal_comma: bool = False) -> float | None:

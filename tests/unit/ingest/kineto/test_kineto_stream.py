@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.ingest.kineto.columns import packed_fields, plucked_fields
 from llm_perf_opt.ingest.kineto.decode import PieceDecoder, microseconds_to_ns, repair
 from llm_perf_opt.ingest.kineto.events import Args, Event
+from llm_perf_opt.ingest.kineto.records import packed_fields, plucked_fields
 from llm_perf_opt.ingest.kineto.stream import EventStream, outline
 from tests.unit.kineto_traces import LAYOUTS, write
 
