@@ -42,6 +42,8 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("compare", ("a", "b", "--timeout", "nan"), 2, "seconds"),
     ("compare", ("a", "b", "--resamples", "99999999999"), 2, "at most"),
     ("migrate", ("absent",), 3, "absent"),
+    ("completion", ("bash",), 0, "complete"),
+    ("completion", ("tcsh",), 2, "bash, zsh, fish"),
     ("ncu-profile", ("--timeout", "nan", "--", "true"), 2, "seconds"),
     ("top-kernels", ("absent.csv",), 3, "absent.csv"),
     ("top-kernels", ("negative.json",), 3, "negative.json"),

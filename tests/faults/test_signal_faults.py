@@ -33,6 +33,7 @@ NO_OTHER_STAGE = (
     "pipeline.torch_profiler.enable=false",
     "hardware.probe=false",
     "pipeline.nsys.enable=true",
+    "pipeline.workload.repeats=0",
 )
 
 

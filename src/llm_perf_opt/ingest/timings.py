@@ -98,7 +98,11 @@ def load_timings(path: Path) -> WallClock:
     """Read either form; a file that is neither is an :class:`InputError` that names the key at fault."""
     document = read_json(path, hint="give the path of a JSON file")
     if not isinstance(document, dict):
-        raise InputError(f"{path}: expected an object with keys such as prefill_s and decode_s")
+        raise InputError(
+            f"{path}: expected an object with keys such as prefill_s and decode_s",
+            hint='for example {"samples": 20, "new_tokens": 64, "prefill_s": 0.1, "decode_s": 0.7}',
+            path=str(path),
+        )
     try:
         if isinstance(document.get("samples"), list):
             return _from_engine(document, str(path))
@@ -264,7 +268,11 @@ def _check_short_form(document: dict[str, Any], path: Path) -> None:
         if found is None:
             continue
         if not float(found).is_integer():
-            raise InputError(f"{path}: {key} must be a whole number, not {found!r}", key=key)
+            raise InputError(
+                f"{path}: {key} must be a whole number, not {found!r}",
+                hint="leave a key out when it is not known",
+                key=key,
+            )
         document[key] = int(found)
 
 

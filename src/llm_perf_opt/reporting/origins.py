@@ -17,11 +17,12 @@ def hardware_text(hardware: Hardware) -> str:
         f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.peak_flops_per_s.items()
     )
     memory = units.bytes_per_s(hardware.bandwidth_bytes_per_s)
-    origin = {
+    origins = {
         "catalogue": "from the device catalogue",
         "probe": _measured_when(hardware),
         "user": "given by the user",
-    }[hardware.source]
+    }
+    origin = origins.get(hardware.source, f"source: {hardware.source or 'not told'}")
     return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
 
 

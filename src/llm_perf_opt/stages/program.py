@@ -15,6 +15,7 @@ from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
@@ -48,7 +49,7 @@ class ProgramStage(Stage):
         program = workload(context.config, context.artifacts.root)
         times = context.config.workload_command.repeats
         return [
-            f"run   {shlex.join(program.argv)} ({times} times, no tool attached)",
+            f"run   {shlex.join(mask_arguments(program.argv))} ({times} times, no tool attached)",
             f"write {context.artifacts.root / NAME / layout.TIMINGS}",
         ]
 
@@ -69,7 +70,9 @@ class ProgramStage(Stage):
         result.inputs = {"program": document["program"]}
         if not runs[-1].ok:
             result.status, result.reason = "failed", _what_went_wrong(context.config, runs)
-            result.fix = f"see {NAME}/run-{len(runs)}.stderr.log; by hand: {shlex.join(runs[-1].argv)}"
+            result.fix = (
+                f"see {NAME}/run-{len(runs)}.stderr.log; by hand: {shlex.join(mask_arguments(runs[-1].argv))}"
+            )
         return result
 
     def facts(self, run_dir: Path) -> Facts:
@@ -89,6 +92,7 @@ def _run_once(context: StageContext, folder: Path, number: int) -> ProcessResult
         timeout_s=context.config.workload_command.timeout_s,
         cwd=program.cwd,
         env=program.env,
+        base_env=program.base_env(),
     )
 
 
@@ -97,7 +101,11 @@ def _document(config: AppConfig, root: Path, runs: list[ProcessResult]) -> dict[
     return {
         "schema": _SCHEMA,
         "source": "program",
-        "program": {"name": program_name(config), "argv": list(program.argv), "cwd": str(program.cwd)},
+        "program": {
+            "name": program_name(config),
+            "argv": mask_arguments(program.argv),
+            "cwd": str(program.cwd),
+        },
         "runs": [
             {"wall_s": run.seconds, "ended": run.ended, "exit_code": run.returncode, "ok": run.ok}
             for run in runs

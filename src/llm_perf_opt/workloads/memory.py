@@ -115,7 +115,13 @@ def _decoder(model: ModelConfig) -> Decoder | None:
         document = _document(model)
         kind = DECODERS.get(str(document.get("model_type")))
         return kind(document) if kind is not None else None
-    except (LlmPerfError, KeyError, TypeError):  # no such file, or a dimension that only the library knows
+    except (
+        LlmPerfError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ):  # no such file, or a dimension that only the library knows
         return None
 
 

@@ -51,12 +51,12 @@ def planned_passes(workload: WorkloadConfig) -> str:
 
 def check_inputs(config: AppConfig) -> None:
     """Look for the data set's files before any work starts; raise the error the run would meet. Writes nothing."""
+    from llm_perf_opt.workloads.registry import dataset_class
+
     dataset = config.dataset
+    kind = dataset_class(dataset.adapter)
     given = (dataset.root, dataset.subset_filelist, dataset.prompts, dataset.prompts_file)
     if all(value is None for value in given):
         return
-    from llm_perf_opt.workloads.registry import dataset_class
-
-    kind = dataset_class(dataset.adapter)
     if kind.opens_quickly:
         kind(dataset)

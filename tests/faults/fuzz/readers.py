@@ -143,9 +143,9 @@ def _probe(chance: random.Random, folder: Path) -> Callable[[], Summary | None]:
     path.write_bytes(mutate.json_input(chance, chance.choice(seeds.probes())))
 
     def read() -> Summary | None:
-        from llm_perf_opt.hardware.probe import _read_cache
+        from llm_perf_opt.hardware.probe_cache import read_kept
 
-        kept = _read_cache(path)
+        kept = read_kept(path)
         if kept is not None and not all(0 < rate < 1e25 for rate in (*kept.flops_per_s.values(), 1.0)):
             raise Mismatch("an impossible rate was believed")
 

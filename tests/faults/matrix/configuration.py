@@ -87,7 +87,7 @@ def _cases() -> Iterator[Case]:
         yield Case("configuration", override, run_with(override), 2, (key,), writes_nothing=True)
     for rule in RANGES:
         key = rule.key.replace("workload_command", "pipeline.workload")
-        for bad in ("-1", "-99999999999"):
+        for bad in [value for value in (-1, -99999999999, 10**30) if not rule.allowed(value)]:
             yield Case(
                 "configuration",
                 f"{key}={bad}",
@@ -97,8 +97,7 @@ def _cases() -> Iterator[Case]:
                 writes_nothing=True,
             )
     for override, words in _COMBINATIONS.items():
-        code = 3 if "nowhere/devices" in override else 2
-        yield Case("configuration", override, run_with(override), code, (words,), writes_nothing=True)
+        yield Case("configuration", override, run_with(override), 2, (words,), writes_nothing=True)
     for switch, words in _SWITCHES.items():
         yield Case(
             "configuration",

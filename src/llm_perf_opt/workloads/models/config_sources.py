@@ -53,6 +53,29 @@ def named_config(name: str) -> dict[str, Any]:
     return loading.read_json(path)
 
 
+_DIMENSIONS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
+
+
+def check_dimensions(document: dict[str, Any], file: Path) -> None:
+    """Refuse dimensions no model can have; transformers takes them and ends in the middle of an operator."""
+    for key in _DIMENSIONS:
+        value = document.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(
+                f"{file}: {key} must be a positive whole number, not {value!r}",
+                hint="get the config.json of the checkpoint again",
+                path=str(file),
+            )
+
+
 def random_tokenizer(config: Any) -> TextTokenizer:
     """Make a small tokenizer at the model's vocabulary size, with its begin and end ids."""
     end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id

@@ -19,6 +19,7 @@ from llm_perf_opt.workloads.base import (
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.arch import make_config
 from llm_perf_opt.workloads.models.config_sources import (
+    check_dimensions,
     end_token_ids,
     known_type,
     named_config,
@@ -116,6 +117,7 @@ class HfCausalLmAdapter(TransformersAdapter):
         if local.exists() or source.startswith(("/", ".", "~")):
             source = str(loading.checkpoint_dir(source))
             document = loading.read_json(Path(source) / "config.json")
+            check_dimensions(document, Path(source) / "config.json")
             if (
                 document.get("auto_map")
                 and not self._remote_code

@@ -138,9 +138,13 @@ def read_json(path: Path) -> dict[str, Any]:
             path=str(path),
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not valid JSON: {path}: {error}", path=str(path)) from error
+        raise InputError(
+            f"not valid JSON: {path}: {error}", hint="get the file of the checkpoint again", path=str(path)
+        ) from error
     if not isinstance(value, dict):
-        raise InputError(f"not a JSON object: {path}", path=str(path))
+        raise InputError(
+            f"not a JSON object: {path}", hint="get the file of the checkpoint again", path=str(path)
+        )
     return value
 
 
