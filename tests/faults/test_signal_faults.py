@@ -325,7 +325,11 @@ def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
     if not tools:
         pytest.skip("Nsight Systems is not installed")
     run, ready = tmp_path / "run", tmp_path / "ready"
-    program = f"import time; time.sleep(1.5); open({str(ready)!r}, 'w').write('x'); time.sleep(120)"
+    # A second try, after an agent that was lost early, ends by itself.
+    program = (
+        f"import os, time; again = os.path.exists({str(ready)!r}); time.sleep(1.5); "
+        f"open({str(ready)!r}, 'w').write('x'); time.sleep(0 if again else 120)"
+    )
     process = _start(
         tmp_path, f"pipeline.nsys.executable={tools[0]}", "pipeline.nsys.trace='nvtx,osrt'", f"pipeline.nsys.isolate={isolate}",
         f'pipeline.workload.command=[{sys.executable},-c,"{program}"]', "pipeline.nsys.timeout_s=60", f"artifacts.runs_dir={run}",
@@ -346,9 +350,12 @@ def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
     _wait(lambda: not any(path.exists() for path in own_files), 10)
     if victim == "orchestrator":
         return
-    reason = read_json(run / "manifest.json")["stages"]["nsys"]["reason"]
-    assert "killed" in reason, reason
+    stage = read_json(run / "manifest.json")["stages"]["nsys"]
     assert "host part" not in errors
+    if victim == "agent" and (run / "nsys/run.nsys-rep").exists():
+        assert process.returncode == 0
+        return
+    assert "killed" in stage["reason"], stage
     assert process.returncode == 1
 
 

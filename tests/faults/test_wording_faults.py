@@ -26,7 +26,8 @@ from tests.support import cli
 
 
 def _evidence(returncode: int | None, text: str = "", ended: str = "exit", **more: object) -> Evidence:
-    process = ProcessResult(("nsys",), returncode, 1.0, ended, text, "")  # type: ignore[arg-type]
+    seconds = float(str(more.pop("seconds", 1.0)))
+    process = ProcessResult(("nsys",), returncode, seconds, ended, text, "")  # type: ignore[arg-type]
     return Evidence(
         process=process, reports=[], trigger=None, ends_program=False, opened=False, closed=False, **more
     )  # type: ignore[arg-type]
@@ -48,12 +49,13 @@ def test_nsys_killed_is_not_a_missing_importer() -> None:
     "words", ["Connection to the Agent lost.", "Connection to Agent lost. This is most likely a bug."]
 )
 def test_a_killed_agent_is_named_and_not_tried_again_when_the_capture_was_under_way(words: str) -> None:
-    fault = _fault(diagnose(_evidence(1, f"tick\n{words}\n", streams=[Path("x.qdstrm")])))
+    fault = _fault(diagnose(_evidence(1, f"tick\n{words}\n", streams=[Path("x.qdstrm")], seconds=100.0)))
     assert fault.kind == "agent"
     assert not fault.transient
     assert "helper process" in fault.message
     assert "host part" not in fault.fix
     assert _fault(diagnose(_evidence(1, words))).transient
+    assert _fault(diagnose(_evidence(1, words, streams=[Path("x.qdstrm")], seconds=5.0))).transient
 
 
 def test_an_exception_of_nsys_itself_is_not_the_programs_fault() -> None:

@@ -54,6 +54,8 @@ class Evidence:
 
 
 _FULL_BYTES = 4 << 20
+_CHEAP_S = 30.0
+"""A capture that failed within this time is tried again without a second thought."""
 
 _PROGRAM_FIX = (
     "fix the program (its output is above and in the log), then run again; variables that it needs beside the "
@@ -187,8 +189,8 @@ def _nothing_captured(evidence: Evidence) -> Fault:
     for kind, pattern, message, fix, transient in _MESSAGES:
         found = re.search(pattern, process.text, re.MULTILINE)
         if found:
-            # With a stream of its own it was under way: another try costs as much time again.
-            again = transient and not evidence.streams
+            # Late in a capture that was under way, another try would cost as much time again.
+            again = transient and (not evidence.streams or process.seconds < _CHEAP_S)
             return Fault(kind, "failed", f"{message}: {found.group().strip()}", fix, again)
     if evidence.streams:
         crashed = _program_failed(evidence)
