@@ -13,7 +13,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from llm_perf_opt.model.summary import Kernel, LedgerRow, Operator, StaticModule, Summary
 
@@ -84,6 +84,6 @@ def _column_type(annotation: Any) -> Any:
     import polars
 
     plain = [part for part in get_args(annotation) if part is not type(None)]
-    kind = plain[0] if len(plain) == 1 and get_origin(annotation) is UnionType else annotation
+    kind = plain[0] if len(plain) == 1 and get_origin(annotation) in (UnionType, Union) else annotation
     types = {bool: polars.Boolean, int: polars.Int64, float: polars.Float64}
     return types.get(kind, polars.String)

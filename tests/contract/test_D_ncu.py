@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from llm_perf_opt.config.store import CONF_DIR
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.ingest.ncu.reader import read_ncu
 from llm_perf_opt.runs.ncu_tools import profile_main
 from llm_perf_opt.runs.top_kernels import extract_main, read_kernel_list
@@ -301,13 +302,18 @@ def test_a_machine_without_a_gpu_skips_the_stage_and_says_what_to_do(tmp_path: P
         "pipeline.ncu.ncu_cli.kernel_name_base=x",
         "pipeline.ncu.selection.until_share=2",
         "pipeline.ncu.ncu_cli.metrics=7",
-        "pipeline.ncu.timeout_s=-1",
     ],
 )
 def test_values_that_cannot_be_meant_name_their_key(tmp_path: Path, override: str) -> None:
     (error,) = config_errors(ncu_config(tmp_path, override))
     key = override.partition("=")[0]
     assert error.data["key"] == key and key in error.message and error.hint
+
+
+def test_a_time_limit_that_cannot_be_meant_is_refused_with_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline\.ncu\.timeout_s=-1\.0") as caught:
+        ncu_config(tmp_path, "pipeline.ncu.timeout_s=-1")
+    assert caught.value.data["key"] == "pipeline.ncu.timeout_s" and caught.value.hint
 
 
 @needs_ncu

@@ -30,7 +30,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--cfg", "job", "model=zzz"], "there is no preset 'zzz' of model", "llama_tiny"),
         (["--cfg", "job", "run.repeat=3"], "unknown configuration key 'run.repeat'", "run.repeats"),
         (["--cfg", "job", "run.repeats=0"], "run.repeats=0 is out of range", "at least 1"),
-        (["--info", "defaults", "run.repeats=x"], "'x' is not a valid integer", "run.repeats=3"),
+        (["--info", "defaults", "run.repeats=x"], "'x' is not a valid integer", "run.repeats=null"),
         (["--multirun", "--cfg", "job", "run.repeats=1,0"], "run.repeats=0 is out of range", "at least 1"),
         (["pipeline.ncu.metrics=a,b"], "a value with commas", "'pipeline.ncu.ncu_cli.metrics=[a,b]'"),
         (["infer.prompt=a,b"], "a value with commas", "\"infer.prompt='a,b'\""),

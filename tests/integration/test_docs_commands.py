@@ -33,6 +33,9 @@ NOT_RUN = {
     "make profile": "makes a virtual environment from the network; CI runs it",
     'make profile RUN_ARGS="infer.max_new_tokens=64 run.repeats=5"': "the same",
     "make test": "runs this test",
+    "make mutants MODULE=analysis/ledger.py": "minutes",
+    'make mutants MODULE="analysis/findings --most 25"': "minutes",
+    ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
 }
@@ -40,7 +43,7 @@ NOT_RUN = {
 
 FRAGMENTS = {
     "class TestByteGru(ModelConformance)": "part of examples/user_model/test_byte_gru.py, which is run",
-    "class TestMyPages(DatasetConformance)": "tests/contract/test_dataset_conformance.py runs the same shape",
+    "class TestMyPages(FileDatasetConformance)": "tests/contract/test_dataset_conformance.py runs the same shape",
     "class TestMachineNoise(StageConformance)": "part of examples/user_stage/test_machine_noise.py, which is run",
 }
 """Python that is no program of its own, with the reason."""

@@ -14,7 +14,7 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
-from llm_perf_opt.model.limits import Count, SummedSeconds
+from llm_perf_opt.model.limits import Amount, SummedSeconds
 
 ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
 
@@ -54,7 +54,7 @@ class ManifestFacts:
 
     model: str | None = None
     device: str | None = None
-    batch_size: Count | None = None
+    batch_size: Amount | None = None
     hardware_device: str | None = None
     hardware_catalogue: str | None = None
     program: list[str] | None = None

@@ -7,6 +7,7 @@ the program, and writes report, CSV pages and provenance. The standard library i
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -19,7 +20,7 @@ from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.command_line import print_error, time_limit, whole_number
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
-from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
+from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks
@@ -246,7 +247,9 @@ def _write_provenance(
         "warnings": warnings,
         "files": [path.name for path in ([result.report] if result.report else []) + files],
     }
-    atomic_write_json(folder / "provenance.json", mask_tree(record))
+    # Not by the codec: the script of the same name runs with the standard library alone.
+    text = json.dumps(mask_tree(record), indent=2, ensure_ascii=False)
+    atomic_write_text(folder / "provenance.json", text + "\n")
     lines = replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.added_env)
     atomic_write_text(folder / "cmd.txt", f"# Nsight Compute {capabilities.version_text}\n\n{lines}\n")
 
