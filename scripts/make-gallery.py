@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,13 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "llm_perf_opt", *arguments], check=True, cwd=ROOT)
 
 
-def keep(page: Path, name: str) -> None:
+def keep(page: Path, name: str, *folders: Path) -> None:
+    """Copy a page, without the folders of the machine it was made on."""
     GALLERY.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(page, GALLERY / name)
+    text = page.read_text(encoding="utf-8")
+    for folder in folders:
+        text = text.replace(f"{folder}/", "")
+    (GALLERY / name).write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -41,15 +44,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         run("run", f"artifacts.runs_dir={work / 'default'}")
-        keep(work / "default" / "report.html", "default-run.html")
+        keep(work / "default" / "report.html", "default-run.html", work)
         run(
             "run", "model=llama3_70b", "pipeline.torch_profiler.enable=false",
             f"artifacts.runs_dir={work / 'static'}",
         )  # fmt: skip
-        keep(work / "static" / "report.html", "llama3-70b-on-paper.html")
+        keep(work / "static" / "report.html", "llama3-70b-on-paper.html", work)
         sides = ("--run", "--", "model.cache=static")
         run("compare", "model=llama_tiny", "--together", "--rounds=40", f"--out={work / 'compare'}", *sides)
-        keep(work / "compare" / "comparison.html", "comparison.html")
+        keep(work / "compare" / "comparison.html", "comparison.html", work)
         if options.captures is not None:
             captures = options.captures
             wall = work / "wall.json"
@@ -58,7 +61,7 @@ def main() -> None:
                 "ingest", f"--nsys={captures / 'nsys' / 'all-stage.cuda_gpu_kern_sum.csv'}", f"--ncu={captures / 'ncu'}",
                 f"--timings={wall}", "--device=RTX 5090", "--dtype=bfloat16", f"--out={work / 'gpu'}",
             )  # fmt: skip
-            keep(work / "gpu" / "report.html", "rtx5090-deepseek-ocr.html")
+            keep(work / "gpu" / "report.html", "rtx5090-deepseek-ocr.html", work, captures.resolve().parent)
 
 
 MEASURED = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074, "model": "DeepSeek-OCR"}
