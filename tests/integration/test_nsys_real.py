@@ -68,7 +68,11 @@ def watch(tmp_path: Path) -> Callable[..., Captured]:
         }
         (tmp_path / "out").mkdir(exist_ok=True)
         request = CaptureRequest(**{**defaults, **changes})
-        return capture(request, scratch=tmp_path / "scratch", log_dir=tmp_path / "logs")
+        result = capture(request, scratch=tmp_path / "scratch", log_dir=tmp_path / "logs")
+        if argv is None and result.fault is not None and "target started" not in result.process.stdout:
+            # nsys ended before the program said its first word: the tool's own failure, not the program's.
+            result = capture(request, scratch=tmp_path / "scratch", log_dir=tmp_path / "logs")
+        return result
 
     return run
 
