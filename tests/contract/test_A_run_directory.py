@@ -11,7 +11,7 @@ import pytest
 
 from llm_perf_opt.core.artifacts import Artifacts, create_stage2_root, reserve_directory
 from llm_perf_opt.core.errors import ConfigError, ToolError
-from llm_perf_opt.runs.migrate import migrate, plan_moves
+from llm_perf_opt.runs.commands.migrate import migrate, plan_moves
 
 STAGES = ("static_analysis", "torch_profiler", "nsys", "ncu", "direct_inference")
 

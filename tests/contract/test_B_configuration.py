@@ -14,7 +14,7 @@ from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.config.legacy import LEGACY_KEYS, translate_config
 from llm_perf_opt.config.schema import AppConfig, RunMode
 from llm_perf_opt.config.store import CONF_DIR, schema_node
-from llm_perf_opt.core import logs
+from llm_perf_opt.core.console import logs
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.runs.app import prepare

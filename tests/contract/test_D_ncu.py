@@ -15,8 +15,8 @@ import yaml
 from llm_perf_opt.config.store import CONF_DIR
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.ingest.ncu.reader import read_ncu
-from llm_perf_opt.runs.ncu_tools import profile_main
-from llm_perf_opt.runs.top_kernels import extract_main, read_kernel_list
+from llm_perf_opt.runs.commands.ncu_tools import profile_main
+from llm_perf_opt.runs.commands.top_kernels import extract_main, read_kernel_list
 from llm_perf_opt.stages.ncu import NcuStage
 from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, build_ncu_cmd
 from llm_perf_opt.vendor.ncu.config import NcuConfig

@@ -14,8 +14,8 @@ import yaml
 
 from llm_perf_opt.config.store import CONF_DIR
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.runs import ncu_tools
-from llm_perf_opt.runs.ncu_tools import profile_main
+from llm_perf_opt.runs.commands import ncu_tools
+from llm_perf_opt.runs.commands.ncu_tools import profile_main
 from llm_perf_opt.vendor.ncu import diagnose
 from llm_perf_opt.vendor.ncu.command import DEFAULT_METRICS, DEFAULT_SECTIONS
 from tests.ncu_support import TOOLS, profiling_stand_in

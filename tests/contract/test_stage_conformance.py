@@ -15,8 +15,8 @@ from llm_perf_opt.config.hydra_bridge.compose import compose_raw, register_schem
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import stage as registry
 from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.core.stage import (
     Problem,
     StageConfig,

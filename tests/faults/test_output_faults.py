@@ -36,7 +36,7 @@ RUNNER = """
 import json, resource, sys
 from pathlib import Path
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.core.signals import Interrupted, stop_signals
+from llm_perf_opt.core.console.signals import Interrupted, stop_signals
 folder, code, limit = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 lines = 0

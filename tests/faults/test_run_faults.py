@@ -14,9 +14,9 @@ import pytest
 
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.progress import SilentProgress
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_write_bytes
-from llm_perf_opt.core.progress import SilentProgress
 from llm_perf_opt.runs import execute as pipeline
 from tests.support import QUICK, cli, files_below, read_json
 

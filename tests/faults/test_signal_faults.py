@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.core.signals import (
+from llm_perf_opt.core.console.signals import (
     Interrupted,
     held,
     raise_if_interrupted,

@@ -19,8 +19,8 @@ from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import translate_config
 from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
 from llm_perf_opt.config.store import SECTIONS, schema_node
+from llm_perf_opt.core.console.logs import ONCE
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.logs import ONCE
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import stage_types
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from llm_perf_opt.core.logs import ONCE
+from llm_perf_opt.core.console.logs import ONCE
 
 LOGGER = logging.getLogger("llm_perf_opt.config")
 

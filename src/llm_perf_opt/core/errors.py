@@ -10,7 +10,7 @@ Exit codes of the command line:
 2    the configuration or the command line is wrong; nothing was written
 3    an input (capture, dataset, checkpoint, run directory) cannot be used
 4    an external tool or the machine did not do what was needed
-70   a defect of this program (``core/last_resort.py``); the message names a file with the details
+70   a defect of this program (``core/console/last_resort.py``); the message names a file with the details
 130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
 ==== =====================================================================
 """

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from llm_perf_opt.core.console.signals import raise_if_interrupted, settle_interruption
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import explain_os_errors
-from llm_perf_opt.core.signals import raise_if_interrupted, settle_interruption
 from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
 from llm_perf_opt.process.guard import GUARD
 from llm_perf_opt.process.leftovers import Leftovers

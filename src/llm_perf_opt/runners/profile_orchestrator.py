@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from llm_perf_opt.core.command_line import run_guarded
-from llm_perf_opt.runs import run_command
+from llm_perf_opt.core.console.command_line import run_guarded
+from llm_perf_opt.runs.commands import run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

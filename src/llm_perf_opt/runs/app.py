@@ -18,10 +18,10 @@ from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
-from llm_perf_opt.core.command_line import print_error
+from llm_perf_opt.core.console.command_line import print_error
+from llm_perf_opt.core.console.logs import Verbosity
+from llm_perf_opt.core.console.signals import raise_if_interrupted
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
-from llm_perf_opt.core.logs import Verbosity
-from llm_perf_opt.core.signals import raise_if_interrupted
 from llm_perf_opt.runs import old_places
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
@@ -195,7 +195,7 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
 def _run_and_report(
     config: AppConfig, artifacts: Artifacts, overrides: tuple[str, ...], yaml: str, options: RunOptions
 ) -> int:
-    from llm_perf_opt.core.progress import make_progress
+    from llm_perf_opt.core.console.progress import make_progress
     from llm_perf_opt.runs.finish import finish_run
 
     with make_progress(options.verbosity) as progress:
@@ -286,7 +286,7 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 
 def _context(config: AppConfig, root: Path, overrides: tuple[str, ...]) -> StageContext:
-    from llm_perf_opt.core.progress import LogProgress
+    from llm_perf_opt.core.console.progress import LogProgress
 
     return StageContext(
         config=config, artifacts=Artifacts.for_run(root), progress=LogProgress(), overrides=overrides

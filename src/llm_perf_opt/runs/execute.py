@@ -12,11 +12,16 @@ from pathlib import Path
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.logs import ROOT, run_log
+from llm_perf_opt.core.console.progress import Progress
+from llm_perf_opt.core.console.signals import (
+    held,
+    interrupted_exit_code,
+    raise_if_interrupted,
+    settle_interruption,
+)
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
-from llm_perf_opt.core.logs import ROOT, run_log
-from llm_perf_opt.core.progress import Progress
-from llm_perf_opt.core.signals import held, interrupted_exit_code, raise_if_interrupted, settle_interruption
 from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process

@@ -11,8 +11,8 @@ from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.signals import held, settle_interruption
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.signals import held, settle_interruption
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary, save_summary

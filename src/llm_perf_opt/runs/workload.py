@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.core.command_line import print_error
+from llm_perf_opt.core.console.command_line import print_error
+from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import LlmPerfError
-from llm_perf_opt.core.logs import console_logging
 from llm_perf_opt.process.runtime_env import prepare_process
 
 STAGE = "torch_profiler"
@@ -36,7 +36,7 @@ def run(overrides: Sequence[str]) -> Path:
     """Compose, run, write; return the directory."""
     from llm_perf_opt.config.compose import typed_config
     from llm_perf_opt.config.hydra_bridge.compose import changes_directory, compose_raw, run_directory
-    from llm_perf_opt.core.progress import LogProgress
+    from llm_perf_opt.core.console.progress import LogProgress
     from llm_perf_opt.vendor.torch.config import TorchProfilerConfig
     from llm_perf_opt.workloads.measure import measure
     from llm_perf_opt.workloads.outputs.config import OutputConfig

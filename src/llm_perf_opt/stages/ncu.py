@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core.console.progress import Task
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.escape import csv_text
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.ownership import own_files
-from llm_perf_opt.core.progress import Task
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.stages.base import Stage, StageContext

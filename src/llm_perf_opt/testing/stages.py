@@ -24,7 +24,7 @@ from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.runs.assemble import assemble_run

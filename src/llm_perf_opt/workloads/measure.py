@@ -21,7 +21,7 @@ from llm_perf_opt.workloads.outputs.writer import OutputWriter
 from llm_perf_opt.workloads.registry import load_dataset
 
 if TYPE_CHECKING:
-    from llm_perf_opt.core.progress import Progress
+    from llm_perf_opt.core.console.progress import Progress
     from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.outputs.config import OutputConfig
 

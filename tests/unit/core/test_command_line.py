@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llm_perf_opt.core.command_line import print_error, run_guarded
+from llm_perf_opt.core.console.command_line import print_error, run_guarded
 from llm_perf_opt.core.errors import InputError
 
 

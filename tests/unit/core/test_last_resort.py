@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.core.command_line import EXIT_CODES, print_error, run_guarded
+from llm_perf_opt.core.console.command_line import EXIT_CODES, print_error, run_guarded
+from llm_perf_opt.core.console.terminal import PLAIN, PlainFormatter
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.escape import csv_text
 from llm_perf_opt.core.files import is_own_file, refuse_link
-from llm_perf_opt.core.terminal import PLAIN, PlainFormatter
 
 
 def broken(_: Sequence[str]) -> int:

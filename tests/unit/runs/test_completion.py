@@ -12,8 +12,8 @@ import pytest
 
 from llm_perf_opt.config.compose import known_keys
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.runs import completion
-from llm_perf_opt.runs.completion import complete
+from llm_perf_opt.runs.commands import completion
+from llm_perf_opt.runs.commands.completion import complete
 from llm_perf_opt.runs.verbs import VERBS
 
 MOST_CPU_S = 0.3

@@ -23,7 +23,7 @@ from llm_perf_opt.config.schema import (
     WorkloadCommandConfig,
 )
 from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.core.progress import LogProgress
+from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.ingest.kineto.reader import KinetoCapture, read_kineto
 from llm_perf_opt.ingest.timings import load_timings
 from llm_perf_opt.ingest.torch_profile import read_profile

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.config.schema import DatasetConfig
+from llm_perf_opt.core.console.progress import SilentProgress
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.progress import SilentProgress
 from llm_perf_opt.workloads.base import WorkloadConfig
 from llm_perf_opt.workloads.measure import Measurement, measure, remarks, run_engine
 from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
-from llm_perf_opt.core.command_line import time_limit, whole_number
+from llm_perf_opt.core.console.command_line import time_limit, whole_number
+from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, writing_elsewhere
-from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.model.comparison import Comparison
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from llm_perf_opt.core.console.progress import Progress, Task
 from llm_perf_opt.core.files import atomic_path, atomic_write_text
-from llm_perf_opt.core.progress import Progress, Task
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_stats_cmd
 from llm_perf_opt.vendor.nsys.diagnose import Fault, no_kernels

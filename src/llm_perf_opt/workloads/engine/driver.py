@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import CheckpointError, InputError
-from llm_perf_opt.core.progress import LogProgress
 from llm_perf_opt.model.statistics import interval_ratio
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
@@ -21,7 +21,7 @@ from llm_perf_opt.workloads.engine.results import (
 from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
-    from llm_perf_opt.core.progress import Progress
+    from llm_perf_opt.core.console.progress import Progress
 
 LOGGER = logging.getLogger("llm_perf_opt")
 OnResult = Callable[[SampleResult], None]

@@ -10,9 +10,9 @@ from enum import IntEnum
 from pathlib import Path
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.console.terminal import PlainFormatter
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.core.secrets import mask_text
-from llm_perf_opt.core.terminal import PlainFormatter
 
 
 class _Masking(PlainFormatter):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge import switches
-from llm_perf_opt.core.command_line import EXIT_CODES
+from llm_perf_opt.core.console.command_line import EXIT_CODES
+from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
-from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.core.nearest import nearest_key
 
 HELP = """\

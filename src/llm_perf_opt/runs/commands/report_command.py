@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.core.command_line import verb_parser
+from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.files import writing_elsewhere
 
 

@@ -1,11 +1,11 @@
-"""``llm-perf-opt ingest``: the command line; what it does is in :mod:`llm_perf_opt.runs.ingest`."""
+"""``llm-perf-opt ingest``: the command line; what it does is in :mod:`llm_perf_opt.runs.commands.ingest`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.core.command_line import verb_parser
+from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.files import writing_elsewhere
 
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory for summary.json and the reports")
     parser.add_argument("--json", action="store_true", help="print summary.json")
     options = parser.parse_args(arguments)
-    from llm_perf_opt.runs.ingest import ingest  # late: --help reads no capture
+    from llm_perf_opt.runs.commands.ingest import ingest  # late: --help reads no capture
 
     with writing_elsewhere("another directory: --out DIR"):
         return ingest(options)

@@ -107,7 +107,7 @@ def _starting(word: str, candidates: Sequence[str]) -> list[str]:
 def _options(verb: str) -> list[str]:
     """Return a verb's options: those of ``run`` are Hydra's too, those of the others are named in their module."""
     if verb == "run":
-        from llm_perf_opt.runs.run_command import KNOWN
+        from llm_perf_opt.runs.commands.run_command import KNOWN
 
         return list(KNOWN)
     found = importlib.util.find_spec(f"llm_perf_opt.runs.{VERBS[verb].module}") if verb in VERBS else None

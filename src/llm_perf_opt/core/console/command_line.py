@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from llm_perf_opt.core.console.last_resort import defect
+from llm_perf_opt.core.console.signals import Interrupted, raise_if_interrupted, stop_signals
+from llm_perf_opt.core.console.terminal import give_up_output, safe_streams
 from llm_perf_opt.core.errors import LlmPerfError, ToolError
 from llm_perf_opt.core.escape import visible
-from llm_perf_opt.core.last_resort import defect
 from llm_perf_opt.core.secrets import mask_text, mask_tree
-from llm_perf_opt.core.signals import Interrupted, raise_if_interrupted, stop_signals
-from llm_perf_opt.core.terminal import give_up_output, safe_streams
 
 _MOST_TIMEOUT_S = 30 * 86_400.0
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}

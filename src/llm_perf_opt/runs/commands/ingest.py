@@ -11,10 +11,10 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.dtypes import dtype_bytes, known_dtypes
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import explain_os_errors, is_there
-from llm_perf_opt.core.logs import Verbosity, console_logging
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.hardware.catalogue import load_catalogue

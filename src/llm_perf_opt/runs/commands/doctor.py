@@ -18,7 +18,7 @@ from llm_perf_opt.config.devices import (
     usable_cuda_devices,
 )
 from llm_perf_opt.core import units
-from llm_perf_opt.core.command_line import verb_parser
+from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
 
@@ -165,7 +165,7 @@ def _config(overrides: Sequence[str]) -> AppConfig:
 def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Check every stage as if it were enabled."""
     from llm_perf_opt.core.artifacts import Artifacts
-    from llm_perf_opt.core.progress import LogProgress
+    from llm_perf_opt.core.console.progress import LogProgress
     from llm_perf_opt.stages.base import StageContext, all_stages
 
     result: dict[str, Any] = {}

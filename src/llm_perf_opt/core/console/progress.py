@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from llm_perf_opt.core.logs import Verbosity
+from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.secrets import mask_text
 
 if TYPE_CHECKING:

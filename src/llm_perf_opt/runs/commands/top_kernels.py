@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.command_line import print_error, share, whole_number
+from llm_perf_opt.core.console.command_line import print_error, share, whole_number
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.vendor.ncu.targets import (

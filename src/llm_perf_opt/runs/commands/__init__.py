@@ -1,0 +1,1 @@
+"""The verbs around a run, one module each."""
