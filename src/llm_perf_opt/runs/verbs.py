@@ -22,17 +22,17 @@ class Verb:
 
 
 VERBS = {
-    "run": Verb("profile a model: one configuration, one run directory, one report", "run_command"),
-    "doctor": Verb("what this machine can do, and how to fix the rest", "doctor"),
-    "report": Verb("render the reports of a finished run again", "report_command"),
-    "ingest": Verb("analyse captures taken elsewhere", "ingest_command"),
+    "run": Verb("profile a model: one configuration, one run directory, one report", "commands.run_command"),
+    "doctor": Verb("what this machine can do, and how to fix the rest", "commands.doctor"),
+    "report": Verb("render the reports of a finished run again", "commands.report_command"),
+    "ingest": Verb("analyse captures taken elsewhere", "commands.ingest_command"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
-    "migrate": Verb("flatten run directories of earlier releases", "migrate"),
-    "completion": Verb("make the shell complete verbs, keys, values and presets", "completion"),
+    "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
+    "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(
-        "profile chosen kernels of any program with Nsight Compute", "ncu_tools", "profile_main"
+        "profile chosen kernels of any program with Nsight Compute", "commands.ncu_tools", "profile_main"
     ),
     "top-kernels": Verb(
-        "list the top kernels of an nsys summary for ncu-profile", "top_kernels", "extract_main"
+        "list the top kernels of an nsys summary for ncu-profile", "commands.top_kernels", "extract_main"
     ),
 }
