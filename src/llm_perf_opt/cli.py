@@ -40,7 +40,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         print(f"llm-perf-opt {__version__}")
         return 0
     if {*arguments[:2]} & _HYDRA_COMPLETION:
-        return Verb("", "completion", "hydra_request")(arguments)
+        return Verb("", "commands.completion", "hydra_request")(arguments)
     if first not in VERBS:
         near = nearest_key(first, VERBS)
         raise ConfigError(
