@@ -46,10 +46,13 @@ _MATRIX_OPERATORS = (
     "einsum",
 )
 
-_LEVERS = {
+_LEVERS: dict[Bound, str | None] = {
     "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
     "sync": "remove device-to-host reads inside the loop (.item(), .cpu(), boolean indexing, nonzero)",
     "copy": "keep data on the device, pin host memory, overlap copies with computing",
+    "communication": "overlap collectives with computing, send fewer bytes, or use faster links",
+    "host": "take work off the thread that feeds the device, or do it ahead in another one",
+    "queue": None,
     "memory": "move fewer bytes: lower-precision weights and cache, larger batch, fused operators",
     "compute": "lower precision, or less work: fewer tokens, fewer pixels",
     "balanced": "both limits are near: only less work or other hardware helps much",

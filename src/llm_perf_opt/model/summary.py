@@ -24,13 +24,16 @@ from llm_perf_opt.model.limits import (
     Share,
     SummedSeconds,
 )
+from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
 
 RunStatus = Literal["ok", "failed", "interrupted"]
 StageStatus = Literal["ok", "skipped", "failed", "degraded"]
-Bound = Literal["compute", "memory", "launch", "sync", "copy", "balanced", "unknown"]
+Bound = Literal[
+    "compute", "memory", "communication", "launch", "sync", "copy", "host", "queue", "balanced", "unknown"
+]
 Confidence = Literal["high", "medium", "low"]
 Stopped = Literal["asked", "narrow", "time", "most"]
 """Why a measurement was not repeated more often."""
@@ -406,21 +409,27 @@ class BudgetPart:
     """One share of a phase's wall-clock."""
 
     name: str
-    """``compute``, ``copy``, ``launch``, ``sync``, ``host``, …"""
+    """``compute``, ``communication``, ``copy`` (the device works); ``sync``, ``launch``, ``host``, ``queue`` (it does not)."""
     seconds: SummedSeconds
     """Its length."""
     share_ratio: Share
     """Of the span."""
+    owner: IdleOwner | None = None
+    """Idle parts: what the thread that feeds the device was doing for most of it."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """A phase's wall-clock, split without overlap: the parts sum to the span."""
+    """A phase's wall-clock, split without overlap: the parts sum to the span. With several devices: their mean."""
 
     span_s: SummedSeconds
     parts: list[BudgetPart]
     source: str | None = None
     """File the numbers come from."""
+    profiled_span_s: SummedSeconds | None = None
+    """Where ``span_s`` is a wall-clock without a profiler: the same work under the profiler."""
+    inflation_ratio: Ratio | None = None
+    """``profiled_span_s`` ÷ ``span_s``: how much the profiler slowed it down."""
 
 
 @dataclass(slots=True)
@@ -687,5 +696,13 @@ class Summary:
     """Further named scalars (``launches_per_token``, …), unit in the name."""
     sections: list[Section] = field(default_factory=list)
     """What stages say in their own words, plug-ins included, in pipeline order."""
+    devices: list[DeviceUse] = field(default_factory=list)
+    """Every device of the captures by itself."""
+    ranks: list[RankUse] = field(default_factory=list)
+    """Every rank by itself, where ranks are known."""
+    communication: Communication | None = None
+    """Collectives between devices; ``None`` when no capture holds one."""
+    idle_gaps: list[IdleGap] = field(default_factory=list)
+    """The longest stretches in which a device ran nothing, the longest first."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     """Phase → memory in use, where it was watched; ``all`` is the whole pass. On a CPU: allocated since the pass began."""

@@ -47,6 +47,12 @@ SCHEMA_CHANGES = (
     SchemaChange("1.1", "`samples` has the size and the median times of every sample by itself"),
     SchemaChange("1.1", "operators have `run_share_ratio`, their share of the whole run"),
     SchemaChange("1.1", "rows of `what_if` have `memory_bytes`, the size of the device's memory"),
+    SchemaChange(
+        "1.1",
+        "`devices`, `ranks`, `communication` and `idle_gaps` are new; budgets know `communication` and `queue`, idle parts "
+        "have an `owner`; with several devices a budget is their mean (it was their union)",
+        "communication counts as compute, and several devices as one",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

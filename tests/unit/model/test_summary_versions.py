@@ -21,7 +21,8 @@ from tests.unit.report_summaries import full_summary
 
 OLD_NOTE = (
     "Written with schema 1.0: decode rows of the module ledger are of a whole capture; "
-    "the batch size is the configured one, which the data may not have filled."
+    "the batch size is the configured one, which the data may not have filled; "
+    "communication counts as compute, and several devices as one."
 )
 
 
