@@ -103,7 +103,10 @@ def merge_facts(stage: str, parts: Sequence[Facts]) -> Facts:
             ours, theirs = getattr(merged, item.name), getattr(part, item.name)
             if item.name == "stage":
                 continue
-            if isinstance(ours, dict):
+            if item.name == "sources":
+                for kind, paths in theirs.items():
+                    ours[kind] = (*ours.get(kind, ()), *paths)
+            elif isinstance(ours, dict):
                 for key, value in theirs.items():
                     ours.setdefault(key, value)
             elif isinstance(ours, list):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
+from llm_perf_opt.analysis.ranks import join_ranks
 from llm_perf_opt.analysis.timeline.totals import (
     joined_attribution,
     joined_budget,
@@ -18,10 +19,12 @@ from llm_perf_opt.analysis.timeline.totals import (
 )
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
+from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, RankUse
 from llm_perf_opt.model.summary import Budget, Finding, Kernel, MemoryUse, Operator, Section, Static
 from llm_perf_opt.model.wall_clock import WallClock
 
 T = TypeVar("T")
+_GAPS_SHOWN = 10
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Joined:
     """Module and phase → device seconds and launches of the whole capture."""
     phase_counts: dict[str, int] = field(default_factory=dict)
     """Phase → how often the captures of ``device_times`` hold it (decode: steps)."""
+    phase_ranges: dict[str, int] = field(default_factory=dict)
+    """Phase → how many ranges of it those captures hold."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     module_times: dict[ModulePhase, float] = field(default_factory=dict)
     """Module and phase → seconds a stage measured itself."""
@@ -49,6 +54,12 @@ class Joined:
     has_time_axis: bool = False
     device_name: str | None = None
     counters: NcuCapture | None = None
+    devices: list[DeviceUse] = field(default_factory=list)
+    ranks: list[RankUse] = field(default_factory=list)
+    ranks_joined: int = 1
+    """Ranks whose work is added up in kernels, modules and counts of phases; budgets are means."""
+    communication: Communication | None = None
+    idle_gaps: list[IdleGap] = field(default_factory=list)
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
@@ -110,13 +121,16 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     """
     joined.notes += [warning for capture in captures for warning in capture.facts.warnings]
     usable = sorted((c for c in captures if c.facts.kernels), key=lambda c: str(c.path))
+    least = min((capture.disturbance for capture in usable), default=0)
+    ranks = join_ranks([capture for capture in usable if capture.disturbance == least])
+    usable = ranks.captures
+    joined.ranks, joined.notes = ranks.ranks, [*ranks.notes, *joined.notes]
+    joined.ranks_joined = max(1, len(ranks.ranks))
     if not usable:
         from llm_perf_opt.analysis.range_table import range_sections
 
         joined.sections += range_sections(captures)
         return
-    least = min(capture.disturbance for capture in usable)
-    usable = [capture for capture in usable if capture.disturbance == least]
     with_axis = [capture for capture in usable if capture.facts.budget]
     owners = _owners(with_axis or usable[:1])
     used = [c for c in (with_axis or usable[:1]) if any(owner is c for owner in owners.values())]
@@ -133,6 +147,7 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     for phase, owner in owners.items():
         _take_phase(joined, phase, owner)
     joined.timeline = _drawing(used, owners)
+    _take_axes(joined, used)
     joined.device_name = _first(next(iter(c.facts.devices.values()), None) for c in used)
     _join_totals(joined, used, owners)
     tokens = joined.clock.workload.new_tokens if joined.clock is not None else None
@@ -163,9 +178,24 @@ def _take_phase(joined: Joined, phase: str | None, owner: Capture) -> None:
         joined.device_busy_ratio[phase] = facts.device_busy_ratio[phase]
     if phase in facts.phase_counts:
         joined.phase_counts[phase] = facts.phase_counts[phase]
+    if phase in facts.phase_ranges:
+        joined.phase_ranges[phase] = facts.phase_ranges[phase]
     for row in facts.modules:
         if row.phase == phase:
             joined.device_times[row.module, phase] = (row.total_ns / 1e9, row.launches)
+
+
+def _take_axes(joined: Joined, used: Sequence[Capture]) -> None:
+    """Devices, gaps and communication of the captures that count."""
+    axes = [capture.facts.axis for capture in used if capture.facts.axis is not None]
+    if len(axes) == 1:
+        joined.devices, joined.communication = axes[0].devices, axes[0].communication
+    else:
+        joined.devices = [device for axis in axes for device in axis.devices]
+        talk = [axis.communication for axis in axes if axis.communication is not None]
+        joined.communication = max(talk, key=lambda one: one.exposed_s, default=None)
+    gaps = sorted((gap for axis in axes for gap in axis.gaps), key=lambda gap: -gap.seconds)
+    joined.idle_gaps = gaps[:_GAPS_SHOWN]
 
 
 def _drawing(used: Sequence[Capture], owners: Mapping[str | None, Capture]) -> dict[str, Any]:
@@ -184,6 +214,7 @@ def _join_totals(joined: Joined, used: Sequence[Capture], owners: Mapping[str | 
             if phase in facts.device_busy_ratio:
                 joined.device_busy_ratio.setdefault(phase, facts.device_busy_ratio[phase])
         _fill_in(joined.phase_counts, facts.phase_counts)
+        _fill_in(joined.phase_ranges, facts.phase_ranges)
         joined.metrics |= facts.metrics
         joined.time_attributed_ratio = facts.time_attributed_ratio
         joined.kernel_time_classified_ratio = facts.kernel_time_classified_ratio

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -71,6 +73,27 @@ def rank(operators: list[Operator], by: RankBy = "auto") -> list[Operator]:
 
     # Host time decides among operators that cause no device time.
     return sorted(operators, key=lambda op: (-size(op), -op.self_cpu_s, op.name))
+
+
+def add_up(operators: Iterable[Operator], by: RankBy = "auto") -> list[Operator]:
+    """Add up the operators of several captures (one per rank) by phase and name; phases in order of appearance."""
+    found: dict[tuple[str | None, str], Operator] = {}
+    for one in operators:
+        before = found.get((one.phase, one.name))
+        if before is None:
+            found[one.phase, one.name] = replace(one)
+            continue
+        before.calls += one.calls
+        before.self_cpu_s += one.self_cpu_s
+        before.total_cpu_s += one.total_cpu_s
+        before.self_device_s = _sum(before.self_device_s, one.self_device_s)
+        before.total_device_s = _sum(before.total_device_s, one.total_device_s)
+    phases = dict.fromkeys(phase for phase, _ in found)
+    return [op for phase in phases for op in rank([one for one in found.values() if one.phase == phase], by)]
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first if second is None else first + second
 
 
 def _phase_of_rows(table: OperatorTable, attribution: Attribution | None) -> Int32:

@@ -15,7 +15,9 @@ from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
+from llm_perf_opt.analysis.timeline.budget import WORKING
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
+from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
 from llm_perf_opt.analysis.verdicts import judge, measured_passes
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.hardware.catalogue import Catalogue
@@ -70,6 +72,10 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
         sections=joined.sections,
         memory=joined.memory,
+        devices=joined.devices,
+        ranks=joined.ranks,
+        communication=joined.communication,
+        idle_gaps=joined.idle_gaps,
     )
     dtype = workload.dtype or subject.dtype
     name_apart(summary.kernels)
@@ -124,12 +130,33 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
     summary.notes.extend(cautions(summary))
     for phase, ratio in joined.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
+    _against_wall_clock(summary, joined)
     _busy_from_totals(summary, joined)
     summary.coverage = CoverageSummary(
         time_attributed_ratio=joined.time_attributed_ratio,
         kernel_time_classified_ratio=joined.kernel_time_classified_ratio,
         flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
     )
+
+
+def _against_wall_clock(summary: Summary, joined: Joined) -> None:
+    """Measure budgets against the wall-clock without a profiler, where there is one."""
+    clock = joined.clock
+    if clock is None or not summary.budget:
+        return
+    counts = occurrences(joined.phase_counts, joined.phase_ranges, clock.decode_steps)
+    summary.budget, notes = against_wall_clock(
+        summary.budget,
+        {phase: count // joined.ranks_joined or 1 for phase, count in counts.items()},
+        summary.timings,
+        summary.workload,
+        prefill_includes_vision=clock.prefill_includes_vision,
+    )
+    summary.notes += notes
+    for phase, budget in summary.budget.items():
+        if budget.profiled_span_s is not None:
+            share = sum(part.share_ratio for part in budget.parts if part.name in WORKING)
+            summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = min(1.0, share)
 
 
 def _busy_from_totals(summary: Summary, joined: Joined) -> None:

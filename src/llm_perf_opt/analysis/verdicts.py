@@ -15,6 +15,7 @@ from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import (
     Bound,
     Budget,
+    BudgetPart,
     Kernel,
     Summary,
     Verdict,
@@ -23,7 +24,7 @@ from llm_perf_opt.model.summary import (
 
 BUSY_ENOUGH = 0.5
 """Below this share of device activity, waiting is the problem whatever the kernels do."""
-COPY_MATTERS = 0.3
+_HOST_PARTS = ("host", "data", "allocation")
 NEAR_A_LIMIT = 0.4
 """MFU or MBU from which a limit of the hardware is a fair explanation."""
 COUNTER_NEAR = 0.6
@@ -105,31 +106,59 @@ def _judge_phase(summary: Summary, phase: str) -> _Answer | None:
     return _Answer("unknown", _what_is_missing(summary, phase), [])
 
 
-def _parts(budget: Budget) -> dict[str, float]:
-    return {part.name: part.share_ratio for part in budget.parts}
-
-
 def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
-    """Split the idle time of a timeline by what the host was doing."""
+    """Compare what a device does in a timeline: computing, talking, copying, waiting. The largest decides."""
     budget = summary.budget.get(phase)
     if budget is None or budget.span_s <= 0:
         return None
-    parts = _parts(budget)
-    busy = parts.get("compute", 0.0)
+    parts = {part.name: part for part in budget.parts}
+    share = {name: part.share_ratio for name, part in parts.items()}
     waits: dict[Bound, float] = {
-        "launch": parts.get("launch", 0.0) + parts.get("host", 0.0),
-        "sync": parts.get("sync", 0.0),
-        "copy": parts.get("copy", 0.0),
+        "launch": share.get("launch", 0.0),
+        "sync": share.get("sync", 0.0),
+        "host": sum(share.get(name, 0.0) for name in _HOST_PARTS),
+        "queue": share.get("queue", 0.0),
     }
-    worst = max(waits, key=lambda name: waits[name])
-    if busy >= BUSY_ENOUGH or (worst == "copy" and waits["copy"] < COPY_MATTERS):
+    busy: dict[Bound, float] = {
+        "communication": share.get("communication", 0.0),
+        "copy": share.get("copy", 0.0),
+    }
+    waiting = max(waits, key=lambda name: waits[name])
+    worst = max(busy, key=lambda name: busy[name])
+    answer: Bound
+    if sum(waits.values()) >= max(share.get("compute", 0.0), busy[worst]):
+        answer = waiting
+    elif busy[worst] > share.get("compute", 0.0):
+        answer = worst
+    else:
         return None
-    shares = ", ".join(f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts)
-    arithmetic = (
-        f"kernels run for {units.percent(busy)} of {units.seconds(budget.span_s)} (less than "
-        f"{units.percent(BUSY_ENOUGH)}); {shares}; largest wait: {worst}"
+    listed = ", ".join(
+        f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts if part.seconds
     )
-    return _Answer(worst, arithmetic, [f"timeline: {budget.source or 'capture'}"])
+    owner = _owner_words(parts, answer)
+    arithmetic = f"of {units.seconds(budget.span_s)}: {listed}; the largest: {answer}{owner}"
+    return _Answer(answer, arithmetic, [f"timeline: {budget.source or 'capture'}", *_against(budget)])
+
+
+def _owner_words(parts: Mapping[str, BudgetPart], answer: Bound) -> str:
+    names = _HOST_PARTS if answer == "host" else (answer,)
+    found = [parts[name] for name in names if name in parts and parts[name].owner is not None]
+    if not found:
+        return ""
+    part = max(found, key=lambda one: one.seconds)
+    owner = part.owner
+    if owner is None:
+        return ""
+    return f" ({owner.what}{f' in {owner.range}' if owner.range else ''})"
+
+
+def _against(budget: Budget) -> list[str]:
+    if budget.profiled_span_s is None or budget.inflation_ratio is None:
+        return []
+    return [
+        f"the span is the wall-clock without a profiler; under it the same work took {units.seconds(budget.profiled_span_s)}"
+        f" ({units.number(budget.inflation_ratio)} times as long)"
+    ]
 
 
 def _waiting_by_busy_share(summary: Summary, phase: str) -> _Answer | None:

@@ -63,15 +63,17 @@ class DeviceUse:
     name: str | None = None
     rank: int | None = None
     span_s: SummedSeconds | None = None
-    """From its first to its last activity, without ``queued_s`` before the capture's own work."""
+    """From its first to its last activity, without ``backlog_s``."""
     busy_s: SummedSeconds | None = None
     """Something ran: the union of kernels, copies and fills."""
     busy_ratio: Share | None = None
     """``busy_s`` ÷ ``span_s``."""
     idle_s: SummedSeconds | None = None
-    """Nothing ran and nothing was waiting in the queue."""
+    """Nothing ran: ``span_s`` − ``busy_s``."""
     queued_s: SummedSeconds | None = None
-    """Nothing ran although work had been launched: the device was held by what the capture does not show."""
+    """Part of ``idle_s``: nothing ran although work had been launched, so that the host was not what it waited for."""
+    backlog_s: SummedSeconds | None = None
+    """Not in ``span_s``: the stream was busy with work from before the capture while the capture's own was queued."""
     communication_s: SummedSeconds | None = None
     """A communication kernel ran."""
     exposed_communication_s: SummedSeconds | None = None

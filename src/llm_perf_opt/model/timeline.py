@@ -81,6 +81,48 @@ class Ranges:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSpans:
+    """Operators, or Python frames, on host threads, ordered by (thread, start, longest first)."""
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    name: Int32
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCalls:
+    """What a capture says of single collectives, one row per device operation that is one."""
+
+    op: Int32
+    """Row of :class:`DeviceOps`."""
+    name: Int32
+    """Index into ``Timeline.names``: ``allreduce``, ``_allgather_base``, as the program calls it."""
+    bytes: Int64
+    """Payload of this rank (the larger of what goes in and comes out); -1 where not recorded."""
+    group_size: Int32
+    """Ranks that take part; -1 where not recorded."""
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def no_spans() -> HostSpans:
+    """Return spans of a capture that records none."""
+    empty = np.empty(0, np.int64)
+    return HostSpans(empty, empty, empty, empty.astype(np.int32))
+
+
+def no_collectives() -> CollectiveCalls:
+    """Return the collectives of a capture that says nothing of them."""
+    empty = np.empty(0, np.int32)
+    return CollectiveCalls(empty, empty, empty.astype(np.int64), empty)
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A capture in memory."""
 
@@ -96,6 +138,11 @@ class Timeline:
     """Further facts of the capture (tool version, schema, process names), for the report."""
     warnings: tuple[str, ...] = ()
     """What the capture lacks or what was dropped while reading, in words."""
+    operators: HostSpans = field(default_factory=no_spans)
+    """Operators on host threads, for what the host did while a device idled; only torch traces have them."""
+    frames: HostSpans = field(default_factory=no_spans)
+    """Python frames, where the profiler recorded stacks."""
+    collectives: CollectiveCalls = field(default_factory=no_collectives)
 
 
 @dataclass(frozen=True, slots=True)

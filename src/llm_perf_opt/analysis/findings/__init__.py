@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.findings import (
     host_syncs,
     kv_cache,
     launch_bound,
+    losses,
     module_gap,
     noise,
     padding,
@@ -27,6 +28,7 @@ from llm_perf_opt.model.summary import Finding, Summary
 Rule = Callable[[Summary], list[Finding]]
 
 RULES: tuple[Rule, ...] = (
+    losses.find,
     launch_bound.find,
     host_syncs.find,
     full_precision.find,

@@ -3,51 +3,20 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.findings.common import (
-    part_share,
-    phase_words,
     sources,
-    span_seconds,
 )
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import Finding, Summary
 
-_ENOUGH = 0.05
-"""Share of a phase from which waiting in a synchronising call is worth a word."""
 _SYNC_OPERATORS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 _PER_STEP = 2.0
 """One read per step is how generation stops at end-of-sequence; more than two is a habit."""
 
 
 def find(summary: Summary) -> list[Finding]:
-    """Report idle time in synchronising calls, and operators that force them inside decode."""
-    return [
-        finding for phase in (*PHASES, WHOLE) if (finding := _by_timeline(summary, phase))
-    ] or _by_operators(summary)
-
-
-def _by_timeline(summary: Summary, phase: str) -> Finding | None:
-    share, seconds = part_share(summary, phase, "sync"), span_seconds(summary, phase)
-    if (
-        share is None
-        or seconds is None
-        or share < _ENOUGH
-        or (phase == WHOLE and any(p in summary.budget for p in PHASES))
-    ):
-        return None
-    evidence = [
-        f"the device idles in {units.percent(share)} of {phase_words(phase)} while the host waits in a "
-        "synchronising call",
-        *sources(summary, "nsys", "trace"),
-    ]
-    evidence.extend(_operator_evidence(summary, phase))
-    return _finding(
-        phase,
-        evidence,
-        seconds * share,
-        f"{units.seconds(seconds)} × {units.percent(share)} = {units.seconds(seconds * share)}",
-        "high",
-    )
+    """Report operators that force a wait inside decode; with a timeline, the wait itself is a loss of it."""
+    return [] if "decode" in summary.budget else _by_operators(summary)
 
 
 def _by_operators(summary: Summary) -> list[Finding]:

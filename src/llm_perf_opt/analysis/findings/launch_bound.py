@@ -10,9 +10,9 @@ from llm_perf_opt.model.summary import Finding, Summary
 
 
 def find(summary: Summary) -> list[Finding]:
-    """Report every phase judged launch-bound; the whole run only when no phase of it was."""
+    """Report phases judged launch-bound without a timeline, which has its own losses; the whole run when no phase was."""
     phases = [p for p in PHASES if _is_launch(summary, p)] or [p for p in (WHOLE,) if _is_launch(summary, p)]
-    return [_finding(summary, phase) for phase in phases]
+    return [_finding(summary, phase) for phase in phases if phase not in summary.budget]
 
 
 def _is_launch(summary: Summary, phase: str) -> bool:
@@ -78,9 +78,9 @@ def _gain(summary: Summary, phase: str, seconds: float | None) -> tuple[float | 
 
 
 def _waiting_share(summary: Summary, phase: str) -> float | None:
-    """Take launch and host time of the timeline, else what the device's own activity leaves over."""
+    """Take what the device's own activity leaves over."""
     if phase in summary.budget:
-        return (part_share(summary, phase, "launch") or 0.0) + (part_share(summary, phase, "host") or 0.0)
+        return sum(part_share(summary, phase, name) or 0.0 for name in ("launch", "host"))
     use = summary.utilisation.get(phase)
     if use is not None and use.device_busy_ratio is not None:
         return 1.0 - use.device_busy_ratio

@@ -1,28 +1,29 @@
 """Where the wall-clock of a phase goes, without overlap: the parts sum to the span, to the nanosecond.
 
 The span of a phase is the time its ranges are open on the host, together with the time its operations run on
-the device (launches are asynchronous: work may go on after the range has closed). In it, in this order,
+the device (launches are asynchronous: work may go on after the range has closed), without the time in which the
+device was busy with other phases only, or held by a backlog from before the capture. In it, in this order,
 
-``compute``  a kernel runs on a device;
-``copy``     no kernel, but a copy or memset runs;
-``sync``     the device is idle and a launching thread waits in a synchronising call;
-``launch``   the device is idle and a launching thread is inside a call that launches work;
-``host``     the device is idle and the host does something else.
+``compute``        a kernel runs that is not communication;
+``copy``           no such kernel, but a copy or memset runs;
+``communication``  only communication runs (or the host waits in a collective of its own);
+and where nothing runs, the parts of :mod:`llm_perf_opt.analysis.idle.parts`.
 
-Work on several streams or devices is united, never summed. Spans of different phases may overlap where one is
-still running on the device while the host is in the next.
+Every device is split by itself; streams of one device are united. The budget of a phase is the mean over the devices
+that do its work.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from llm_perf_opt.analysis.timeline.attribution import Attribution, take_or_none
-from llm_perf_opt.analysis.timeline.intervals import (
+from llm_perf_opt.analysis.idle.host_sets import named
+from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT, IDLE_PARTS, Idle, idle_of
+from llm_perf_opt.analysis.intervals import (
     EMPTY,
     IntervalSet,
     complement,
@@ -31,87 +32,86 @@ from llm_perf_opt.analysis.timeline.intervals import (
     union,
     unite,
 )
-from llm_perf_opt.model.timeline import (
-    HostCalls,
-    Int32,
-    OpKind,
-    Ranges,
-    Timeline,
-)
+from llm_perf_opt.analysis.kernels.families import family_of
+from llm_perf_opt.analysis.timeline.attribution import Attribution, take_or_none
+from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Ranges, Timeline
 
 Mask = npt.NDArray[np.bool_]
 
-PARTS = ("compute", "copy", "sync", "launch", "host")
-
-# Names as nsys prints them carry a version ("cudaMemcpy_v3020"), driver calls begin with "cu", HIP with "hip".
-_SYNC_CALL = re.compile(
-    r"synchronize|^\[CUDA synchronization\]|^(?:cuda|cu|hip)Memcpy(?!\w*Async)", re.IGNORECASE
-)
-_LAUNCH_CALL = re.compile(r"launch|memcpy\w*async|memset|memprefetch", re.IGNORECASE)
+PARTS = ("compute", "communication", "copy", *IDLE_PARTS)
+WORKING = ("compute", "communication", "copy")
+"""Parts in which the device does something."""
+COUNTS_AS_USED = 0.01
+"""A device with less than this share of the busiest one's activity is not part of a mean over devices."""
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseBudget:
-    """The wall-clock of one phase."""
+class DeviceActivity:
+    """What one device did, and why it did nothing where it did nothing."""
+
+    device: int
+    rows: Int64
+    """Its operations."""
+    compute: IntervalSet
+    copies: IntervalSet
+    communication: IntervalSet
+    claimed: list[IntervalSet]
+    """Compute, then with copies, then with communication: each claims what is left."""
+    idle: Idle
+
+    @property
+    def busy(self) -> IntervalSet:
+        """Any activity."""
+        return self.claimed[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """The wall-clock of one phase on one device."""
 
     span_ns: int
     parts_ns: dict[str, int]
     """Part → length; the values sum to the span."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What devices and launching threads did, each as a set of intervals."""
-
-    busy_by_device: dict[int, IntervalSet]
-    claimed: list[IntervalSet]
-    """Kernels, then with copies, then with waits, then with launches: each claims what is left."""
+def communication_names(timeline: Timeline) -> Mask:
+    """Mark the names of kernels that communicate between devices."""
+    kernels = timeline.ops.name[timeline.ops.kind == OpKind.KERNEL]
+    return named(timeline.names, kernels, lambda name: family_of(name) == "communication")
 
 
-def is_sync_call(name: str) -> bool:
-    """Whether a CUDA call makes the host wait for the device."""
-    return bool(_SYNC_CALL.search(name))
-
-
-def activity(timeline: Timeline) -> Activity:
-    """Unite the device operations and the relevant calls of a capture."""
+def device_activities(timeline: Timeline) -> list[DeviceActivity]:
+    """Split the operations by device, and explain each device's gaps."""
     ops = timeline.ops
-    kernel = ops.kind == OpKind.KERNEL
-    devices = np.unique(ops.device).tolist()
-    busy = {
-        device: union(ops.start_ns[ops.device == device], ops.end_ns[ops.device == device])
-        if len(devices) > 1
-        else union(ops.start_ns, ops.end_ns)
-        for device in devices
-    }
-    syncs, launches = _host_layers(timeline.calls, timeline.names, timeline.ops.launch)
-    kernels = union(ops.start_ns[kernel], ops.end_ns[kernel])
-    copies = union(ops.start_ns[~kernel], ops.end_ns[~kernel])
-    return Activity(busy, growing([kernels, copies, syncs, launches]))
+    if not len(ops):
+        return []
+    low, high = _bounds(timeline)
+    talking = communication_names(timeline)
+    found = []
+    for device in np.unique(ops.device).tolist():
+        rows = np.flatnonzero(ops.device == device)
+        kernel = ops.kind[rows] == OpKind.KERNEL
+        talks = kernel & talking[ops.name[rows]]
+        compute, copies, communication = (
+            union(ops.start_ns[rows[chosen]], ops.end_ns[rows[chosen]])
+            for chosen in (kernel & ~talks, ~kernel, talks)
+        )
+        claimed = growing([compute, copies, communication])
+        idle = idle_of(timeline, rows, claimed[-1], low, high)
+        found.append(DeviceActivity(device, rows, compute, copies, communication, claimed, idle))
+    return found
 
 
-def _host_layers(calls: HostCalls, names: list[str], launched_by: Int32) -> tuple[IntervalSet, IntervalSet]:
-    """(waiting, launching) of the threads that launch work, or of all threads when none is known to."""
-    if not len(calls):
-        return EMPTY, EMPTY
-    launching = np.zeros(len(calls), bool)
-    launching[launched_by[launched_by >= 0]] = True
-    threads = np.unique(calls.thread[launching])
-    relevant = np.isin(calls.thread, threads) if len(threads) else np.ones(len(calls), bool)
-    used = np.unique(calls.name)
-    is_sync, is_launch = np.zeros(len(names) + 1, bool), np.zeros(len(names) + 1, bool)
-    for index in used.tolist():
-        is_sync[index] = is_sync_call(names[index])
-        is_launch[index] = not is_sync[index] and bool(_LAUNCH_CALL.search(names[index]))
-    waits, launches = is_sync[calls.name] & relevant, (is_launch[calls.name] | launching) & relevant
-    return (
-        union(calls.start_ns[waits], calls.end_ns[waits]),
-        union(calls.start_ns[launches], calls.end_ns[launches]),
-    )
+def _bounds(timeline: Timeline) -> tuple[int, int]:
+    """The time that any window can reach."""
+    ops, ranges = timeline.ops, timeline.ranges
+    low = min(int(ops.start_ns[0]), int(ranges.start_ns.min(initial=int(ops.start_ns[0]))))
+    last = int(ops.end_ns.max())
+    return low, max(last, int(ranges.end_ns.max(initial=last)))
 
 
 def phase_windows(timeline: Timeline, attribution: Attribution) -> dict[str, IntervalSet]:
-    """The span of every phase: its ranges on the host and its operations on the device.
+    """The span of every phase: its ranges on the host and its operations on the devices.
 
     A phase inside another (vision inside prefill) is taken out of the outer one.
     """
@@ -147,26 +147,45 @@ def _host_window(ranges: Ranges, own: Mask, inner: Mask) -> IntervalSet:
 
 
 def whole_window(timeline: Timeline) -> IntervalSet:
-    """From the first to the last device operation, or launching call of one."""
+    """From the first to the last device operation: launches before it are queueing, not waiting."""
     ops = timeline.ops
     if not len(ops):
         return EMPTY
-    launches = ops.launch[ops.launch >= 0]
-    first = min(
-        int(ops.start_ns[0]), int(timeline.calls.start_ns[launches].min(initial=int(ops.start_ns[0])))
-    )
-    return union(np.array([first]), np.array([int(ops.end_ns.max())]))
+    return union(np.array([int(ops.start_ns[0])]), np.array([int(ops.end_ns.max())]))
 
 
-def budget_of(window: IntervalSet, found: Activity) -> PhaseBudget:
-    """Split one window."""
-    lengths = steps(window, found.claimed)
-    return PhaseBudget(window.length_ns, dict(zip(PARTS, lengths, strict=True)))
+def windows_on(
+    activity: DeviceActivity, timeline: Timeline, attribution: Attribution, windows: Mapping[str, IntervalSet]
+) -> dict[str, IntervalSet]:
+    """The part of every phase's window in which this device could have worked for it."""
+    ops = timeline.ops
+    op_phase = attribution.op_phase[activity.rows]
+    result = {}
+    for number, name in enumerate(attribution.phases):
+        if name not in windows:
+            continue
+        own = activity.rows[op_phase == number]
+        if len(own) in (0, len(activity.rows)):
+            free = complement(activity.idle.held, windows[name])
+        else:
+            mine = union(ops.start_ns[own], ops.end_ns[own])
+            elsewhere = unite(complement(mine, activity.busy), activity.idle.held)
+            free = complement(elsewhere, windows[name])
+        result[name] = free
+    return result
 
 
-def busy_ratios(window: IntervalSet, found: Activity) -> dict[int, float]:
-    """Device → share of the window in which it ran anything; devices that ran nothing at all are left out."""
-    length = window.length_ns
-    if not length:
-        return {}
-    return {device: busy.length_within(window) / length for device, busy in found.busy_by_device.items()}
+def budget_on(activity: DeviceActivity, window: IntervalSet) -> DeviceBudget:
+    """Split one window of one device."""
+    compute, copies, communication, _ = steps(window, activity.claimed)
+    parts = {"compute": compute, "communication": communication, "copy": copies}
+    for name in IDLE_PARTS:
+        parts[name] = activity.idle.parts[name].length_within(window)
+    parts["communication"] += activity.idle.parts[COLLECTIVE_WAIT].length_within(window)
+    return DeviceBudget(window.length_ns, parts)
+
+
+def used_devices(activities: Sequence[DeviceActivity]) -> list[DeviceActivity]:
+    """Leave out devices that did next to nothing: their idleness says nothing of the program."""
+    most = max((one.busy.length_ns for one in activities), default=0)
+    return [one for one in activities if one.busy.length_ns >= COUNTS_AS_USED * most]

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from llm_perf_opt.analysis.idle.host_names import is_sync_call
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution
-from llm_perf_opt.analysis.timeline.budget import is_sync_call
 from llm_perf_opt.model.timeline import Int64, OpKind, Timeline
 
 _PREFERRED = ("decode", "prefill", "vision")

@@ -27,6 +27,17 @@ def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]
     return counts
 
 
+def phase_ranges(timeline: Timeline, attribution: Attribution) -> dict[str, int]:
+    """Return phase → how many ranges of it there are, a range inside one of the same phase not counted."""
+    counts: dict[str, int] = {}
+    ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings))
+    for path in _phase_paths(attribution):
+        if not _inside_its_phase(attribution, path):
+            name = attribution.phases[int(attribution.path_phase[path])]
+            counts[name] = counts.get(name, 0) + int(ranges[path])
+    return counts
+
+
 def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
     """Return each module's share of the host time of its phase; phases inside a phase are not part of it."""
     seconds = _seconds_by_path(timeline, attribution)

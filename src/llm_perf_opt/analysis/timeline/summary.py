@@ -15,15 +15,6 @@ from llm_perf_opt.analysis.timeline.attribution import (
     by_path_and_name,
     totals,
 )
-from llm_perf_opt.analysis.timeline.budget import (
-    Activity,
-    PhaseBudget,
-    activity,
-    budget_of,
-    busy_ratios,
-    phase_windows,
-    whole_window,
-)
 from llm_perf_opt.analysis.timeline.drawing import draw_step
 from llm_perf_opt.analysis.timeline.kernel_tables import (
     KernelRow,
@@ -34,9 +25,9 @@ from llm_perf_opt.analysis.timeline.kernel_tables import (
     module_rows,
     rows_of_totals,
 )
-from llm_perf_opt.analysis.timeline.module_times import phase_counts
-from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
+from llm_perf_opt.analysis.timeline.module_times import phase_counts, phase_ranges
+from llm_perf_opt.analysis.timeline.time_axis import TimeAxis, time_axis
+from llm_perf_opt.model.summary import Budget, Kernel
 from llm_perf_opt.model.timeline import KernelTotals, OpKind, Timeline
 
 _NS = 1e9
@@ -66,11 +57,15 @@ class TimelineFacts:
     """Device time by module and phase, inner modules not included."""
     phase_counts: dict[str, int] = field(default_factory=dict)
     """Phase → how often the capture holds it (decode: steps)."""
+    phase_ranges: dict[str, int] = field(default_factory=dict)
+    """Phase → how many ranges of it the capture holds."""
     components: dict[str, Total] = field(default_factory=dict)
     """Component label → launches and device time of kernels."""
     timeline: dict[str, Any] = field(default_factory=dict)
     """One decode step, as ``Summary.timeline``."""
     devices: dict[int, str] = field(default_factory=dict)
+    axis: TimeAxis | None = None
+    """Devices, gaps and communication; ``None`` without a time axis."""
     source: str | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -89,6 +84,7 @@ def summarise_timeline(
     facts.devices = dict(timeline.devices)
     facts.modules = module_rows(attribution, cells)
     facts.phase_counts = phase_counts(timeline, attribution)
+    facts.phase_ranges = phase_ranges(timeline, attribution)
     facts.components = _components(attribution, cells)
     facts.time_attributed_ratio = _attributed(timeline, attribution)
     facts.warnings += timeline.warnings
@@ -153,21 +149,13 @@ def _facts_of_rows(rows: list[KernelRow], source: str) -> TimelineFacts:
 
 
 def _add_time_axis(facts: TimelineFacts, timeline: Timeline, attribution: Attribution) -> None:
-    found: Activity = activity(timeline)
-    windows = phase_windows(timeline, attribution)
-    for phase, window in {**windows, WHOLE: whole_window(timeline)}.items():
-        facts.budget[phase] = _as_budget(budget_of(window, found), facts.source)
-        ratios = busy_ratios(window, found)
-        facts.busy_by_device[phase] = ratios
-        if ratios:
-            facts.device_busy_ratio[phase] = sum(ratios.values()) / len(ratios)
+    found = time_axis(timeline, attribution, facts.source)
+    facts.axis = found
+    facts.budget = found.budget
+    facts.busy_by_device = found.busy_by_device
+    facts.device_busy_ratio = found.busy_ratio
+    facts.warnings += found.notes
     facts.timeline = draw_step(timeline, attribution)
-
-
-def _as_budget(found: PhaseBudget, source: str | None) -> Budget:
-    span = found.span_ns
-    parts = [BudgetPart(name, ns / _NS, ns / span if span else 0.0) for name, ns in found.parts_ns.items()]
-    return Budget(span_s=span / _NS, parts=parts, source=source)
 
 
 def _components(attribution: Attribution, cells: dict[tuple[int, int], Total]) -> dict[str, Total]:

@@ -23,7 +23,7 @@ _LATEST_US, _MOST_US = LATEST_NS / 1000, MOST_NS / 1000
 _LARGEST_ID = float(2**50)
 _LARGEST_DEVICE = float(2**31 - 1)
 
-KERNEL, COPY, MEMSET, CALL, OPERATOR, RANGE, OVERHEAD, OTHER = range(8)
+KERNEL, COPY, MEMSET, CALL, OPERATOR, RANGE, OVERHEAD, FRAME, OTHER = range(9)
 
 # The names of Kineto's activity types, and those of torch before 1.12 (capitalised).
 _KINDS = {
@@ -38,6 +38,7 @@ _KINDS = {
     "Operator": OPERATOR,
     "user_annotation": RANGE,
     "overhead": OVERHEAD,
+    "python_function": FRAME,
 }
 METADATA, INSTANT = Metadata.cat, "cpu_instant_event"
 _CALL_SUFFIXES = ("_runtime", "_driver")
@@ -49,7 +50,7 @@ class NeedsExactTimes(Exception):
 
 
 def kind_of(category: str) -> int:
-    """Return the table an event category belongs to; ``gpu_user_annotation`` and frames belong to none."""
+    """Return the table an event category belongs to; ``gpu_user_annotation`` belongs to none."""
     return CALL if category.endswith(_CALL_SUFFIXES) else _KINDS.get(category, OTHER)
 
 
@@ -146,6 +147,8 @@ class Columns:
         self.calls = Table(start=i64, dur=i64, name=i32, thread=i32, correlation=i64)
         self.operators = Table(start=i64, dur=i64, name=i32, thread=i32, external=i64)
         self.ranges = Table(start=i64, dur=i64, name=i32, thread=i32)
+        self.frames = Table(start=i64, dur=i64, name=i32, thread=i32)
+        """Python functions, where stacks were recorded."""
         self.memory = Table(time=i64, device_type=i32, device=i32, allocated=i64)
         self._takers: dict[int, Callable[[Fields], None]] = {
             KERNEL: lambda fields: self._add_device(fields, KERNEL),
@@ -156,6 +159,7 @@ class Columns:
             ),
             OPERATOR: lambda fields: self.operators.add(**self._span(fields), external=_external(fields)),
             RANGE: lambda fields: self.ranges.add(**self._span(fields)),
+            FRAME: lambda fields: self.frames.add(**self._span(fields)),
             OVERHEAD: self._add_overhead,
         }
 

@@ -24,7 +24,7 @@ def refuse_impossible(path: Path, columns: Columns) -> None:
 
 def leave_out_far_off(columns: Columns) -> list[str]:
     """Leave out events more than a week away from the others (a time of zero among times since 1970)."""
-    tables = (columns.device, columns.calls, columns.operators, columns.ranges)
+    tables = (columns.device, columns.calls, columns.operators, columns.ranges, columns.frames)
     starts = [table.peek("start") for table in tables]
     ends = [start + table.peek("dur") for start, table in zip(starts, tables, strict=True)]
     used = [(int(s.min()), int(e.max())) for s, e in zip(starts, ends, strict=True) if len(s)]

@@ -23,6 +23,7 @@ from llm_perf_opt.ingest.linking import (
 from llm_perf_opt.model.timeline import (
     DeviceOps,
     HostCalls,
+    HostSpans,
     Int32,
     Int64,
     Ranges,
@@ -90,8 +91,10 @@ def operator_table(
     external: Int64,
     calls: HostCalls,
     names: int,
-) -> OperatorTable:
-    """Sum operator calls; ``external`` is the operator id of each device operation (-1: absent).
+) -> tuple[OperatorTable, HostSpans]:
+    """Sum operator calls, and return the calls themselves in order.
+
+    ``external`` is the operator id of each device operation (-1: absent).
 
     ``spans`` is used up: it is by far the largest part of a trace that is kept.
     """
@@ -124,7 +127,7 @@ def operator_table(
         for level in reversed(levels[1:]):
             np.add.at(device, nodes.parent[level], device[level])
         total_device = summed(device, once=True)
-    return OperatorTable(
+    table = OperatorTable(
         name=(keys % max(1, names)).astype(np.int32),
         range=(keys // max(1, names) - 1).astype(np.int32),
         calls=np.bincount(code, minlength=len(keys)).astype(np.int64),
@@ -132,6 +135,9 @@ def operator_table(
         total_ns=total_ns,
         self_device_ns=self_device,
         total_device_ns=total_device,
+    )
+    return table, HostSpans(
+        nodes.start[rows], nodes.end[rows], nodes.thread[rows].astype(np.int64), nodes.name[rows]
     )
 
 

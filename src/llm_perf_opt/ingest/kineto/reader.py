@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from llm_perf_opt.ingest.kineto.collectives import collective_calls
 from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
 from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
-from llm_perf_opt.ingest.kineto.sides import device_side, host_side, process_id
+from llm_perf_opt.ingest.kineto.sides import device_side, frame_spans, host_side, process_id
 from llm_perf_opt.ingest.kineto.stream import EventStream
 from llm_perf_opt.model.timeline import (
     DeviceOps,
@@ -79,6 +80,7 @@ def read_kineto(path: Path) -> KinetoCapture:
     origin_ns = stream.decoder.origin_us * 1000
     host = host_side(columns, origin_ns)
     ops, external = device_side(columns, origin_ns, host)
+    collectives = collective_calls(stream.collectives, columns, origin_ns, ops, host.calls)
     names = [str(name) for name in columns.names]
     timeline = Timeline(
         source=f"{path.name} (torch profiler trace)",
@@ -98,8 +100,10 @@ def read_kineto(path: Path) -> KinetoCapture:
             *_what_is_missing(columns, timeline, ambiguous=host.ambiguous),
         ),
     )
+    frames = frame_spans(columns, origin_ns)
     spans = SpanTable(columns.operators, origin_ns, host.unique_operator_ids)
-    operators = operator_table(spans, host.ranges, ops, external, host.calls, len(names))
+    operators, calls = operator_table(spans, host.ranges, ops, external, host.calls, len(names))
+    timeline = replace(timeline, operators=calls, frames=frames, collectives=collectives)
     return KinetoCapture(timeline, operators, _memory(columns, origin_ns), facts)
 
 

@@ -14,6 +14,7 @@ from llm_perf_opt.model.timeline import (
     UNKNOWN,
     DeviceOps,
     HostCalls,
+    HostSpans,
     Int32,
     Int64,
     Ranges,
@@ -56,6 +57,14 @@ def host_side(columns: Columns, origin_ns: int) -> Host:
     correlation = ranks.unique_ids(columns.calls.take("correlation")[order], ranks.of_thread[calls.thread])
     parent, inside = link_ranges(start, end, thread, np.zeros(len(start), bool), calls.thread, calls.start_ns)
     return Host(Ranges(start, end, thread, range_name, parent), calls, correlation, inside, ranks)
+
+
+def frame_spans(columns: Columns, origin_ns: int) -> HostSpans:
+    """Return the Python frames in order."""
+    start, end = _times(columns.frames, origin_ns)
+    thread = columns.frames.take("thread").astype(np.int64)
+    order = order_by_thread(thread, start, end)
+    return HostSpans(start[order], end[order], thread[order], columns.frames.take("name")[order])
 
 
 def _times(table: Table, origin_ns: int) -> tuple[Int64, Int64]:

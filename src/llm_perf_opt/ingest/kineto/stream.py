@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.sizes import UNPACK_VARIABLE, most_unpacked, require_regular
+from llm_perf_opt.ingest.kineto.collectives import CollectiveEvents
 from llm_perf_opt.ingest.kineto.decode import BadPiece, PieceDecoder, repair
 from llm_perf_opt.ingest.kineto.events import AnyEvent
 from llm_perf_opt.ingest.kineto.window import TooMuchText, Window
@@ -97,6 +98,8 @@ class EventStream:
         self.decoder = PieceDecoder(exact=exact)
         self.metadata: dict[str, Any] = {}
         self.warnings: list[str] = []
+        self.collectives = CollectiveEvents()
+        """Events that describe a collective, as written."""
         self.text_bytes = 0
         """Uncompressed bytes read."""
         self._piece_bytes = piece_bytes
@@ -166,6 +169,7 @@ class EventStream:
             boundary = None if window.at_end else window.last_match(_BETWEEN_EVENTS, _GUESS_WINDOW_BYTES)
             if boundary is not None:
                 with contextlib.suppress(BadPiece):
+                    self.collectives.look_into(window, boundary[0] + 1)
                     # Not bound to a name here: the consumer frees the events before the next piece is decoded.
                     yield window.as_array(boundary[0] + 1, self.decoder.decode)
                     window.drop(boundary[1] - 1)
@@ -174,6 +178,7 @@ class EventStream:
             shape = outline(window.codes())
             end = shape.last_comma if shape.array_end is None else shape.array_end
             if end is not None:
+                self.collectives.look_into(window, end)
                 yield self._decode(window, end)
                 window.drop(end + 1)
                 size = self._piece_bytes

@@ -6,7 +6,7 @@ New megabyte strings for every read, slice and bracket would cost more page faul
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BufferedIOBase
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 T = TypeVar("T")
 
+_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _OPEN = 1
 """Text starts here; the byte before holds the bracket that makes a piece an array."""
 
@@ -83,6 +84,17 @@ class Window:
         for match in pattern.finditer(self._data, begin, self._end):
             found = match.start() - _OPEN, match.end() - _OPEN
         return found
+
+    def objects_with(self, mark: bytes, end: int) -> Iterator[bytes]:
+        """Yield the events up to ``end`` that hold ``mark``; only a guess at their bounds, which a parse has to prove."""
+        place, last = self._data.find(mark, _OPEN, _OPEN + end), _OPEN + end
+        while place >= 0:
+            begin = self._data.rfind(b"{", _OPEN, max(_OPEN, self._data.rfind(b'"ph"', _OPEN, place)))
+            behind = _BETWEEN_EVENTS.search(self._data, place, last)
+            stop = behind.start() + 1 if behind is not None else self._data.rfind(b"}", place, last) + 1
+            if begin >= 0:
+                yield bytes(self._data[begin:stop])
+            place = self._data.find(mark, max(stop, place + 1), last)
 
     def as_array(self, end: int, decode: Callable[[memoryview], T]) -> T:
         """Decode the text up to ``end`` with brackets around it, in place."""

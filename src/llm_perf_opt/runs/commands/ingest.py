@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.rank_names import rank_in_name
 from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.dtypes import dtype_bytes, known_dtypes
@@ -31,6 +32,7 @@ from llm_perf_opt.stages.facts.trace import trace_facts
 LOGGER = logging.getLogger("llm_perf_opt.ingest")
 
 _EXPORT_TIMEOUT_S = 1800.0
+_TRACE_SUFFIXES = (".json", ".json.gz")
 _NSYS_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
@@ -58,7 +60,7 @@ def ingest(options: argparse.Namespace) -> int:
     command = [
         "llm-perf-opt",
         "ingest",
-        *(f"--{kind}={path}" for kind, path in given.items()),
+        *(f"--{kind}={path}" for kind, path in given),
         *(
             f"--{name}={value}"
             for name in ("device", "dtype", "catalogue")
@@ -100,25 +102,69 @@ _KINDS: dict[str, tuple[str, str, Callable[[Path], Facts]]] = {
 """Option → folder of its pages, what it is, and what reads it."""
 
 
-def _given(options: argparse.Namespace) -> dict[str, Path]:
-    return {kind: path for kind in _KINDS if (path := getattr(options, kind)) is not None}
+Given = Sequence[tuple[str, Path]]
 
 
-def _require_existing(given: Mapping[str, Path]) -> None:
+def _given(options: argparse.Namespace) -> Given:
+    """Every named source, in the order of the kinds; one that was named twice is the same source."""
+    found: list[tuple[str, Path]] = []
+    for kind in _KINDS:
+        value = getattr(options, kind)
+        paths = value if isinstance(value, list) else [value] if value is not None else []
+        found += [(kind, path) for path in dict.fromkeys(paths)]
+    return found
+
+
+def _require_existing(given: Given) -> None:
     """Refuse paths that are not there, before any work."""
-    for kind, path in given.items():
+    for kind, path in given:
         if not is_there(path):
             raise InputError(f"--{kind} {path} does not exist", hint="check the path", path=str(path))
 
 
-def _read(given: Mapping[str, Path], out: Path) -> list[Facts]:
+def _read(given: Given, out: Path) -> list[Facts]:
     """Read every named source once; one that cannot be read is an error, because the user asked for it."""
     found = []
-    for kind, path in given.items():
-        stage, what, read = _KINDS[kind]
-        source = _nsys_source(path, out) if kind == "nsys" else path
-        found.append(collect(stage, [Part(what, functools.partial(read, source))], strict=True))
+    for kind, (stage, what, read) in _KINDS.items():
+        named = [path for each, path in given if each == kind]
+        files = [file for path in named for file in _files(kind, path, out)]
+        if files:
+            parts = [Part(what, functools.partial(read, file)) for file in dict.fromkeys(files)]
+            facts = collect(stage, parts, strict=True)
+            if len(parts) > 1 and facts.operators:
+                from llm_perf_opt.analysis.operators import add_up
+
+                facts.operators = add_up(facts.operators)
+            found.append(facts)
     return found
+
+
+def _files(kind: str, path: Path, out: Path) -> list[Path]:
+    if kind == "nsys":
+        return [_nsys_source(one, out) for one in _rank_exports(path)]
+    if kind == "trace" and path.is_dir():
+        return _traces_in(path)
+    return [path]
+
+
+def _traces_in(folder: Path) -> list[Path]:
+    """Return the traces of a folder: one per rank, as ``tensorboard_trace_handler`` and engines write them."""
+    found = sorted(one for one in folder.iterdir() if one.is_file() and one.name.endswith(_TRACE_SUFFIXES))
+    if not found:
+        raise InputError(
+            f"{folder} holds no torch profiler trace (.json or .json.gz)",
+            hint="give the folder that the profiler wrote its traces to, or a trace itself",
+            path=str(folder),
+        )
+    return found
+
+
+def _rank_exports(path: Path) -> list[Path]:
+    """Return the exports of several ranks in one folder; a run directory, or any other path, as it is."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(one for one in path.glob("*.sqlite") if one.is_file() and rank_in_name(one) is not None)
+    return found if len(found) > 1 else [path]
 
 
 def _nsys_source(path: Path, out: Path) -> Path:

@@ -15,9 +15,18 @@ def main(arguments: Sequence[str]) -> int:
         "ingest",
         "Analyse captures taken elsewhere: any mix of sources into one summary and the same reports.",
     )
-    parser.add_argument("--trace", type=Path, help="torch profiler trace (Kineto JSON or .json.gz)")
     parser.add_argument(
-        "--nsys", type=Path, help="nsys SQLite export, kernel-summary CSV, or .nsys-rep (needs nsys)"
+        "--trace",
+        type=Path,
+        action="append",
+        help="torch profiler trace (Kineto JSON or .json.gz), or a folder of them; one per rank: give it several times",
+    )
+    parser.add_argument(
+        "--nsys",
+        type=Path,
+        action="append",
+        help="nsys SQLite export, kernel-summary CSV, .nsys-rep (needs nsys), or a run directory; one per rank: give it "
+        "several times",
     )
     parser.add_argument(
         "--ncu", type=Path, help="ncu CSV, .ncu-rep (needs the ncu extra), or a folder of them"

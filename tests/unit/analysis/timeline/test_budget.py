@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llm_perf_opt.analysis.intervals import union
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.analysis.timeline.budget import (
     PARTS,
@@ -17,7 +18,6 @@ from llm_perf_opt.analysis.timeline.budget import (
     phase_windows,
     whole_window,
 )
-from llm_perf_opt.analysis.timeline.intervals import union
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.model.timeline import Timeline
 from tests.unit.timelines import Call, Op, Range, make_timeline

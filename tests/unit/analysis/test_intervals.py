@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.timeline.intervals import (
+from llm_perf_opt.analysis.intervals import (
     EMPTY,
     IntervalSet,
     complement,

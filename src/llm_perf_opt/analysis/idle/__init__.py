@@ -1,0 +1,1 @@
+"""Why a device ran nothing, and who owns that time."""

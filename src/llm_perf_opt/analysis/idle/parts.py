@@ -1,0 +1,172 @@
+"""Why a device ran nothing: every gap of a device is split by what held it up, to the nanosecond.
+
+The gap before an operation is explained by that operation's launch. Until the launching call begins, the thread that
+makes it was doing something else; then it launches; and what is left, when the launch was over before the gap was,
+the device had work in its queue and did not run it.
+
+``queue``       the next operation had been launched: the gap is not the host's. Short ones are the time between
+                kernels; long ones mean that something outside the capture held the stream.
+``data``        the thread was in a range that loads or prepares input;
+``allocation``  it was allocating or freeing device memory;
+``communication`` it was in a collective of its own (gloo);
+``sync``        it waited for the device, or the device ran dry because it had: work that follows a wait could have
+                been hidden behind the device's own work if the host had not waited, and counts as ``sync`` as far
+                as there was such work;
+``launch``      it was launching: inside the call, or in a gap so short that nothing but dispatch fits in;
+``host``        it did something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llm_perf_opt.analysis.idle.host_sets import HostSets, feeding_threads, host_sets, main_thread
+from llm_perf_opt.analysis.intervals import (
+    EMPTY,
+    IntervalSet,
+    complement,
+    intersect,
+    union,
+    unite,
+)
+from llm_perf_opt.model.timeline import UNKNOWN, Int32, Int64, Timeline
+
+Mask = npt.NDArray[np.bool_]
+
+DISPATCH_NS = 500_000
+"""A gap up to this long between two launches is dispatch: Python, operators and calls that lead to the next launch."""
+LATENCY_NS = 100_000
+"""A device that starts this long after the launching call returned still counts as launching; beyond, as queue."""
+DRAINED_NS = 20_000
+"""A gap that begins this close to a waiting call was caused by the wait: clocks of host and device differ a little."""
+HELD_NS = 1_000_000
+"""Queued work that waits this long is held by something that the capture does not show."""
+HELD_BEFORE = 0.05
+"""Where at most this share of the device's work ran before, the hold is a backlog from before the capture."""
+
+IDLE_PARTS = ("sync", "launch", "allocation", "data", "host", "queue")
+COLLECTIVE_WAIT = "communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Stretches in which one device ran nothing, in order."""
+
+    start: Int64
+    end: Int64
+    launch: Int32
+    """Row of the call that launched the operation after the gap; -1: not known, or nothing follows."""
+    thread: Int64
+    """Thread that launched it, else the one that launches most."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The idle time of one device, by part; the parts do not overlap and cover every gap."""
+
+    gaps: Gaps
+    parts: dict[str, IntervalSet]
+    held: IntervalSet
+    """Part of ``queue``: backlog from before the capture, in which the device could not have worked for it."""
+
+
+def idle_of(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: int) -> Idle:
+    """Split the time between ``low`` and ``high`` in which a device (its operations are ``rows``) ran nothing."""
+    launch = timeline.ops.launch[rows]
+    gaps = _gaps(timeline, rows, busy, low, high)
+    sets = host_sets(timeline, feeding_threads(timeline, launch))
+    calls = timeline.calls
+    if len(calls):
+        known = gaps.launch >= 0
+        call = np.maximum(gaps.launch, 0)
+        begins = np.where(known, np.clip(calls.start_ns[call], gaps.start, gaps.end), gaps.end)
+        returns = np.where(known, np.clip(calls.end_ns[call], begins, gaps.end), gaps.end)
+        ahead = known & (calls.end_ns[call] <= gaps.start)
+    else:
+        begins, returns, ahead = gaps.end, gaps.end, np.zeros(len(gaps), bool)
+    queued = ahead | (gaps.end - returns > LATENCY_NS)
+    queue = _intervals(returns[queued], gaps.end[queued])
+    launching = [_intervals(begins, returns), _intervals(returns[~queued], gaps.end[~queued])]
+    parts = _host_parts(gaps, begins, sets, busy)
+    parts["launch"] = unite(parts["launch"], *launching)
+    parts["queue"] = queue
+    return Idle(gaps, parts, _held(queue, busy))
+
+
+def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: int) -> Gaps:
+    start = np.concatenate(([low], busy.end)) if len(busy) else np.array([low])
+    end = np.concatenate((busy.start, [high])) if len(busy) else np.array([high])
+    follows = np.searchsorted(timeline.ops.start_ns[rows], end, side="left")
+    nothing = follows >= len(rows)
+    following = rows[np.minimum(follows, len(rows) - 1)]
+    launch = np.where(nothing, UNKNOWN, timeline.ops.launch[following]).astype(np.int32)
+    real = end > start
+    start, end, launch = start[real], end[real], launch[real]
+    usual = main_thread(timeline, timeline.ops.launch[rows])
+    thread = np.full(len(start), UNKNOWN if usual is None else usual, np.int64)
+    if len(timeline.calls):
+        thread = np.where(launch >= 0, timeline.calls.thread[np.maximum(launch, 0)], thread)
+    return Gaps(start, end, launch, thread)
+
+
+def _host_parts(gaps: Gaps, begins: Int64, sets: HostSets, busy: IntervalSet) -> dict[str, IntervalSet]:
+    """Split the time before each launching call by what its thread was doing."""
+    short = gaps.end - gaps.start <= DISPATCH_NS
+    before, after = sets.explains.length_before(gaps.start), sets.explains.length_before(begins)
+    drained = _touches(sets.waiting, gaps.start) & (begins > gaps.start)
+    plain = (after == before) & ~drained
+    parts = {
+        "launch": _intervals(gaps.start[plain & short], begins[plain & short]),
+        "host": _intervals(gaps.start[plain & ~short], begins[plain & ~short]),
+    }
+    mixed = np.flatnonzero(~plain)
+    rest = _intervals(gaps.start[mixed], begins[mixed])
+    for name, found in (
+        ("data", sets.loading),
+        ("allocation", sets.allocating),
+        (COLLECTIVE_WAIT, sets.collective),
+        ("sync", sets.waiting),
+    ):
+        parts[name] = intersect(rest, found) if len(rest) else EMPTY
+        rest = complement(found, rest) if len(rest) else EMPTY
+    dry = np.flatnonzero(drained)
+    hidden = _could_hide(gaps.start[dry], gaps.end[dry], busy)
+    after_wait = intersect(rest, hidden) if len(rest) else EMPTY
+    parts["sync"] = unite(parts["sync"], after_wait)
+    rest = complement(hidden, rest) if len(rest) else EMPTY
+    dispatch = _intervals(gaps.start[mixed][short[mixed]], begins[mixed][short[mixed]])
+    parts["launch"] = unite(parts["launch"], intersect(rest, dispatch) if len(rest) else EMPTY)
+    parts["host"] = unite(parts["host"], complement(dispatch, rest) if len(rest) else EMPTY)
+    return parts
+
+
+def _touches(found: IntervalSet, at: Int64) -> Mask:
+    return np.asarray(found.length_before(at + DRAINED_NS) > found.length_before(at - DRAINED_NS))
+
+
+def _could_hide(start: Int64, end: Int64, busy: IntervalSet) -> IntervalSet:
+    """As much of each gap as the device had work for since the gap of the same kind before it."""
+    if not len(start):
+        return EMPTY
+    work = busy.length_before(start)
+    since = np.diff(np.concatenate(([0], work)))
+    return _intervals(start, np.minimum(end, start + since))
+
+
+def _held(queue: IntervalSet, busy: IntervalSet) -> IntervalSet:
+    long = queue.end - queue.start >= HELD_NS
+    if not long.any():
+        return EMPTY
+    start, end = queue.start[long], queue.end[long]
+    early = busy.length_before(start) <= HELD_BEFORE * busy.length_ns
+    return _intervals(start[early], end[early])
+
+
+def _intervals(start: Int64, end: Int64) -> IntervalSet:
+    return union(start, end)

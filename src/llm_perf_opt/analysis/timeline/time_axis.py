@@ -1,0 +1,210 @@
+"""Everything a timeline says through its time axis: budgets by phase, devices, the longest gaps, communication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llm_perf_opt.analysis.idle.owners import HostActivity, Stretches, joined, stretches
+from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT
+from llm_perf_opt.analysis.intervals import IntervalSet, complement
+from llm_perf_opt.analysis.timeline.attribution import Attribution
+from llm_perf_opt.analysis.timeline.budget import (
+    PARTS,
+    WORKING,
+    DeviceActivity,
+    DeviceBudget,
+    budget_on,
+    device_activities,
+    phase_windows,
+    used_devices,
+    whole_window,
+    windows_on,
+)
+from llm_perf_opt.analysis.timeline.communication import (
+    CollectiveRows,
+    collective_rows,
+    communication_of,
+    no_collective_rows,
+)
+from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner
+from llm_perf_opt.model.summary import Budget, BudgetPart
+from llm_perf_opt.model.timeline import Timeline
+
+_NS = 1e9
+_MOST_GAPS = 10
+_GAP_NS = 50_000
+"""Gaps below this are not worth a line of their own."""
+
+Windows = Mapping[str, IntervalSet]
+
+
+@dataclass(slots=True)
+class TimeAxis:
+    """What the time axis says."""
+
+    budget: dict[str, Budget] = field(default_factory=dict)
+    busy_ratio: dict[str, float] = field(default_factory=dict)
+    """Phase → share of its span in which a device is busy, mean over the devices that are used."""
+    busy_by_device: dict[str, dict[int, float]] = field(default_factory=dict)
+    devices: list[DeviceUse] = field(default_factory=list)
+    gaps: list[IdleGap] = field(default_factory=list)
+    communication: Communication | None = None
+    collectives: CollectiveRows = field(default_factory=no_collective_rows)
+    """Every communication kernel by itself, to match those of several ranks."""
+    notes: list[str] = field(default_factory=list)
+
+
+def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) -> TimeAxis:
+    """Analyse a timeline that has device operations."""
+    activities = device_activities(timeline)
+    base = phase_windows(timeline, attribution)
+    whole = whole_window(timeline)
+    found = TimeAxis()
+    windows: list[dict[str, IntervalSet]] = [
+        {**windows_on(one, timeline, attribution, base), WHOLE: complement(one.idle.held, whole)}
+        for one in activities
+    ]
+    used = {id(one) for one in used_devices(activities)}
+    host = HostActivity(timeline)
+    for phase in (*base, WHOLE):
+        cut = [(one, own[phase]) for one, own in zip(activities, windows, strict=True) if id(one) in used]
+        cut = [(one, window) for one, window in cut if len(window)]
+        if not cut:
+            continue
+        budgets = [budget_on(one, window) for one, window in cut]
+        found.budget[phase] = _mean(budgets, _owners(cut, host), source)
+        ratios = {one.device: _busy_ns(b) / b.span_ns for (one, _), b in zip(cut, budgets, strict=True)}
+        found.busy_by_device[phase] = ratios
+        found.busy_ratio[phase] = sum(ratios.values()) / len(ratios)
+    for one, own in zip(activities, windows, strict=True):
+        found.devices.append(_device(timeline, one, own[WHOLE]))
+    found.gaps = _longest_gaps(timeline, activities, windows, host)
+    found.notes = _notes(activities)
+    if any(len(one.communication) for one in activities):
+        found.collectives = collective_rows(timeline, attribution)
+        span = found.budget[WHOLE].span_s * _NS if WHOLE in found.budget else 0.0
+        found.communication = communication_of(timeline, activities, found.collectives, span)
+    return found
+
+
+def _busy_ns(budget: DeviceBudget) -> int:
+    return sum(budget.parts_ns[name] for name in WORKING)
+
+
+def _mean(
+    budgets: Sequence[DeviceBudget], owners: Mapping[str, IdleOwner | None], source: str | None
+) -> Budget:
+    count = len(budgets)
+    span = sum(one.span_ns for one in budgets)
+    parts = []
+    for name in PARTS:
+        length = sum(one.parts_ns[name] for one in budgets)
+        if length or name in ("compute", "copy", "sync", "launch", "host"):
+            share = length / span if span else 0.0
+            parts.append(BudgetPart(name, length / count / _NS, share, owners.get(name)))
+    return Budget(span_s=span / count / _NS, parts=parts, source=source)
+
+
+def _owners(
+    cut: Sequence[tuple[DeviceActivity, IntervalSet]], host: HostActivity
+) -> dict[str, IdleOwner | None]:
+    names = [name for name in PARTS if name not in WORKING]
+    return {name: host.owner(name, _stretches(name, cut)) for name in names}
+
+
+def _stretches(name: str, cut: Sequence[tuple[DeviceActivity, IntervalSet]]) -> Stretches:
+    return joined(
+        [
+            stretches(one.idle.parts[name], window, one.idle.gaps.start, one.idle.gaps.thread).longest()
+            for one, window in cut
+        ]
+    )
+
+
+def _device(timeline: Timeline, one: DeviceActivity, window: IntervalSet) -> DeviceUse:
+    """The figures of one device, over its own span: before its first and after its last work it is not waiting."""
+    rows = one.rows
+    first, last = int(timeline.ops.start_ns[rows[0]]), int(timeline.ops.end_ns[rows].max())
+    own = complement(one.idle.held, IntervalSet(np.array([first]), np.array([max(last, first + 1)])))
+    budget = budget_on(one, own)
+    busy = _busy_ns(budget) - one.idle.parts[COLLECTIVE_WAIT].length_within(own)
+    queued = budget.parts_ns["queue"]
+    return DeviceUse(
+        device=one.device,
+        name=timeline.devices.get(one.device),
+        span_s=budget.span_ns / _NS,
+        busy_s=busy / _NS,
+        busy_ratio=busy / budget.span_ns if budget.span_ns else None,
+        idle_s=(budget.span_ns - busy) / _NS,
+        queued_s=queued / _NS,
+        backlog_s=one.idle.held.length_ns / _NS,
+        communication_s=one.communication.length_ns / _NS,
+        exposed_communication_s=(
+            budget.parts_ns["communication"] - one.idle.parts[COLLECTIVE_WAIT].length_within(own)
+        )
+        / _NS,
+        copy_s=budget.parts_ns["copy"] / _NS,
+        streams=len(np.unique(timeline.ops.stream[rows])),
+    )
+
+
+def _longest_gaps(
+    timeline: Timeline,
+    activities: Sequence[DeviceActivity],
+    windows: Sequence[Windows],
+    host: HostActivity,
+) -> list[IdleGap]:
+    origin = int(timeline.ops.start_ns[0])
+    candidates: list[tuple[int, int, int]] = []
+    for number, (one, own) in enumerate(zip(activities, windows, strict=True)):
+        whole = own[WHOLE]
+        length = whole.length_before(one.idle.gaps.end) - whole.length_before(one.idle.gaps.start)
+        longest = np.argsort(-length, kind="stable")[:_MOST_GAPS].tolist()
+        candidates += [(-int(length[row]), number, row) for row in longest if length[row] >= _GAP_NS]
+    gaps = []
+    for _, number, row in sorted(candidates)[:_MOST_GAPS]:
+        one, own = activities[number], windows[number]
+        start, end = int(one.idle.gaps.start[row]), int(one.idle.gaps.end[row])
+        start = max(start, origin)
+        window = IntervalSet(np.array([start]), np.array([end]))
+        part = max(one.idle.parts, key=lambda name: one.idle.parts[name].length_within(window))
+        owner = host.owner(part, _stretches(part, [(one, window)]))
+        thread = int(one.idle.gaps.thread[row])
+        if owner is None:
+            continue
+        gaps.append(
+            IdleGap(
+                device=one.device,
+                start_s=(start - origin) / _NS,
+                seconds=(end - start) / _NS,
+                owner=owner,
+                phase=_phase_at(own, (start + end) // 2),
+                frames=host.frames(thread, (start + end) // 2),
+            )
+        )
+    return gaps
+
+
+def _phase_at(windows: Windows, at: int) -> str | None:
+    point = np.array([at])
+    for phase, window in windows.items():
+        if phase != WHOLE and (window.length_before(point + 1) > window.length_before(point)).any():
+            return phase
+    return None
+
+
+def _notes(activities: Sequence[DeviceActivity]) -> list[str]:
+    notes = []
+    for one in activities:
+        held = one.idle.held.length_ns
+        if held:
+            notes.append(
+                f"Device {one.device} had work in its queue for {units.seconds(held / _NS)} before it ran it: its stream was "
+                "still busy with work from before the capture. That time is not counted as idle, nor as part of the span."
+            )
+    return notes
