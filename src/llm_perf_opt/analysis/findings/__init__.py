@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable
 
 from llm_perf_opt.analysis.findings import (
     copies_and_casts,
+    eager_attention,
     full_precision,
     host_syncs,
     kv_cache,
     launch_bound,
+    misaligned_gemm,
     module_gap,
     noise,
+    old_flash_attention,
     padding,
     pollution,
     underfilled_grids,
@@ -29,7 +32,10 @@ Rule = Callable[[Summary], list[Finding]]
 RULES: tuple[Rule, ...] = (
     launch_bound.find,
     host_syncs.find,
+    eager_attention.find,
     full_precision.find,
+    misaligned_gemm.find,
+    old_flash_attention.find,
     unfused_elementwise.find,
     copies_and_casts.find,
     kv_cache.find,

@@ -9,7 +9,10 @@ from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.core.packaged import packaged_rows
 
 _TYPES = (
-    ("bf16", r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\b__hip_bfloat16\b|std::bfloat16_t|\bbfloat16\b|\bbf16\b"),
+    (
+        "bf16",
+        r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\b__hip_bfloat16\b|std::bfloat16_t|\bbfloat16\b|\bbf16\b",
+    ),
     ("f16", r"\b__half2?\b|\bc10::Half\b|cutlass::half_t|\b_Float16\b|\bhalf\b|\bfp16\b|\bf16\b"),
     ("fp8", r"__nv_fp8_e\dm\d|Float8_e\dm\d|float_e\dm\d_t|\be\dm\d\b"),
     ("f32", r"\bfloat\b|\bf32\b"),

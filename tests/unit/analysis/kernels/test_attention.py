@@ -13,12 +13,18 @@ MAKES = [
         "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cutlass::bfloat16_t> >(pytorch_flash::Flash_fwd_params)",
     ),
     ("flash-2", "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64>>(T1)"),
-    ("flash-2", "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64>>(Flash_bwd_params)"),
+    (
+        "flash-2",
+        "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64>>(Flash_bwd_params)",
+    ),
     (
         "flash-3",
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>>>>>>(T1::Params)",
     ),
-    ("flash-3", "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>>, 128>>(T1::Params)"),
+    (
+        "flash-3",
+        "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<16>>, 128>>(T1::Params)",
+    ),
     (
         "flash-4",
         "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__tensor0000o11101213_0",
@@ -28,9 +34,18 @@ MAKES = [
         "flash_bwd_sm100_bf16_head_dim128_tile128x128_kernel_cutlass_kernel_flash_attncuteflash_bwd_sm100FlashAttentionBackwardSm100_object_at_0",
     ),
     ("cudnn", "cudnn_generated_fort_native_sdpa_sm90_knob_7_64x128x128_4x1x1_kernel0_0"),
-    ("cudnn", "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_31_128x64x64_1x1x1_kernel0_0"),
-    ("memory-efficient", "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t, cutlass::arch::Sm80>::Params)"),
-    ("flashinfer", "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(int)1>>(T2)"),
+    (
+        "cudnn",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_31_128x64x64_1x1x1_kernel0_0",
+    ),
+    (
+        "memory-efficient",
+        "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t, cutlass::arch::Sm80>::Params)",
+    ),
+    (
+        "flashinfer",
+        "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(int)1>>(T2)",
+    ),
     ("flashinfer", "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u, 8u, 4u>(float*)"),
     ("flashinfer", "void flashinfer::PrefillWithKVCacheKernel<flashinfer::CollectiveMainloop<>>(T1)"),
     ("trtllm", "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP64VarSeqQ128Kv128PersistentContext"),
@@ -43,8 +58,14 @@ MAKES = [
     ("aiter", "_ZN5aiter36pa_bf16_pertokenFp8_gqa8_2tg_4w_uhpE.kd"),
     ("mla", "mla_a16w16_qh16_m16x4_n16x1_coex0_mask1_ps"),
     ("mla", "_ZN5aiter40mla_dec_stage1_bf16_a16w16_subQ16_mqa16_E"),
-    ("mla", "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64, 64, 8>>(Flash_fwd_mla_params)"),
-    ("mla", "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaKernelTmaWarpspecialized<int>>(T1::Params)"),
+    (
+        "mla",
+        "void flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64, 64, 8>>(Flash_fwd_mla_params)",
+    ),
+    (
+        "mla",
+        "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaMlaKernelTmaWarpspecialized<int>>(T1::Params)",
+    ),
     ("sage", "void qk_int_sv_f16_attn_kernel<128u, 64u, 32u>(signed char*)"),
     ("sage", "void qk_int8_sv_f8_accum_f32_attn_inst_buf<(int)128>(T1)"),
     ("paged", "kernel_unified_attention_2d"),
