@@ -98,5 +98,7 @@ def _generation(summary: Summary) -> Generation | None:
 
 def _device(summary: Summary) -> str | None:
     """Return the name of the devices; ``None`` where they differ or have none."""
-    names = {device.name for device in summary.devices if device.name} or {summary.hardware.name}
+    names = {device.name for device in summary.devices if device.name}
+    if not names:
+        return summary.hardware.name
     return next(iter(names)) if len(names) == 1 else None
