@@ -15,6 +15,7 @@ import numpy as np
 
 from llm_perf_opt.ingest.kineto.collectives import collective_calls
 from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
+from llm_perf_opt.ingest.kineto.device_names import device_names
 from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
 from llm_perf_opt.ingest.kineto.sides import device_side, frame_spans, host_side, process_id
@@ -124,13 +125,7 @@ def _memory(columns: Columns, origin_ns: int) -> MemorySamples:
 
 
 def _device_names(metadata: dict[str, Any], ops: DeviceOps) -> dict[int, str]:
-    used = set(np.unique(ops.device).tolist())
-    listed = metadata.get("deviceProperties")
-    found = {}
-    for entry in listed if isinstance(listed, list) else []:
-        if isinstance(entry, dict) and entry.get("id") in used and entry.get("name"):
-            found[int(entry["id"])] = str(entry["name"])
-    return found
+    return device_names(metadata, np.unique(ops.device).tolist())
 
 
 def _facts(stream: EventStream, columns: Columns, timeline: Timeline) -> dict[str, Any]:
