@@ -125,7 +125,7 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     ranks = join_ranks([capture for capture in usable if capture.disturbance == least])
     usable = ranks.captures
     joined.ranks, joined.notes = ranks.ranks, [*ranks.notes, *joined.notes]
-    joined.ranks_joined = max(1, len(ranks.ranks))
+    joined.ranks_joined = ranks.joined
     if not usable:
         from llm_perf_opt.analysis.range_table import range_sections
 
