@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
 from llm_perf_opt.analysis.kernels.demangle import demangled
+from llm_perf_opt.analysis.kernels.patterns import Alternatives, alternatives
 from llm_perf_opt.core.packaged import packaged_rows
 
 OTHER = "other"
@@ -17,7 +17,7 @@ class FamilyRule(NamedTuple):
     """One line of the table: names in which the pattern is found are of this family."""
 
     family: str
-    pattern: re.Pattern[str]
+    names: Alternatives
     kind: str | None = None
     """Which make of it, where the family has several that matter (attention)."""
 
@@ -26,7 +26,7 @@ class FamilyRule(NamedTuple):
 def family_rules() -> tuple[FamilyRule, ...]:
     """Return the ordered rules that ship with the package."""
     return tuple(
-        FamilyRule(row["family"], re.compile(row["pattern"], re.IGNORECASE), row.get("kind"))
+        FamilyRule(row["family"], alternatives(row["pattern"]), row.get("kind"))
         for row in packaged_rows("llm_perf_opt.analysis.kernels", "kernel_families.yaml")
     )
 
@@ -35,7 +35,8 @@ def family_rules() -> tuple[FamilyRule, ...]:
 def rule_of(name: str) -> FamilyRule | None:
     """Return the rule that decides on a kernel, by its full name, mangled or not."""
     readable = demangled(name)
-    return next((rule for rule in family_rules() if rule.pattern.search(readable)), None)
+    lowered = readable.lower()
+    return next((rule for rule in family_rules() if rule.names.found_in(readable, lowered)), None)
 
 
 def family_of(name: str) -> str:
