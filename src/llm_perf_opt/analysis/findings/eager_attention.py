@@ -56,7 +56,43 @@ class _Phase:
 
 
 def find(summary: Summary) -> list[Finding]:
-    """Report softmax kernels that attention without a fused kernel needs."""
+    """Report the kernels that attention without a fused kernel needs: by their order where a timeline tells it."""
+    pieces = summary.metrics.get("attention_pieces_s")
+    return _by_names(summary) if pieces is None else _by_order(summary, pieces)
+
+
+def _by_order(summary: Summary, pieces: float) -> list[Finding]:
+    """What runs between the two products of attention, each time it runs."""
+    total = kernel_seconds(summary, lambda k: True)
+    if not total or pieces / total < _ENOUGH:
+        return []
+    math = any(op.name == _MATH_OPERATOR for op in summary.operators)
+    softmax = [k for k in summary.kernels if k.family == "softmax" and not _LOGARITHM.search(k.name)]
+    launches = summary.metrics.get("attention_pieces_launches") or 0.0
+    times = summary.metrics.get("attention_pieces_softmax") or 0.0
+    phases = {kernel.phase for kernel in softmax}
+    return [
+        Finding(
+            id="eager-attention",
+            title="Attention runs as separate kernels" + (" (the math path of SDPA)" if math else ""),
+            phase=next(iter(phases)) if len(phases) == 1 else None,
+            evidence=[
+                f"{units.percent(pieces / total)} of kernel time in {units.count(launches)} kernels that run between two matrix "
+                f"products with a softmax among them, {units.count(times)} times",
+                *longest_named(softmax),
+                *sources(summary, "nsys", "trace"),
+            ],
+            gain_upper_s=share_of_sample(summary, pieces / total),
+            arithmetic=f"{units.seconds(pieces)} of {units.seconds(total)} kernel time: a fused kernel keeps the scores on the "
+            "chip and has none of it; what it saves in the matrix products is not counted",
+            advice=_advice(math),
+            confidence="high",
+        )
+    ]
+
+
+def _by_names(summary: Summary) -> list[Finding]:
+    """Without an order: softmax kernels by their company, and what scales and masks around them by number and size."""
     phases = _phases(summary)
     if not phases:
         return []

@@ -29,8 +29,46 @@ _UNFUSED_PER_PRODUCT = 2.0
 pieces has five for every norm alone."""
 
 
+_ENOUGH_SAVED = 0.08
+"""Share of kernel time that fusing chains must be able to save."""
+
+
 def find(summary: Summary) -> list[Finding]:
-    """Report when a fifth of the kernel time goes into small or unfused kernels that a compiler could fuse."""
+    """Report small or unfused kernels that a compiler could fuse: by their order where a timeline tells it."""
+    saving = summary.metrics.get("kernel_chain_saving_s")
+    return _by_names(summary) if saving is None else _by_order(summary, saving)
+
+
+def _by_order(summary: Summary, saving: float) -> list[Finding]:
+    """Chains of three and more such kernels between two heavy ones."""
+    total = kernel_seconds(summary, lambda k: True)
+    launches = summary.metrics.get("kernel_chain_launches") or 0.0
+    if not total or launches < _MANY or saving / total < _ENOUGH_SAVED:
+        return []
+    seconds = summary.metrics.get("kernel_chain_s") or 0.0
+    rows = [kernel for kernel in summary.kernels if kernel.family in (*_FAMILIES, "copy")]
+    return [
+        Finding(
+            id="unfused-elementwise",
+            title="Element-by-element work runs in many small kernels",
+            phase=None,
+            evidence=[
+                f"{units.percent(seconds / total)} of kernel time in {units.count(launches)} launches that follow one another in "
+                f"{units.count(summary.metrics.get('kernel_chains'))} chains, {units.seconds(seconds / launches)} per launch",
+                *longest_named(rows),
+                *sources(summary, "nsys", "trace"),
+            ],
+            gain_upper_s=share_of_sample(summary, saving / total),
+            arithmetic=f"{units.seconds(seconds)} of chains; one kernel for each takes as long as its longest part at least, so "
+            f"at most {units.seconds(saving)} of {units.seconds(total)} kernel time can go",
+            advice="Compile the model (model.compile=true) or use fused norm, rotary and activation kernels.",
+            confidence="medium",
+        )
+    ]
+
+
+def _by_names(summary: Summary) -> list[Finding]:
+    """Without an order: a fifth of the kernel time in small kernels, or in several for every product."""
     total = kernel_seconds(summary, lambda k: True)
     rows = _fusible(summary)
     seconds, launches = seconds_of(rows), launches_of(rows)

@@ -15,9 +15,19 @@ import numpy.typing as npt
 
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.ingest.linking import exact_sums
-from llm_perf_opt.model.timeline import Int64, OpKind, Timeline
+from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
 
-_FUSIBLE = ("elementwise", "reduce", "reduction", "norm", "activation", "rope", "copy", "softmax", "quantisation")
+_FUSIBLE = (
+    "elementwise",
+    "reduce",
+    "reduction",
+    "norm",
+    "activation",
+    "rope",
+    "copy",
+    "softmax",
+    "quantisation",
+)
 _PRODUCTS = ("gemm", "gemv")
 _LEAST_CHAIN = 3
 """Two kernels between products (a norm and a rotary embedding) are what fused models have."""
@@ -60,7 +70,9 @@ def find_chains(timeline: Timeline) -> Chains:
     kind, is_copy = meaning[ops.name[rows]], copies[ops.name[rows]]
     length = ops.end_ns[rows] - ops.start_ns[rows]
     fuses = ((kind == _FUSES) | (kind == _SOFTMAX)) & (length < _LONG_NS)
-    fuses |= kind == _SOFTMAX  # attention over long contexts has long kernels, and they are what is looked for
+    fuses |= (
+        kind == _SOFTMAX
+    )  # attention over long contexts has long kernels, and they are what is looked for
     switch = np.zeros(len(rows), bool)
     switch[1:] = (ops.stream[rows][1:] != ops.stream[rows][:-1]) | (
         ops.device[rows][1:] != ops.device[rows][:-1]
@@ -68,14 +80,36 @@ def find_chains(timeline: Timeline) -> Chains:
     return _sum_chains(kind, is_copy, length, fuses, switch)
 
 
-def _meanings(timeline: Timeline, used: Int64) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+def chain_metrics(found: Chains) -> dict[str, float | None]:
+    """Return the sums as named scalars; they add up over captures."""
+    return {
+        "attention_pieces_s": found.attention_ns / 1e9,
+        "attention_pieces_launches": float(found.attention_launches),
+        "attention_pieces_softmax": float(found.attention_softmax),
+        "attention_pieces_copy_s": found.attention_copy_ns / 1e9,
+        "kernel_chain_s": found.chain_ns / 1e9,
+        "kernel_chain_launches": float(found.chain_launches),
+        "kernel_chain_saving_s": found.chain_saving_ns / 1e9,
+        "kernel_chain_copy_s": found.chain_copy_ns / 1e9,
+        "kernel_chains": float(found.chains),
+    }
+
+
+CHAIN_METRICS = tuple(chain_metrics(Chains()))
+
+
+def _meanings(timeline: Timeline, used: Int32) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     meaning, copies = np.zeros(len(timeline.names) + 1, np.int8), np.zeros(len(timeline.names) + 1, bool)
     for name in np.unique(used).tolist():
         family = family_of(timeline.names[name])
         meaning[name] = (
             _SOFTMAX
             if family == "softmax"
-            else _FUSES if family in _FUSIBLE else _PRODUCT if family in _PRODUCTS else _NONE
+            else _FUSES
+            if family in _FUSIBLE
+            else _PRODUCT
+            if family in _PRODUCTS
+            else _NONE
         )
         copies[name] = family == "copy"
     return meaning, copies
@@ -106,7 +140,8 @@ def _sum_chains(
     before = np.where(first > 0, kind[np.maximum(first - 1, 0)], _NONE) == _PRODUCT
     after = np.where(last + 1 < len(kind), kind[np.minimum(last + 1, len(kind) - 1)], _NONE) == _PRODUCT
     attention = (softmax == 1) & before & after & (launches <= _LONGEST_ATTENTION)
-    chain = ~attention & (launches >= _LEAST_CHAIN)
+    # Attention over long contexts has long kernels, and they are what is looked for; other chains are of small ones.
+    chain = ~attention & (launches >= _LEAST_CHAIN) & (longest < _LONG_NS)
     return Chains(
         attention_ns=int(total[attention].sum()),
         attention_launches=int(launches[attention].sum()),

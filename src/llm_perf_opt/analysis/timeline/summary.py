@@ -15,6 +15,7 @@ from llm_perf_opt.analysis.timeline.attribution import (
     by_path_and_name,
     totals,
 )
+from llm_perf_opt.analysis.timeline.chains import chain_metrics, find_chains
 from llm_perf_opt.analysis.timeline.drawing import draw_step
 from llm_perf_opt.analysis.timeline.kernel_tables import (
     KernelRow,
@@ -91,6 +92,7 @@ def summarise_timeline(
     if len(timeline.ops):
         _add_time_axis(facts, timeline, attribution)
     facts.metrics |= _copy_metrics(timeline)
+    facts.metrics |= chain_metrics(find_chains(timeline))
     if attribution.phases == () and len(timeline.ops):
         facts.warnings.append(
             "no range in the capture names a phase: kernels and budget are for the whole capture"

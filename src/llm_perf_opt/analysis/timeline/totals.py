@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from llm_perf_opt.analysis.kernels.families import OTHER
+from llm_perf_opt.analysis.timeline.chains import CHAIN_METRICS
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
 
@@ -55,9 +56,9 @@ Metrics = Mapping[str, float | None]
 
 
 def joined_copies(*captures: Metrics) -> dict[str, float | None]:
-    """Add up what captures of different ranges say of copies and memsets; what none says stays unknown."""
+    """Add up what captures of different ranges say of copies, memsets and chains; what none says stays unknown."""
     found: dict[str, float | None] = {}
-    for name in _COPY_METRICS:
+    for name in (*_COPY_METRICS, *CHAIN_METRICS):
         known = [value for metrics in captures if (value := metrics.get(name)) is not None]
         if known:
             found[name] = sum(known)
