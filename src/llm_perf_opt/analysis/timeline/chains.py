@@ -69,10 +69,7 @@ def find_chains(timeline: Timeline) -> Chains:
     rows = rows[order]
     kind, is_copy = meaning[ops.name[rows]], copies[ops.name[rows]]
     length = ops.end_ns[rows] - ops.start_ns[rows]
-    fuses = ((kind == _FUSES) | (kind == _SOFTMAX)) & (length < _LONG_NS)
-    fuses |= (
-        kind == _SOFTMAX
-    )  # attention over long contexts has long kernels, and they are what is looked for
+    fuses = (kind == _FUSES) | (kind == _SOFTMAX)
     switch = np.zeros(len(rows), bool)
     switch[1:] = (ops.stream[rows][1:] != ops.stream[rows][:-1]) | (
         ops.device[rows][1:] != ops.device[rows][:-1]
