@@ -21,7 +21,9 @@ def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]
     for path in _phase_paths(attribution):
         name = attribution.phases[int(attribution.path_phase[path])]
         label = timeline.names[attribution.paths.name[path]]
-        wanted = "step" in label.casefold() if name == "decode" else not _inside_its_phase(attribution, path)
+        outermost = not _inside_its_phase(attribution, path)
+        is_step = "step" in label.casefold() or (attribution.meanings[path].step is not None and outermost)
+        wanted = is_step if name == "decode" else outermost
         if wanted:
             counts[name] = counts.get(name, 0) + int(ranges[path])
     return counts

@@ -25,6 +25,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     whole_window,
 )
 from llm_perf_opt.analysis.timeline.drawing import draw_step
+from llm_perf_opt.analysis.timeline.graphs import unclaimed_behind_graphs
 from llm_perf_opt.analysis.timeline.kernel_tables import (
     KernelRow,
     ModuleRow,
@@ -83,7 +84,7 @@ def summarise_timeline(
 ) -> TimelineFacts:
     """Analyse a timeline; ``attribution`` where it was made already."""
     attribution = attribution if attribution is not None else attribute(timeline)
-    cells = by_path_and_name(timeline, attribution)
+    cells = by_path_and_name(timeline, unclaimed_behind_graphs(timeline, attribution))
     rows = kernel_rows(timeline, attribution, cells)
     facts = _facts_of_rows(rows, source or timeline.source)
     facts.devices = dict(timeline.devices)

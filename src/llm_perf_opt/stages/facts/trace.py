@@ -40,6 +40,7 @@ def trace_facts(path: Path) -> Facts:
 def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     from llm_perf_opt.analysis.operators import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.module_times import module_host_shares
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
     from llm_perf_opt.ingest.kineto.reader import read_kineto
@@ -60,6 +61,12 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )
+    engine = engine_facts("torch_profiler", timeline, attribution)
+    facts.metrics |= engine.metrics
+    facts.sections += engine.sections
+    facts.notes += engine.notes
+    if engine.is_recording:
+        return  # kernels of a warm-up say nothing of how busy a device is
     if len(timeline.ops):
         found = summarise_timeline(timeline, attribution=attribution, source=str(path))
         facts.captures.append(
