@@ -127,7 +127,9 @@ def _sample_row(sample: SampleEntry) -> SampleTimes:
         known = [value for value in values if value is not None]
         return _median(known) if known else None
 
-    medians = {f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES}
+    medians = {
+        f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES
+    }
     steps = sample["new_tokens"] - 1
     decode = [repeat.get("decode_s") for repeat in repeats]
     return SampleTimes(

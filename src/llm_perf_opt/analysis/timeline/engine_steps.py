@@ -108,5 +108,7 @@ def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
         columns, rows = columns[:4], [row[:4] for row in rows]
     words = "Read from the names the engine gives its steps; means over the steps of a phase."
     if any(one.phase == MIXED for one in steps):
-        words += " Mixed steps hold prompts of some requests and next tokens of others: they are neither phase."
+        words += (
+            " Mixed steps hold prompts of some requests and next tokens of others: they are neither phase."
+        )
     return [Section(stage, "Steps of the engine", [words], [SectionTable(columns, rows)])]

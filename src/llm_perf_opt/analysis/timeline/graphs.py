@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution
+from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, totals
 from llm_perf_opt.core import units
 from llm_perf_opt.ingest.graphs import behind_graph_launch, is_capture_begin, is_capture_end, is_kernel_launch
 from llm_perf_opt.model.timeline import HostCalls, Int64, OpKind, Timeline
@@ -76,6 +76,18 @@ def _inside_recordings(calls: HostCalls, launches: Int64, begins: Int64, ends: I
         began, ended = np.searchsorted(opened, at, "right"), np.searchsorted(closed, at, "right")
         count += int((began > ended).sum())
     return count
+
+
+def graph_device_seconds(timeline: Timeline, attribution: Attribution) -> dict[str | None, float]:
+    """Return phase → device time behind graph launches; phases without any are left out."""
+    behind = behind_graph_launch(timeline.names, timeline.calls, timeline.ops)
+    if not behind.any():
+        return {}
+    found = totals(timeline, attribution.op_phase.astype(np.int64), behind)
+    return {
+        attribution.phases[number] if number != NONE else None: total.total_ns / 1e9
+        for number, total in found.items()
+    }
 
 
 def graph_notes(use: GraphUse) -> list[str]:

@@ -55,7 +55,9 @@ class StepSize:
     @property
     def all_pairs(self) -> int | None:
         """Pairs of positions attention compares."""
-        return _of_both((self.prefill_requests, self.prefill_pairs), (self.decode_requests, self.decode_pairs))
+        return _of_both(
+            (self.prefill_requests, self.prefill_pairs), (self.decode_requests, self.decode_pairs)
+        )
 
 
 def _of_both(*kinds: tuple[int | None, int | None]) -> int | None:
