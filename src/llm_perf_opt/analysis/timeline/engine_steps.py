@@ -35,14 +35,14 @@ def engine_steps(attribution: Attribution) -> list[PhaseSteps]:
     ranges = np.bincount(attribution.paths.of_range, minlength=len(attribution.meanings)).tolist()
     found: dict[str, list[tuple[StepSize, int]]] = {}
     for path, meaning in enumerate(attribution.meanings):
-        if meaning.step is None or meaning.phase is None or _inside_a_step(attribution, path):
+        if meaning.step is None or meaning.phase is None or inside_a_step(attribution, path):
             continue
         found.setdefault(meaning.phase, []).append((meaning.step, ranges[path]))
     order = [*PHASES, *(phase for phase in found if phase not in PHASES)]
     return [_phase_steps(phase, found[phase]) for phase in order if phase in found]
 
 
-def _inside_a_step(attribution: Attribution, path: int) -> bool:
+def inside_a_step(attribution: Attribution, path: int) -> bool:
     """Two tools may name the same step, one range inside the other: it counts once."""
     around = attribution.paths.ancestors(path)[1:]
     return any(attribution.meanings[above].step is not None for above in around)

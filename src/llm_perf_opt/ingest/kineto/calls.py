@@ -69,6 +69,11 @@ class RawEvent(msgspec.Struct, gc=False):
     dur: msgspec.Raw = msgspec.Raw(b"")
     args: msgspec.Raw = _NO_ARGS
 
+    def kept(self) -> RawEvent:
+        """Copy the event: its parts point into a buffer that is used again."""
+        parts = (self.pid, self.tid, self.ts, self.dur, self.args)
+        return RawEvent(self.cat, self.name, *(part.copy() for part in parts))
+
 
 class _CallArgs(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input Dims")
@@ -89,23 +94,18 @@ class _ChosenDecoder(PieceDecoder):
         self._names = names
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
-        try:
-            events = _EVENTS.decode(text)
-        except msgspec.ValidationError:
-            events = _loose_events(text)
-        except _NOT_JSON as error:
-            raise BadPiece(str(error)) from error
         names = self._names
-        # The raw parts point into a buffer that is used again.
-        return [
-            RawEvent(
-                each.cat,
-                each.name,
-                *(part.copy() for part in (each.pid, each.tid, each.ts, each.dur, each.args)),
-            )
-            for each in events
-            if each.name in names and each.cat in OPERATORS
-        ]
+        return [each.kept() for each in raw_events(text) if each.name in names and each.cat in OPERATORS]
+
+
+def raw_events(text: bytes | memoryview) -> list[RawEvent]:
+    """Decode a piece; raise :class:`BadPiece` when it is not JSON. What is kept of it must be copied (``kept``)."""
+    try:
+        return _EVENTS.decode(text)
+    except msgspec.ValidationError:
+        return _loose_events(text)
+    except _NOT_JSON as error:
+        raise BadPiece(str(error)) from error
 
 
 def _loose_events(text: bytes | memoryview) -> list[RawEvent]:
