@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llm_perf_opt.analysis.operator_flops import COUNTED_OPERATORS, call_work
 from llm_perf_opt.analysis.operator_work import operator_work
 from llm_perf_opt.analysis.timeline.attribution import attribute
@@ -33,7 +34,9 @@ def rand(*shape: int) -> Any:
 
 
 def linear_layers() -> None:
-    layers = torch.nn.Sequential(torch.nn.Linear(48, 96), torch.nn.GELU(), torch.nn.Linear(96, 24, bias=False))
+    layers = torch.nn.Sequential(
+        torch.nn.Linear(48, 96), torch.nn.GELU(), torch.nn.Linear(96, 24, bias=False)
+    )
     with torch.no_grad():
         layers(rand(2, 7, 48))
 
@@ -65,7 +68,9 @@ def attention() -> None:
 
 def grouped_queries() -> None:
     with sdpa_kernel(SDPBackend.MATH):
-        F.scaled_dot_product_attention(rand(2, 8, 11, 16), rand(2, 2, 19, 16), rand(2, 2, 19, 16), enable_gqa=True)
+        F.scaled_dot_product_attention(
+            rand(2, 8, 11, 16), rand(2, 2, 19, 16), rand(2, 2, 19, 16), enable_gqa=True
+        )
 
 
 def training_step() -> None:
@@ -98,7 +103,9 @@ def test_a_real_trace_counts_what_torch_counts(workload: Callable[[], None], tmp
 BF16, FP8 = "c10::BFloat16", "c10::Float8_e4m3fn"
 
 
-def signature(name: str, dims: list[Any], types: list[str] | None = None, concrete: tuple[str, ...] = ()) -> Signature:
+def signature(
+    name: str, dims: list[Any], types: list[str] | None = None, concrete: tuple[str, ...] = ()
+) -> Signature:
     return Signature(name, tuple(dims), tuple(types or [BF16] * len(dims)), concrete)
 
 
@@ -106,13 +113,17 @@ def test_operand_bytes_are_inputs_and_output_in_their_types() -> None:
     work = call_work(signature("aten::mm", [[4, 8], [8, 16]]))
     assert work is not None
     assert (work.flops, work.dtype, work.operand_bytes) == (2 * 4 * 8 * 16, "bfloat16", 2 * (32 + 128 + 64))
-    eight_bit = call_work(signature("aten::_scaled_mm", [[4, 8], [8, 16], [1], [1]], [FP8, FP8, "float", "float"]))
+    eight_bit = call_work(
+        signature("aten::_scaled_mm", [[4, 8], [8, 16], [1], [1]], [FP8, FP8, "float", "float"])
+    )
     assert eight_bit is not None
     assert (eight_bit.dtype, eight_bit.operand_bytes) == ("float8", 32 + 128 + 2 * 64)
 
 
 def test_operators_of_engines() -> None:
-    out_first = signature("_C::cutlass_scaled_mm", [[4, 16], [4, 8], [8, 16], [1], [1]], [BF16, FP8, FP8, "float", "float"])
+    out_first = signature(
+        "_C::cutlass_scaled_mm", [[4, 16], [4, 8], [8, 16], [1], [1]], [BF16, FP8, FP8, "float", "float"]
+    )
     work = call_work(out_first)
     assert work is not None
     assert (work.flops, work.dtype) == (2 * 4 * 8 * 16, "float8")
@@ -121,7 +132,9 @@ def test_operators_of_engines() -> None:
 
 
 def test_attention_of_vllm_needs_what_the_step_says() -> None:
-    call = signature("vllm::unified_attention_with_output", [[30, 8, 64], [30, 2, 64], [30, 2, 64], [30, 8, 64]])
+    call = signature(
+        "vllm::unified_attention_with_output", [[30, 8, 64], [30, 2, 64], [30, 2, 64], [30, 8, 64]]
+    )
     assert call_work(call) is None
     work = call_work(call, pairs=1000)
     assert work is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from llm_perf_opt.analysis.operators import operator_records
 from llm_perf_opt.analysis.shares import add_operator_shares
 from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
@@ -13,7 +14,6 @@ from llm_perf_opt.analysis.timeline.graphs import graph_notes, graph_use, unclai
 from llm_perf_opt.analysis.timeline.kernel_tables import module_rows
 from llm_perf_opt.ingest.graphs import is_graph_launch, is_kernel_launch
 from llm_perf_opt.ingest.kineto.reader import read_kineto
-
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, write
 from tests.unit.timelines import make_timeline
 

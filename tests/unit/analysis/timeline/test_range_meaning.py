@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from llm_perf_opt.analysis.timeline.range_meaning import StepSize, meaning_of
 
 CASES: list[tuple[str, str | None, dict[str, Any]]] = [
