@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
+    from llm_perf_opt.analysis.operator_work import OperatorWork
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
     from llm_perf_opt.model.counters import NcuCapture
@@ -74,6 +75,8 @@ class Facts:
     """``name``, ``architecture``, ``dtype`` of the model, where known."""
     captures: list[Capture] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
+    operator_work: OperatorWork | None = None
+    """FLOPs of the operators, where a trace recorded their shapes."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     """Share of its phase's host time a module has, where the work ran on the host."""
     profiled: ProfiledPass | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
+from llm_perf_opt.analysis.operator_work import OperatorWork
 from llm_perf_opt.analysis.ranks import join_ranks
 from llm_perf_opt.analysis.timeline.totals import (
     joined_attribution,
@@ -35,6 +36,7 @@ class Joined:
     static: Static | None = None
     model: dict[str, str] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
+    operator_work: OperatorWork | None = None
     kernels: list[Kernel] = field(default_factory=list)
     budget: dict[str, Budget] = field(default_factory=dict)
     device_busy_ratio: dict[str, float] = field(default_factory=dict)
@@ -73,6 +75,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         static=_first(each.static for each in facts),
         counters=_first(each.counters for each in facts),
         operators=next((each.operators for each in facts if each.operators), []),
+        operator_work=_first(each.operator_work for each in facts),
         findings=[finding for each in facts for finding in each.findings],
         sections=[section for each in facts for section in each.sections],
         notes=[note for each in facts for note in each.notes],

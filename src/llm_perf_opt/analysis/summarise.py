@@ -12,7 +12,14 @@ from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.operator_work import OperatorWork
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
+from llm_perf_opt.analysis.roofline.traced import (
+    add_traced_utilisation,
+    traced_metrics,
+    traced_phases,
+    traced_section,
+)
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.timeline.budget import WORKING
@@ -127,6 +134,8 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
                 for reason in missing_reasons(summary.static, summary.hardware, dtype)
                 if reason not in summary.notes
             )
+    if joined.operator_work is not None:
+        _add_traced_work(summary, joined.operator_work)
     summary.notes.extend(cautions(summary))
     for phase, ratio in joined.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
@@ -157,6 +166,13 @@ def _against_wall_clock(summary: Summary, joined: Joined) -> None:
         if budget.profiled_span_s is not None:
             share = sum(part.share_ratio for part in budget.parts if part.name in WORKING)
             summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = min(1.0, share)
+
+
+def _add_traced_work(summary: Summary, work: OperatorWork) -> None:
+    phases = traced_phases(work, summary.hardware)
+    add_traced_utilisation(summary.utilisation, phases)
+    summary.metrics |= traced_metrics(phases)
+    summary.sections += traced_section("torch_profiler", phases, summary.hardware)
 
 
 def _busy_from_totals(summary: Summary, joined: Joined) -> None:
@@ -235,4 +251,4 @@ def missing_clock_note(facts: Sequence[Facts]) -> list[str]:
         return []
     if any(note.startswith("The timings could not be read") for each in facts for note in each.notes):
         return []
-    return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU."]
+    return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU of wall-clock."]

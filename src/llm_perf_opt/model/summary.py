@@ -693,7 +693,8 @@ class Summary:
     timeline: dict[str, Any] = field(default_factory=dict)
     """One decode step, ready to draw: ``{phase, span_s, lanes: [{name, events: [{name, start_s, end_s, family}]}]}``."""
     metrics: dict[str, Number | None] = field(default_factory=dict)
-    """Further named scalars (``launches_per_token``, …), unit in the name."""
+    """Further named scalars (``launches_per_token``, ``graph_kernel_time_ratio``, …), unit in the name; those of engines'
+    traces: ``docs/engines.md``."""
     sections: list[Section] = field(default_factory=list)
     """What stages say in their own words, plug-ins included, in pipeline order."""
     devices: list[DeviceUse] = field(default_factory=list)

@@ -10,6 +10,7 @@ PHASES = {
     "preprocess": "preparing the input",
     "vision": "looking at the image",
     "prefill": "reading the request",
+    "mixed": "reading requests and writing answers in the same step",
     "decode": "writing the answer",
     "all": "the recording as a whole",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.core.phases import PHASES, REQUEST_PHASES, WHOLE
 from llm_perf_opt.model.summary import Kernel, Stat, Summary
 
 
@@ -23,7 +23,7 @@ def sample_seconds(summary: Summary) -> float | None:
 
     Vision may be nested in prefill, so the phases are only added where the whole is not known.
     """
-    known = [seconds for phase in PHASES if (seconds := phase_seconds(summary, phase)) is not None]
+    known = [seconds for phase in REQUEST_PHASES if (seconds := phase_seconds(summary, phase)) is not None]
     return phase_seconds(summary, WHOLE) or (sum(known) if known else None)
 
 

@@ -17,6 +17,7 @@ from llm_perf_opt.analysis.timeline.attribution import (
 )
 from llm_perf_opt.analysis.timeline.chains import chain_metrics, find_chains
 from llm_perf_opt.analysis.timeline.drawing import draw_step
+from llm_perf_opt.analysis.timeline.graphs import unclaimed_behind_graphs
 from llm_perf_opt.analysis.timeline.kernel_tables import (
     KernelRow,
     ModuleRow,
@@ -79,7 +80,7 @@ def summarise_timeline(
 ) -> TimelineFacts:
     """Analyse a timeline; ``attribution`` where it was made already."""
     attribution = attribution if attribution is not None else attribute(timeline)
-    cells = by_path_and_name(timeline, attribution)
+    cells = by_path_and_name(timeline, unclaimed_behind_graphs(timeline, attribution))
     rows = kernel_rows(timeline, attribution, cells)
     facts = _facts_of_rows(rows, source or timeline.source)
     facts.devices = dict(timeline.devices)
