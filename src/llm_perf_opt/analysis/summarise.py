@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
 from llm_perf_opt.analysis.verdicts import judge, measured_passes
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.phases import WHOLE, captured_count_name
 from llm_perf_opt.hardware.catalogue import Catalogue
 from llm_perf_opt.model.summary import (
     CoverageSummary,
@@ -67,7 +67,11 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         budget=joined.budget,
         timeline=joined.timeline,
         repeat_spread=clock.repeat_spread if clock is not None else {},
-        metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
+        metrics={
+            **(clock.metrics if clock is not None else {}),
+            **{captured_count_name(phase): float(count) for phase, count in joined.phase_counts.items()},
+            **joined.metrics,
+        },
         sections=joined.sections,
         memory=joined.memory,
     )
