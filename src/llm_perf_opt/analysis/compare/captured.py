@@ -21,6 +21,8 @@ from llm_perf_opt.model.summary import Summary
 
 COMMUNICATION = "communication"
 """Family of the kernels and name of the budget's part."""
+_ROUNDING = 1e-6
+"""Of the whole: changes below this are left to the remainder."""
 _OVERLAP_SHARE = 0.001
 """Of the whole: less overlap than this is rounding, and goes to the remainder."""
 
@@ -41,9 +43,9 @@ def conclude_captures(
         return Conclusion(
             "captured_time", "undecided", f"No conclusion from the captures. {work.text}.", work
         )
+    found.verdict = verdict_of(found)
     _rank(found)
     _add_devices(found, a, b, scaling)
-    found.verdict = verdict_of(found)
     found.sentence = captured_sentence(found)
     return found
 
@@ -128,11 +130,11 @@ def _rank(found: Conclusion) -> None:
     """Put the largest change first, give each its share, and say what is left."""
     change = found.change_s or 0.0
     found.causes = sorted(
-        (cause for cause in found.causes if cause.change_s != 0.0),
+        (cause for cause in found.causes if abs(cause.change_s) > _ROUNDING * (found.a_s or 0.0)),
         key=lambda cause: (-abs(cause.change_s), cause.name),
     )
     for cause in found.causes:
-        cause.share_ratio = cause.change_s / change if change else None
+        cause.share_ratio = cause.change_s / change if found.verdict != "no change" else None
     found.remainder_s = change - math.fsum(cause.change_s for cause in found.causes)
 
 

@@ -15,15 +15,20 @@ _LEAST_SHARE = 0.01
 _MOVED_RATIO = 0.5
 """What the smaller of loss and gain must be of the larger to be called a move."""
 _NAMES = {
-    "compute": "compute time",
     "communication": "communication (NCCL) time",
     "exposed communication": "exposed communication time",
-    "copy": "copy time",
-    "idle": "idle time",
     "waiting for other ranks": "waiting for other ranks",
+    "copy": "copy time",
+    "compute": "compute time",
+    "idle": "idle time",
 }
-_HIDES = {"exposed communication": "communication"}
-"""Quantity → the one that tells the same move better."""
+"""The most telling first."""
+_HIDDEN_BY = {
+    "exposed communication": ("communication",),
+    "idle": ("communication", "exposed communication", "compute", "copy", "waiting for other ranks"),
+}
+"""Quantity → those that tell the same move better: a device idles because something left it."""
+_SAME_SIZE = 0.9
 
 Place = tuple[int | None, int | None]
 """(Rank, device)."""
@@ -54,8 +59,13 @@ def find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
         net = math.fsum(row.change_s for row in same)
         found.append(_moved(what, source, target, left, came, net))
     told = {move.what for move in found}
-    found = [move for move in found if _HIDES.get(move.what) not in told]
-    return sorted(found, key=lambda move: (-min(move.left_s, move.came_s), move.what))
+    found = [move for move in found if not told.intersection(_HIDDEN_BY.get(move.what, ()))]
+    largest = max((move.came_s for move in found), default=0.0)
+    # What one device does less of, it does something else instead: of moves of one size the more telling comes first.
+    order = list(_NAMES)
+    return sorted(
+        found, key=lambda move: (move.came_s < _SAME_SIZE * largest, order.index(move.what), -move.came_s)
+    )
 
 
 def _moved(

@@ -13,6 +13,14 @@ from llm_perf_opt.model.parallel import Communication, IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Summary
 
 _COMPUTE = "compute"
+_LABELS = {
+    "communication": "exposed communication",
+    "copy": "exposed copies",
+    "sync": "waiting in synchronisation",
+    "launch": "waiting for launch calls",
+    "host": "waiting for the host",
+    "queue": "waiting in the queue",
+}
 _WAITS = {
     "sync": "in synchronisation",
     "launch": "for launch calls",
@@ -36,7 +44,7 @@ def part_causes(scope: Scope, a: Summary, b: Summary, *, phases: bool) -> list[C
             after = math.fsum(part.seconds for part in two) * scope.factor
             owner = _owner(two if after >= before else one) or _owner(one if after >= before else two)
             text = _text(name, before, after, owner, scope, a, b, where)
-            label = f"{name}{f' ({key})' if key else ''}{where}"
+            label = f"{_LABELS.get(name, name)}{f' ({key})' if key else ''}{where}"
             cause = Cause(label, before, after, after - before, kind=_kind(name), phase=scope.phase)
             cause.text = text
             causes.append(cause)

@@ -21,6 +21,8 @@ def verdict_of(found: Conclusion) -> Verdict:
         return "undecided"
     if abs(found.ratio - 1) < NO_CHANGE:
         return "no change"
+    if abs(found.ratio - 1) < found.work.uncertainty_ratio:
+        return "not shown"
     return "faster" if found.ratio < 1 else "slower"
 
 
@@ -28,9 +30,17 @@ def captured_sentence(found: Conclusion) -> str:
     """Return the first sentence of a conclusion from captures."""
     work, unit = found.work, found.work.unit or "unit of work"
     less = work_difference(work)
+    if found.verdict == "not shown":
+        known = f"the work is known to {units.percent(work.uncertainty_ratio)} only"
+        head = f"{less}; per" if less else "Per"
+        return (
+            f"{head} {unit} no change is shown ({_instead(found, 'against')}; {known}){_moved(found, '; ')}."
+        )
     if found.verdict == "no change":
-        head = f"{less}; per {unit} nothing changed" if less else f"Per {unit} nothing changed"
-        return f"{head} ({_instead(found, 'against')}){_cancelled(found)}{_moved(found, '; ')}."
+        opposed = _cancelled(found)
+        head = f"{less}; per" if less else "Per"
+        same = f"{head} {unit} nothing changed{' in sum' if opposed else ''} ({_instead(found, 'against')})"
+        return f"{same}{opposed}{_moved(found, '; ')}."
     change = f"{speed(found.ratio)} per {unit}: {_instead(found, 'instead of')}"
     head = f"{less} and is {change}" if less else f"B is {change}"
     return f"{head}{because(found)}.{_moved(found, ' ')}{'.' if found.moved else ''}"
@@ -123,5 +133,7 @@ def _cancelled(found: Conclusion) -> str:
 def _moved(found: Conclusion, joint: str) -> str:
     if not found.moved:
         return ""
-    text = found.moved[0].text
+    first = found.moved[0]
+    also = [move.text for move in found.moved[1:] if move.came_s >= 0.5 * first.came_s]
+    text = "; ".join([first.text, *also])
     return f"{joint}{text if joint.startswith(';') else text[0].upper() + text[1:]}"

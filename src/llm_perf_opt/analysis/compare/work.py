@@ -164,7 +164,8 @@ def _counted_work(basis: str, unit: str, plural: str, a: float, b: float) -> Wor
 
 def _launch_work(launches: Consensus) -> Work:
     text = f"Counted in launches of the same kernels: {_launch_text(launches)}"
-    return Work("launches", "unit of work", None, None, launches.time_ratio, text)
+    apart = abs(math.log(launches.time_ratio / launches.launches_ratio))
+    return Work("launches", "unit of work", None, None, launches.time_ratio, text, uncertainty_ratio=apart)
 
 
 def _checked(counted: Work, launches: Consensus | None) -> Work:
