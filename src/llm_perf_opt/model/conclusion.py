@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-WorkBasis = Literal["tokens", "phases", "steps", "launches", "calls"]
+WorkBasis = Literal["tokens", "phases", "steps", "launches"]
 """What the work of both sides was counted in."""
 CauseKind = Literal[
     "phase",
@@ -103,7 +103,7 @@ class MovedTime:
 class Conclusion:
     """One whole on both sides, at equal work, and the causes of its change."""
 
-    whole: Literal["wall_clock", "captured_time", "kernel_time", "operator_time"]
+    whole: Literal["wall_clock", "captured_time", "kernel_time"]
     verdict: Verdict
     sentence: str
     """What to know first."""

@@ -13,7 +13,6 @@ _WHOLES = {
     "wall_clock": "wall-clock of an answer",
     "captured_time": "captured time",
     "kernel_time": "kernel time",
-    "operator_time": "operator time",
 }
 EQUAL_WORK_TEXT = "Times of B are at A's work; the causes and what is not explained add up to the change."
 

@@ -84,6 +84,8 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
     )
     for number, conclusion in enumerate(comparison.conclusions):
         lines.extend(["", *_concluded(conclusion, most, first=number == 0)])
+    if any(conclusion.moved for conclusion in comparison.conclusions):
+        lines.extend(["", "devices", *_aligned(conclusion_tables.device_table(comparison.conclusions))])
     shown = [row for row in comparison.metrics if not row.name.startswith("component.")]
     lines.extend(["", *_aligned(tables.metric_table(shown))])
     if any(row.blocks for row in shown):
