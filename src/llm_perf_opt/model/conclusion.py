@@ -61,6 +61,8 @@ class Work:
     """How it was counted, and how the sides differ."""
     sure: bool = True
     """False: another count contradicts this one, so no gate is decided on it."""
+    confirmed: bool = True
+    """False: the kernels do not show that a unit is the same work on both sides."""
     uncertainty_ratio: float = 0.0
     """How far the count itself may be off: changes within it are not shown."""
     phases: dict[str, float] = field(default_factory=dict)

@@ -153,7 +153,7 @@ def _cause(effect: Effect, *, phases: bool) -> Cause:
         change_s=effect.change_s,
         kind=effect.kind,
         phase=effect.phase,
-        text=f"other {effect.label}{where} do the work"
+        text=f"other {effect.family} kernels{where} do the work"
         if effect.kind == "replaced"
         else f"{named}{where} {_became(effect, many=many)}",
     )

@@ -41,7 +41,12 @@ def captured_sentence(found: Conclusion) -> str:
         head = f"{less}; per" if less else "Per"
         same = f"{head} {unit} nothing changed{' in sum' if opposed else ''} ({_instead(found, 'against')})"
         return f"{same}{opposed}{_moved(found, '; ')}."
-    change = f"{speed(found.ratio)} per {unit}: {_instead(found, 'instead of')}"
+    doubt = (
+        ""
+        if work.confirmed
+        else f" (if a {unit} is the same work on both sides, which the kernels do not show)"
+    )
+    change = f"{speed(found.ratio)} per {unit}{doubt}: {_instead(found, 'instead of')}"
     head = f"{less} and is {change}" if less else f"B is {change}"
     return f"{head}{because(found)}.{_moved(found, ' ')}{'.' if found.moved else ''}"
 
@@ -91,9 +96,9 @@ def because(found: Conclusion) -> str:
         for cause in found.causes
         if cause.change_s * change_s < 0 and abs(cause.change_s) >= _AGAINST_SHARE * abs(change_s)
     ]
-    said = ", because " + " and ".join(_told(cause, found.work, shares=True) for cause in named)
+    said = ", because " + " and ".join(_told(cause, found, shares=True) for cause in named)
     if against:
-        said += f"; against it, {_told(against[0], found.work)}"
+        said += f"; against it, {_told(against[0], found)}"
     return said
 
 
@@ -102,10 +107,10 @@ def signed_seconds(value: float) -> str:
     return f"{'+' if value >= 0 else '−'}{units.seconds(abs(value))}"
 
 
-def _told(cause: Cause, work: Work, *, shares: bool = False) -> str:
-    """Say a cause with its size; of several units, per unit and in all of A's."""
-    size = signed_seconds(cause.change_s)
-    if work.a is not None and work.a > 1:
+def _told(cause: Cause, found: Conclusion, *, shares: bool = False) -> str:
+    """Say a cause with its size; of several units, per unit and in all of A's. A wall-clock is of one answer already."""
+    size, work = signed_seconds(cause.change_s), found.work
+    if work.a is not None and work.a > 1 and found.whole != "wall_clock":
         size = f"{signed_seconds(cause.change_s / work.a)} per {work.unit}, {size} in all"
     if shares and cause.share_ratio is not None and cause.share_ratio < 0.9995:
         size += f", {units.percent(cause.share_ratio)} of the change"
@@ -127,7 +132,7 @@ def _cancelled(found: Conclusion) -> str:
     down = next((cause for cause in found.causes if -cause.change_s >= least > 0), None)
     if up is None or down is None:
         return ""
-    return f": {_told(down, found.work)}, but {_told(up, found.work)}"
+    return f": {_told(down, found)}, but {_told(up, found)}"
 
 
 def _moved(found: Conclusion, joint: str) -> str:

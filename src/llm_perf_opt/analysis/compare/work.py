@@ -27,6 +27,8 @@ _NEAR_RATIO, _NEAR_LAUNCHES = 0.1, 2.0
 """How far a kernel's launches may be from the common ratio: a cut through a step does not meet all kernels alike."""
 _LEAST_TIME_SHARE = 0.3
 """Kernel time that must belong to kernels of both sides."""
+_SAME_KERNELS_SHARE = 0.9
+"""From here on another number of launches is more or less captured; below it the program may have changed."""
 _SAME_RATIO = 0.02
 _CONTRADICTION = 0.05
 
@@ -39,6 +41,13 @@ class Consensus:
     """B ÷ A, of the kernels that agree."""
     time_ratio: float
     """The same, each launch weighted by its mean time on A: what that many launches are worth."""
+    common_share: float
+    """Least share of either side's kernel time that belongs to kernels of both."""
+
+    @property
+    def same_kernels(self) -> bool:
+        """Whether both sides run nearly the same kernels, as a shorter capture of the same program does."""
+        return self.common_share >= _SAME_KERNELS_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Wo
     steps_a, steps_b = a.metrics.get(STEPS), b.metrics.get(STEPS)
     if steps_a and steps_b:
         return _checked(_counted_work("steps", "step", "profiler steps", steps_a, steps_b), launches)
-    if launches is not None:
+    if launches is not None and (launches.same_kernels or launches.time_ratio == 1):
         return _launch_work(launches)
     return Work(None, "", None, None, None, _why_unknown(a, b, kernels))
 
@@ -82,15 +91,16 @@ def launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
         for row in rows
         if row.matched in _SAME_KERNEL and row.a_launches and row.b_launches
     ]
-    if not pairs or not _cover_enough(rows, [row for row, _, _ in pairs]):
+    common = _common_share(rows, [row for row, _, _ in pairs])
+    if not pairs or common < _LEAST_TIME_SHARE:
         return None
     weights = [math.log2(max(a, b)) for _, a, b in pairs]
     whole = math.fsum(weights)
     if whole == 0:
-        return Consensus(1.0, 1.0)
+        return Consensus(1.0, 1.0, common)
     equal = math.fsum(w for w, (_, a, b) in zip(weights, pairs, strict=True) if a == b)
     if equal >= _EQUAL_SHARE * whole:
-        return Consensus(1.0, 1.0)
+        return Consensus(1.0, 1.0, common)
     ratio = _weighted_median([b / a for _, a, b in pairs], weights)
     agreeing = [
         (weight, pair)
@@ -102,16 +112,17 @@ def launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     total_a, total_b = sum(a for _, (_, a, _) in agreeing), sum(b for _, (_, _, b) in agreeing)
     priced = [(a, b, row.a_s / a) for _, (row, a, b) in agreeing if row.a_s]
     worth_a, worth_b = (math.fsum(n[side] * n[2] for n in priced) for side in (0, 1))
-    return Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a)
+    return Consensus(total_b / total_a, worth_b / worth_a if worth_a else total_b / total_a, common)
 
 
-def _cover_enough(rows: Sequence[KernelChange], common: Sequence[KernelChange]) -> bool:
-    """Whether the kernels of both sides have enough of the time of either; captures without times have to do."""
+def _common_share(rows: Sequence[KernelChange], common: Sequence[KernelChange]) -> float:
+    """Return the least share of either side's kernel time that ``common`` has; 1 for captures without times."""
+    shares = [1.0]
     for side in ("a_s", "b_s"):
         whole = math.fsum(getattr(row, side) or 0.0 for row in rows)
-        if math.fsum(getattr(row, side) or 0.0 for row in common) < _LEAST_TIME_SHARE * whole:
-            return False
-    return True
+        if whole:
+            shares.append(math.fsum(getattr(row, side) or 0.0 for row in common) / whole)
+    return min(shares)
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -172,8 +183,9 @@ def _checked(counted: Work, launches: Consensus | None) -> Work:
     """Hold a count of steps against the launches: what they contradict is taken from them, and is not sure."""
     if counted.ratio is None:
         return counted
-    if launches is None:
-        counted.text += f". The kernels do not tell whether a {counted.unit} is the same work on both sides"
+    if launches is None or not launches.same_kernels:
+        counted.confirmed = False
+        counted.text += f". The kernels do not show that a {counted.unit} is the same work on both sides"
         return counted
     if abs(math.log(launches.time_ratio / counted.ratio)) <= _CONTRADICTION:
         return counted
@@ -193,7 +205,7 @@ def _why_unknown(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> str
     counted = [row for row in kernels if row.matched in _SAME_KERNEL and row.a_launches and row.b_launches]
     why = (
         "too few kernels are in both captures with their number of launches"
-        if not counted or not _cover_enough(kernels, counted)
+        if not counted or _common_share(kernels, counted) < _SAME_KERNELS_SHARE
         else "the launches of the kernels that both sides have do not differ by a common factor"
     )
     return f"How much work each capture holds is not known: neither side counts steps or passes of phases, and {why}"

@@ -265,6 +265,21 @@ def test_steps_that_the_launches_contradict_decide_no_gate() -> None:
     assert "contradicts another count (counted in profiler steps: 3 on both sides)" in found.work.text
 
 
+def test_a_program_that_fuses_half_of_its_launches_is_faster_not_shorter() -> None:
+    """Other kernels took over: that is no capture cut short, so the steps count."""
+    a = captured([gemm(0.4, 100), norm(0.4, 200), kernel("add", "elementwise", 0.2, launches=400)], steps=4)
+    b = captured([gemm(0.2, 50), norm(0.2, 100), kernel("fused", "other", 0.3, launches=50)], steps=4)
+    found = concluded(a, b)
+    assert (found.work.basis, found.work.sure, found.work.ratio) == ("steps", True, 1.0)
+    assert not found.work.confirmed
+    assert "B is 30.0 % faster per step (if a step is the same work on both sides" in found.sentence
+    assert "`fused` is new" in found.sentence
+    for each in (a, b):
+        each.metrics.clear()
+    told = compare(side(a), side(b)).sentence
+    assert told.startswith("No conclusion from the captures."), "without steps it cannot be told"
+
+
 @pytest.mark.parametrize(
     ("factor", "documents", "verdict", "said"),
     [
@@ -287,6 +302,8 @@ def test_the_wall_clock_comes_first_with_its_interval(
     found = result.conclusions[0]
     assert found.verdict == verdict and said in found.sentence
     if verdict in ("slower", "faster"):
+        assert f"because decode takes {'longer' if factor > 1 else 'less time'} (" in found.sentence
+        assert "in all" not in found.sentence, "it is the time of one answer"
         assert found.causes[0].name == "decode" and found.causes[0].share_ratio == pytest.approx(
             1.0, abs=0.01
         )
