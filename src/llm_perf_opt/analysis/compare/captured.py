@@ -21,6 +21,8 @@ from llm_perf_opt.model.summary import Summary
 
 COMMUNICATION = "communication"
 """Family of the kernels and name of the budget's part."""
+_LEAST_OF_COMPUTE, _MOST_OF_COMPUTE = 0.5, 3.0
+"""Kernel time ÷ compute time of captures whose kernels miss a little, or overlap a lot."""
 _ROUNDING = 1e-6
 """Of the whole: changes below this are left to the remainder."""
 _OVERLAP_SHARE = 0.001
@@ -83,13 +85,15 @@ def _compute_causes(scope: Scope, devices: tuple[int, int], *, phases: bool) -> 
     apart = any(part.name == COMMUNICATION for budget in (scope.a, scope.b) for part in budget.parts)
     rows = [row for row in scope.kernels if not (apart and row.family == COMMUNICATION)]
     where = f" in {scope.phase}" if phases and scope.phase else ""
-    if not rows:
-        return [Cause(f"compute{where}", a_s, b_s, b_s - a_s, kind="device", phase=scope.phase,
-                      text=f"kernels{where} run {'longer' if b_s > a_s else 'shorter'}")]  # fmt: skip
-    effects = kernel_effects(rows, lambda _: scope.factor, devices=devices)
-    causes = kernel_causes(effects, phases=phases)
     sum_a = math.fsum(row.a_s or 0.0 for row in rows) / devices[0]
     sum_b = math.fsum(row.b_s or 0.0 for row in rows) * scope.factor / devices[1]
+    if not _explains(sum_a, a_s) or not _explains(sum_b, b_s):
+        longer = "longer" if b_s > a_s else "shorter"
+        cause = Cause(f"compute{where}", a_s, b_s, b_s - a_s, kind="device", phase=scope.phase)
+        cause.text = f"kernels{where} run {longer}"
+        return [cause]
+    effects = kernel_effects(rows, lambda _: scope.factor, devices=devices)
+    causes = kernel_causes(effects, phases=phases)
     saved_a, saved_b = a_s - sum_a, b_s - sum_b
     if abs(saved_b - saved_a) > _OVERLAP_SHARE * max(scope.a_s, scope.b_s):
         causes.append(
@@ -104,6 +108,11 @@ def _compute_causes(scope: Scope, devices: tuple[int, int], *, phases: bool) -> 
             )
         )
     return causes
+
+
+def _explains(kernels_s: float, compute_s: float) -> bool:
+    """Whether a table of kernels can be that of the time in which kernels ran: it may come from another capture."""
+    return _LEAST_OF_COMPUTE * compute_s <= kernels_s <= _MOST_OF_COMPUTE * compute_s
 
 
 def _from_kernels(kernels: Sequence[KernelChange], scaling: Scaling, work: Work) -> Conclusion:

@@ -227,6 +227,25 @@ def test_kernels_that_came_went_and_were_replaced() -> None:
     assert "against it, `triton_fused` is new (+100 ms)" in found.sentence
 
 
+def test_kernels_of_another_capture_do_not_explain_the_budget() -> None:
+    def made(compute: float) -> Summary:
+        return summary(kernels=[gemm(9.0)], budget={"all": budget_of(*parts(compute=compute, host=0.1))})
+
+    (cause,) = concluded(made(0.5), made(0.7)).causes
+    assert (cause.name, cause.kind) == ("compute", "device")
+    assert cause.change_s == pytest.approx(0.2)
+
+
+def test_kernels_that_overlap_less_are_a_cause_of_their_own() -> None:
+    def made(compute: float) -> Summary:
+        rows = [gemm(0.6), norm(0.3)]
+        return summary(kernels=rows, budget={"all": budget_of(*parts(compute=compute, host=0.1))})
+
+    found = concluded(made(0.6), made(0.9))
+    assert [(c.kind, round(c.change_s, 9)) for c in found.causes] == [("overlap", 0.3)]
+    assert "kernels overlap less (+300 ms)" in found.sentence
+
+
 def test_a_table_of_kernels_without_a_time_axis() -> None:
     a, b = summary(kernels=[gemm(0.6), norm(0.3)]), summary(kernels=[gemm(0.3, 50), norm(0.15, 100)])
     found = concluded(a, b)
