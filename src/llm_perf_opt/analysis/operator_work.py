@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.analysis.intervals import union
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.operator_flops import Work, call_work, needs_pairs
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, take_or_none
-from llm_perf_opt.analysis.timeline.intervals import union
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.ingest.graphs import behind_graph_launch
 from llm_perf_opt.ingest.kineto.calls import OperatorCalls

@@ -26,7 +26,7 @@ from llm_perf_opt.analysis.timeline.budget import WORKING
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
 from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
 from llm_perf_opt.analysis.verdicts import judge, measured_passes
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.phases import WHOLE, captured_count_name
 from llm_perf_opt.hardware.catalogue import Catalogue
 from llm_perf_opt.model.summary import (
     CoverageSummary,
@@ -76,7 +76,11 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         budget=joined.budget,
         timeline=joined.timeline,
         repeat_spread=clock.repeat_spread if clock is not None else {},
-        metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
+        metrics={
+            **(clock.metrics if clock is not None else {}),
+            **{captured_count_name(phase): float(count) for phase, count in joined.phase_counts.items()},
+            **joined.metrics,
+        },
         sections=joined.sections,
         memory=joined.memory,
         devices=joined.devices,

@@ -14,3 +14,8 @@ PHASES = (VISION, PREFILL, MIXED, DECODE)
 """All that a capture can hold, in the order they are shown."""
 WHOLE = "all"
 """What is known of a capture as a whole, without its phases."""
+
+
+def captured_count_name(phase: str) -> str:
+    """Return the name, among a summary's metrics, of how often the captures hold a phase (decode: steps)."""
+    return f"captured_{phase}_count"

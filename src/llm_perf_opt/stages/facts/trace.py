@@ -50,6 +50,8 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
 
     capture = read_kineto(path)
     timeline = capture.timeline
+    if steps := capture.facts.get("profiler_steps"):
+        facts.metrics["profiler_steps"] = float(steps)
     attribution = attribute(timeline)
     facts.operators = operator_records(
         capture.operators,
