@@ -18,6 +18,7 @@ from llm_perf_opt.analysis.timeline.totals import (
 )
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
+from llm_perf_opt.model.profiled import CounterConditions
 from llm_perf_opt.model.summary import Budget, Finding, Kernel, MemoryUse, Operator, Section, Static
 from llm_perf_opt.model.wall_clock import WallClock
 
@@ -49,6 +50,10 @@ class Joined:
     has_time_axis: bool = False
     device_name: str | None = None
     counters: NcuCapture | None = None
+    conditions: CounterConditions | None = None
+    """How the counters were measured."""
+    used_captures: list[Capture] = field(default_factory=list)
+    """The captures that ``kernels`` and ``budget`` come from."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
@@ -121,6 +126,7 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     owners = _owners(with_axis or usable[:1])
     used = [c for c in (with_axis or usable[:1]) if any(owner is c for owner in owners.values())]
     joined.has_time_axis = bool(with_axis)
+    joined.used_captures = used
     joined.kernels = sorted(
         (
             kernel

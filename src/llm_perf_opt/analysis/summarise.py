@@ -70,6 +70,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
         sections=joined.sections,
         memory=joined.memory,
+        counters=joined.conditions,
     )
     dtype = workload.dtype or subject.dtype
     name_apart(summary.kernels)
