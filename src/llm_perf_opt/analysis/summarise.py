@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_perf_opt.analysis.busy_from_totals import busy_from_totals
 from llm_perf_opt.analysis.cautions import cautions
 from llm_perf_opt.analysis.facts import Facts, ModulePhase
 from llm_perf_opt.analysis.findings import find_all, rank_findings
@@ -16,8 +17,7 @@ from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
-from llm_perf_opt.analysis.verdicts import judge, measured_passes
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.analysis.verdicts import judge
 from llm_perf_opt.hardware.catalogue import Catalogue
 from llm_perf_opt.model.summary import (
     CoverageSummary,
@@ -125,42 +125,12 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
     summary.notes.extend(cautions(summary))
     for phase, ratio in joined.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
-    _busy_from_totals(summary, joined)
+    busy_from_totals(summary, joined)
     summary.coverage = CoverageSummary(
         time_attributed_ratio=joined.time_attributed_ratio,
         kernel_time_classified_ratio=joined.kernel_time_classified_ratio,
         flops_counted_ratio=summary.static.coverage.counted_ratio if summary.static is not None else None,
     )
-
-
-def _busy_from_totals(summary: Summary, joined: Joined) -> None:
-    """Without a time axis: kernel time of the whole capture against the wall-clock of all samples."""
-    total = joined.metrics.get("kernel_time_s")
-    if WHOLE in joined.device_busy_ratio or joined.has_time_axis or not total:
-        return
-    first, decode, passes = (
-        summary.timings.ttft_s,
-        summary.timings.decode_s,
-        measured_passes(summary.workload),
-    )
-    if first is None or decode is None or passes is None:
-        return
-    busy = total + (joined.metrics.get("copy_s") or 0.0)
-    wall = passes * (first.median + decode.median)
-    of = "samples" if passes == summary.workload.samples else "batches"
-    summary.metrics["device_busy_s"] = busy
-    summary.metrics["measured_wall_s"] = wall
-    use = summary.utilisation.setdefault(WHOLE, Utilisation())
-    use.device_busy_ratio = min(1.0, busy / wall)
-    use.arithmetic = (
-        f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); "
-        "streams that overlap are counted twice, so this is an upper bound"
-    )
-    if busy > wall:
-        summary.notes.append(
-            "The kernel table holds more device time than the wall-clock file: they are not of the same run, "
-            "or streams overlap."
-        )
 
 
 def _device_times(joined: Joined) -> dict[ModulePhase, ModuleTime]:
