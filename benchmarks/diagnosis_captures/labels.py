@@ -8,7 +8,8 @@ from typing import Literal
 
 from .events import RankEvents
 from .gpus import Gpu
-from .machine import HostCosts, Program, Rank, run_together
+from .machine import HostCosts, Program, Rank
+from .together import run_together
 
 Format = Literal["kineto", "nsys"]
 CAUSES = (
