@@ -103,7 +103,6 @@ class Case:
     steps: int = 0
     """Decode steps in the capture."""
     seed: int = 14
-    why: str = ""
 
     @property
     def healthy(self) -> bool:
