@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -77,8 +77,11 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
         if not cut:
             continue
         budgets = [budget_on(one, window) for one, window in cut]
-        found.budget[phase] = _mean(budgets, _owners(cut, host), source)
-        ratios = {one.device: _busy_ns(b) / b.span_ns for (one, _), b in zip(cut, budgets, strict=True)}
+        found.budget[phase] = _mean(budgets, _owners(cut, budgets, host), source)
+        ratios = {
+            one.device: _busy_ns(one, window, b) / b.span_ns
+            for (one, window), b in zip(cut, budgets, strict=True)
+        }
         found.busy_by_device[phase] = ratios
         found.busy_ratio[phase] = sum(ratios.values()) / len(ratios)
     for one, own in zip(activities, windows, strict=True):
@@ -92,8 +95,10 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
     return found
 
 
-def _busy_ns(budget: DeviceBudget) -> int:
-    return sum(budget.parts_ns[name] for name in WORKING)
+def _busy_ns(one: DeviceActivity, window: IntervalSet, budget: DeviceBudget) -> int:
+    """A device is not busy while its host stands in a collective, though that is communication."""
+    working = sum(budget.parts_ns[name] for name in WORKING)
+    return working - one.idle.parts[COLLECTIVE_WAIT].length_within(window)
 
 
 def _mean(
@@ -111,10 +116,22 @@ def _mean(
 
 
 def _owners(
-    cut: Sequence[tuple[DeviceActivity, IntervalSet]], host: HostActivity
+    cut: Sequence[tuple[DeviceActivity, IntervalSet]], budgets: Sequence[DeviceBudget], host: HostActivity
 ) -> dict[str, IdleOwner | None]:
-    names = [name for name in PARTS if name not in WORKING]
-    return {name: host.owner(name, _stretches(name, cut)) for name in names}
+    found = {name: host.owner(name, _stretches(name, cut)) for name in PARTS if name not in WORKING}
+    return found | {COLLECTIVE_WAIT: _collective_owner(cut, budgets, host)}
+
+
+def _collective_owner(
+    cut: Sequence[tuple[DeviceActivity, IntervalSet]], budgets: Sequence[DeviceBudget], host: HostActivity
+) -> IdleOwner | None:
+    """Who waits in collectives of the host; the rest of that part is the devices' own."""
+    owner = host.owner(COLLECTIVE_WAIT, _stretches(COLLECTIVE_WAIT, cut))
+    total = sum(one.parts_ns[COLLECTIVE_WAIT] for one in budgets)
+    if owner is None or not total:
+        return None
+    waited = sum(one.idle.parts[COLLECTIVE_WAIT].length_within(window) for one, window in cut)
+    return replace(owner, share_ratio=(owner.share_ratio or 0.0) * waited / total)
 
 
 def _stretches(name: str, cut: Sequence[tuple[DeviceActivity, IntervalSet]]) -> Stretches:
@@ -132,7 +149,7 @@ def _device(timeline: Timeline, one: DeviceActivity, window: IntervalSet) -> Dev
     first, last = int(timeline.ops.start_ns[rows[0]]), int(timeline.ops.end_ns[rows].max())
     own = complement(one.idle.held, IntervalSet(np.array([first]), np.array([max(last, first + 1)])))
     budget = budget_on(one, own)
-    busy = _busy_ns(budget) - one.idle.parts[COLLECTIVE_WAIT].length_within(own)
+    busy = _busy_ns(one, own, budget)
     queued = budget.parts_ns["queue"]
     return DeviceUse(
         device=one.device,
