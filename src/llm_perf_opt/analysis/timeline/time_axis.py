@@ -9,7 +9,7 @@ import numpy as np
 
 from llm_perf_opt.analysis.idle.owners import HostActivity, Stretches, joined, stretches
 from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT
-from llm_perf_opt.analysis.intervals import IntervalSet, complement
+from llm_perf_opt.analysis.intervals import IntervalSet, complement, intersect
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.analysis.timeline.budget import (
     PARTS,
@@ -22,6 +22,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     used_devices,
     whole_window,
     windows_on,
+    works_for,
 )
 from llm_perf_opt.analysis.timeline.communication import (
     CollectiveRows,
@@ -69,11 +70,13 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
         {**windows_on(one, timeline, attribution, base), WHOLE: complement(one.idle.held, whole)}
         for one in activities
     ]
-    used = {id(one) for one in used_devices(activities)}
+    kept = {id(one) for one in used_devices(activities)}
+    used = [place for place, one in enumerate(activities) if id(one) in kept]
+    working = [works_for(one, attribution) for one in activities]
     host = HostActivity(timeline)
     for phase in (*base, WHOLE):
-        cut = [(one, own[phase]) for one, own in zip(activities, windows, strict=True) if id(one) in used]
-        cut = [(one, window) for one, window in cut if len(window)]
+        chosen = [place for place in used if phase in working[place]] or used
+        cut = [(activities[place], windows[place][phase]) for place in chosen if len(windows[place][phase])]
         if not cut:
             continue
         budgets = [budget_on(one, window) for one, window in cut]
@@ -186,9 +189,9 @@ def _longest_gaps(
     gaps = []
     for _, number, row in sorted(candidates)[:_MOST_GAPS]:
         one, own = activities[number], windows[number]
-        start, end = int(one.idle.gaps.start[row]), int(one.idle.gaps.end[row])
-        start = max(start, origin)
-        window = IntervalSet(np.array([start]), np.array([end]))
+        gap = IntervalSet(one.idle.gaps.start[row : row + 1], one.idle.gaps.end[row : row + 1])
+        window = intersect(gap, own[WHOLE])
+        start, end = int(window.start[0]), int(window.end[-1])
         part = max(one.idle.parts, key=lambda name: one.idle.parts[name].length_within(window))
         owner = host.owner(part, _stretches(part, [(one, window)]))
         thread = int(one.idle.gaps.thread[row])
@@ -198,7 +201,7 @@ def _longest_gaps(
             IdleGap(
                 device=one.device,
                 start_s=(start - origin) / _NS,
-                seconds=(end - start) / _NS,
+                seconds=window.length_ns / _NS,
                 owner=owner,
                 phase=_phase_at(own, (start + end) // 2),
                 frames=host.frames(thread, (start + end) // 2),
