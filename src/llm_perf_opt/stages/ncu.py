@@ -143,6 +143,8 @@ class _Run:
         self._result = StageResult("ok")
         self._remarks = list(plan.warnings)
         self._fix: list[str] = []
+        self._unreadable = False
+        """Whether there is a report that nothing here can read."""
 
     def result(self) -> StageResult:
         """Run, rerun, export, judge."""
@@ -158,7 +160,7 @@ class _Run:
             profiled = self._profile(request.without_filter(), "cmd-rerun.txt")
         if profiled.report is not None:
             self._result.artifacts.insert(0, profiled.report)
-            self._export(profiled.report)
+            self._export(profiled.report, readable=profiled.kernels is not None)
             self._missing(profiled, rerun="-rerun" in profiled.process.argv[-1])
         self._judge(profiled.fault)
         return self._result
@@ -179,7 +181,8 @@ class _Run:
             self._context.progress.say(f"ncu: {len(profiled.passes)} launches profiled in {total} passes")
         return profiled
 
-    def _export(self, report: Path) -> None:
+    def _export(self, report: Path, *, readable: bool) -> None:
+        """Export the pages; ``readable``: the report itself can be read, too (the ``ncu`` extra)."""
         if not self._config.ncu_cli.export.csv:
             return
         files, codes, problems = export_pages(
@@ -192,6 +195,7 @@ class _Run:
         self._result.artifacts += files
         self._result.exit_codes.update(codes)
         if problems:
+            self._unreadable = not files and not readable
             self._remarks.append(f"pages that could not be exported: {'; '.join(problems)}")
             self._fix.append(f"export by hand: ncu --import {report} --csv --page raw --print-units base")
 
@@ -212,7 +216,7 @@ class _Run:
             self._fix.insert(0, fault.fix)
             self._result.status = fault.status
         elif self._remarks:
-            self._result.status = "degraded"
+            self._result.status = "failed" if self._unreadable else "degraded"
         self._result.reason = "; ".join(self._remarks) or None
         self._result.fix = "; ".join(dict.fromkeys(self._fix)) or None
 
