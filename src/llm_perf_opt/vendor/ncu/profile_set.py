@@ -41,6 +41,8 @@ class ProfileSet:
         self._remarks = list(dict.fromkeys(warning for plan in plans for warning in plan.warnings))
         self._faults: list[tuple[str, NcuFault]] = []
         self._fix: list[str] = []
+        self._unreadable = 0
+        """Runs whose report nothing here can read."""
         self._commands: list[str] = []
         self._write_targets()
         for warning in self._remarks:
@@ -56,7 +58,7 @@ class ProfileSet:
             profiled = self._profile(request.without_filter(), "cmd-rerun.txt")
         if profiled.report is not None:
             self._result.artifacts.insert(0, profiled.report)
-            self._export(plan, profiled.report)
+            self._export(plan, profiled.report, readable=profiled.kernels is not None)
             self._missing(plan, profiled, rerun=rerun)
         if profiled.fault is not None:
             self._faults.append((plan.phase, profiled.fault))
@@ -87,7 +89,8 @@ class ProfileSet:
         if path not in self._result.artifacts:
             self._result.artifacts.append(path)
 
-    def _export(self, plan: NcuPlan, report: Path) -> None:
+    def _export(self, plan: NcuPlan, report: Path, *, readable: bool) -> None:
+        """Export the pages; ``readable``: the report itself can be read, too (the ``ncu`` extra)."""
         if not self._export_csv:
             return
         files, codes, problems = export_pages(
@@ -101,6 +104,7 @@ class ProfileSet:
         prefix = f"{plan.phase} " if plan.phase else ""
         self._result.exit_codes.update({f"{prefix}{name}": code for name, code in codes.items()})
         if problems:
+            self._unreadable += not files and not readable
             self._say(plan, f"pages that could not be exported: {'; '.join(problems)}")
             self._fix.append(f"export by hand: ncu --import {report} --csv --page raw --print-units base")
 
@@ -122,7 +126,8 @@ class ProfileSet:
         self._remarks[:0] = faults
         self._fix[:0] = [fault.fix for _, fault in self._faults]
         statuses = [fault.status for _, fault in self._faults]
-        if statuses and len(statuses) == len(self._plans) and all(one == "failed" for one in statuses):
+        lost = sum(one == "failed" for one in statuses) + self._unreadable
+        if lost and lost >= len(self._plans):
             self._result.status = "failed"
         elif self._remarks:
             self._result.status = "degraded"
