@@ -131,7 +131,8 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     waiting = max(waits, key=lambda name: waits[name])
     worst = max(busy, key=lambda name: busy[name])
     answer: Bound
-    if sum(waits.values()) >= max(share.get("compute", 0.0), busy[worst]):
+    waited = sum(waits.values())
+    if waited > 0 and waited >= max(share.get("compute", 0.0), busy[worst]):
         answer = waiting
     elif busy[worst] > share.get("compute", 0.0):
         answer = worst

@@ -13,9 +13,10 @@ from llm_perf_opt.analysis.findings.common import (
     sources,
     span_seconds,
 )
+from llm_perf_opt.analysis.findings.host_syncs import operator_evidence
 from llm_perf_opt.analysis.findings.loss_words import Loss, advice_for, title_for
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Finding, Summary
 
@@ -57,7 +58,8 @@ def find(summary: Summary) -> list[Finding]:
 
 def _of_phase(summary: Summary, phase: str) -> list[Finding]:
     budget = summary.budget[phase]
-    seconds = span_seconds(summary, phase)
+    # Against the wall-clock, the budget is of one sample already, and prefill's without the vision timed inside it.
+    seconds = budget.span_s if budget.profiled_span_s is not None else span_seconds(summary, phase)
     if seconds is None or budget.span_s <= 0:
         return []
     parts = [_Part(part.name, part.share_ratio, part.seconds, part.owner) for part in budget.parts]
@@ -92,6 +94,7 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
         _evidence(part, phase, budget),
         *_owner_evidence(part.owner),
         *_gap_evidence(summary, phase, part),
+        *_count_evidence(summary, loss, phase),
     ]
     return [
         Finding(
@@ -145,7 +148,12 @@ def _communication(
             id="exposed-communication",
             title=title_for("exposed-communication", None, phase),
             phase=phase,
-            evidence=[*evidence, *_inflation(budget), *sources(summary, "nsys", "trace")],
+            evidence=[
+                *evidence,
+                *_owner_evidence(part.owner),
+                *_inflation(budget),
+                *sources(summary, "nsys", "trace"),
+            ],
             gain_upper_s=exposed,
             arithmetic=f"{how} = at most {units.seconds(exposed)}",
             advice=advice_for("exposed-communication", None, summary.hardware.kind),
@@ -247,6 +255,14 @@ def _gap_evidence(summary: Summary, phase: str, part: _Part) -> list[str]:
     text = f"longest gaps: {lengths}"
     frames = next((gap.frames for gap in mine if gap.frames), [])
     return [text + (f"; in the longest: {frames[-1]}" if frames else "")]
+
+
+def _count_evidence(summary: Summary, loss: Loss, phase: str) -> list[str]:
+    """What was counted per token says how the time comes about."""
+    launches = summary.metrics.get("launches_per_token")
+    if loss == "launch-bound" and phase == DECODE and launches is not None:
+        return [f"{units.number(launches)} kernel launches per generated token"]
+    return operator_evidence(summary, phase) if loss == "host-sync" else []
 
 
 def _inflation(budget: Budget) -> list[str]:
