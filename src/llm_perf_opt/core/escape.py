@@ -80,8 +80,12 @@ def md_block(text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe."""
-    return f"'{text}" if text[:1] in _FORMULA else text
+    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe.
+
+    On one line: a carriage return, which writers leave unquoted, would begin a row of its own.
+    """
+    line = _BREAKS.sub(" ", text)
+    return f"'{line}" if text[:1] in _FORMULA else line
 
 
 def md_target(path: str) -> str:
