@@ -120,7 +120,8 @@ def _communication(
     late = _straggler(summary)
     if late is not None:
         scale = seconds / budget.span_s  # captured seconds → seconds of a sample
-        gain, mean = late.others_s * scale, late.mean_s * scale
+        mean = min(exposed, late.mean_s * scale)  # damaged captures may say more
+        gain = min(seconds, mean * late.others_s / late.mean_s) if late.mean_s > 0 else 0.0
         if gain >= MATTERS * seconds:
             found.append(_late_rank(summary, phase, late, gain))
             exposed = max(0.0, exposed - mean)

@@ -41,31 +41,35 @@ def test_overlapped_communication_is_no_loss() -> None:
 
 
 def test_waiting_for_the_last_rank_is_taken_off_what_is_left_to_move() -> None:
-    """6 s exposed; of 8 s in collectives 4 s are waiting, and three quarters of those are for rank 2."""
+    """Three ranks; 6 of 8 s in collectives are exposed, and each of the other two waits 4 s for rank 2."""
     spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
-    late = talk(8.0, 6.0, wait_s=4.0, straggler=2, straggler_share_ratio=0.75)
-    ranks = [RankUse(0), RankUse(2, causes_wait_s=3.5, last_in=31)]
+    late = talk(8.0, 6.0, wait_s=3.0, straggler=2, straggler_share_ratio=0.75)
+    ranks = [RankUse(0), RankUse(1), RankUse(2, causes_wait_s=4.0, last_in=31)]
     found = found_in(summary(budget=spans, communication=late, ranks=ranks))
     straggler, exposed = found["straggler"], found["exposed-communication"]
     assert straggler.title == "Rank 2 keeps the other ranks waiting"
-    assert straggler.gain_upper_s == pytest.approx(6.0 * 3 / 8)
-    assert exposed.gain_upper_s == pytest.approx(6.0 * 5 / 8)
-    assert (straggler.gain_upper_s or 0) + (exposed.gain_upper_s or 0) == pytest.approx(6.0)
+    assert straggler.gain_upper_s == pytest.approx(4.0 * 6 / 8), "what the run would be shorter by"
+    assert exposed.gain_upper_s == pytest.approx(6.0 - 3.0 * 2 / 3), (
+        "without the mean of that waiting over all ranks"
+    )
     assert straggler.evidence[:2] == [
-        "rank 2 enters last where 75.0 % of the waiting in collectives arises; the other ranks wait for it for 3.50 s "
-        "on average",
+        "rank 2 enters last where 75.0 % of the waiting in collectives arises; the other ranks wait for it for 3.00 s on "
+        "average with nothing else to run",
         "it is last in 31 collectives",
     ]
     assert straggler.arithmetic == (
-        "6.00 s of exposed communication × 37.5 % of it waiting for the last rank = at most 2.25 s"
+        "waiting of the other ranks for rank 2, mean over them, nothing else running: at most 3.00 s"
     )
-    assert exposed.arithmetic == "10.0 s × 60.0 % − waiting for the last rank = at most 3.75 s"
+    assert exposed.arithmetic == "10.0 s × 60.0 % − waiting for the last rank = at most 4.00 s"
 
 
 def test_a_straggler_that_explains_everything_leaves_nothing_to_move() -> None:
-    spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
-    late = talk(6.0, 6.0, wait_s=5.9, straggler=1, straggler_share_ratio=1.0)
-    found = found_in(summary(budget=spans, communication=late))
+    """Of two ranks one waits for 5.9 s and the other never: the mean exposed is half of that."""
+    spans = {"all": budget(10.0, compute=0.7, communication=0.3)}
+    late = talk(3.0, 3.0, wait_s=2.95, straggler=1, straggler_share_ratio=1.0)
+    found = found_in(
+        summary(budget=spans, communication=late, ranks=[RankUse(0), RankUse(1, causes_wait_s=5.9)])
+    )
     assert found.keys() == {"straggler"}
     assert found["straggler"].gain_upper_s == pytest.approx(5.9)
 
@@ -85,13 +89,15 @@ def test_no_straggler_where_none_matters(fields: dict[str, object]) -> None:
     assert found["exposed-communication"].gain_upper_s == pytest.approx(10.0)
 
 
-def test_more_waiting_than_communication_is_all_of_it_and_not_more() -> None:
+def test_more_waiting_than_there_is_time_is_all_of_it_and_not_more() -> None:
     """Damaged captures may say so; a loss is never above its time."""
     spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
     late = talk(2.0, 6.0, wait_s=50.0, straggler=1, straggler_share_ratio=1.0)
-    found = found_in(summary(budget=spans, communication=late))
+    found = found_in(
+        summary(budget=spans, communication=late, ranks=[RankUse(0), RankUse(1, causes_wait_s=50.0)])
+    )
     assert found.keys() == {"straggler"}
-    assert found["straggler"].gain_upper_s == pytest.approx(6.0)
+    assert found["straggler"].gain_upper_s == pytest.approx(10.0)
 
 
 def test_a_host_that_stands_in_a_collective_is_named() -> None:
