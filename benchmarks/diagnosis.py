@@ -90,20 +90,18 @@ def label(case: Case, built: Built) -> dict[str, object]:
 
 def show_list(cases: list[Case], as_json: bool) -> None:
     """Print the labels."""
-    labels = [label(case, build(case)) for case in cases]
+    made = [(case, build(case)) for case in cases]
     if as_json:
-        print(json.dumps(labels, indent=1))
+        print(json.dumps([label(case, built) for case, built in made], indent=1))
         return
     print("| capture | format | ranks | span ms | planted |\n|---|---|---|---|---|")
-    for case, one in zip(cases, labels, strict=True):
-        built = build(case)
+    for case, built in made:
         causes = ", ".join(
-            f"{cause} {seconds * 1e3:.1f} ms ({seconds / built.span_s:.0%})"
+            f"{cause} {seconds * 1e3:.1f} ms ({seconds / built.span_s:.0%} of the span)"
             for cause, seconds in built.losses_s.items()
         )
-        print(
-            f"| {case.name} | {case.format} | {one['ranks']} of {one['of']} | {built.span_s * 1e3:.0f} | {causes or 'healthy'} |"
-        )
+        ranks = f"{len(built.ranks)} of {case.world.ranks}"
+        print(f"| {case.name} | {case.format} | {ranks} | {built.span_s * 1e3:.0f} | {causes or 'healthy'} |")
 
 
 def show_outcome(outcome: Outcome) -> None:

@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 Interval = tuple[int, int]
 COMMUNICATION = re.compile(r"nccl(Dev)?Kernel|cross_device_reduce", re.IGNORECASE)
@@ -151,12 +150,16 @@ def _owner(gap: Interval, read: Read, starts: list[int], longest_call: int) -> s
     return "host-idle" if longest > LONG_PAUSE_NS else "launch-bound"
 
 
-def idle_of(cause: str, read: Read) -> int:
-    """Idle time whose owner is ``cause``."""
+def idle_by_owner(read: Read) -> dict[str, int]:
+    """Idle time by what the host did in it."""
     read.calls.sort(key=lambda call: call[1])
     starts = [begin for _, begin, _ in read.calls]
     longest = max(stop - begin for _, begin, stop in read.calls)
-    return sum(gap[1] - gap[0] for gap in gaps(read) if _owner(gap, read, starts, longest) == cause)
+    found: dict[str, int] = {}
+    for gap in gaps(read):
+        owner = _owner(gap, read, starts, longest)
+        found[owner] = found.get(owner, 0) + gap[1] - gap[0]
+    return found
 
 
 # --- the losses ------------------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def find_loss_s(cause: str, reads: Sequence[Read], straggler: int | None = None)
     if cause == "straggler":
         waits = [wait for rank, wait in enumerate(waiting(reads)) if rank != straggler]
         return sum(waits) / len(waits) / 1e9
-    measure = KERNEL_LOSSES.get(cause) or (lambda read: idle_of(cause, read))
+    measure = KERNEL_LOSSES.get(cause) or (lambda read: idle_by_owner(read).get(cause, 0))
     found = sum(measure(read) for read in reads)
     if cause == "exposed-communication" and straggler is not None:  # lateness has a name of its own
         found -= sum(waiting(reads))
@@ -261,8 +264,3 @@ def span_s(read: Read) -> float:
 def busy_ratio(read: Read) -> float:
     """Share of the span in which anything ran."""
     return total((w.start, w.end) for w in read.device) / 1e9 / span_s(read)
-
-
-def describe(reads: Sequence[Read]) -> dict[str, Any]:
-    """Say what the arithmetic finds in a capture, for ``--list``."""
-    return {"ranks": len(reads), "span_s": span_s(reads[0]), "busy_ratio": busy_ratio(reads[0])}

@@ -156,7 +156,7 @@ def _eager_attention(gpu: Gpu, heads: int, tokens: int, context: int, head: int)
         gpu.moving("to_bf16", 3 * scores, *cast),
     )
     if gpu.vendor == "amd":  # softmax in bfloat16, as many vision models have it
-        between: tuple[Kernel, ...] = (
+        between = (
             between[0],
             between[1],
             gpu.moving("softmax_bf16", 3 * scores, "aten::softmax", "aten::_softmax"),

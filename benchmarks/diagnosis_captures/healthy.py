@@ -51,6 +51,8 @@ def healthy_cases() -> Iterator[Case]:
     yield Case("loader-hidden-by-queue", "kineto", (), World(A100), lambda rank: encode(rank, hidden))
     yield Case("two-streams", "kineto", (), World(H100), two_streams)
     yield Case("two-streams-nsys", "nsys", (), World(H100), two_streams)
+    yield Case("long-elementwise", "kineto", (), World(A100), long_elementwise)
+    yield Case("long-elementwise-nsys", "nsys", (), World(A100), long_elementwise)
 
 
 def two_streams(rank: Rank) -> Program:
@@ -61,5 +63,15 @@ def two_streams(rank: Rank) -> Program:
             rank.kernel(gpu.gemm(4096, 8192, 4096), stream)
             rank.kernel(gpu.gemm(4096, 4096, 8192, name="gemm_wide"), stream)
             rank.kernel(gpu.moving("norm", 4 * 4096 * 4096 * 2.0, "_C::fused_add_rms_norm"), stream)
+    rank.synchronise("cudaDeviceSynchronize")
+    yield from ()
+
+
+def long_elementwise(rank: Rank) -> Program:
+    """Element-wise kernels of tens of milliseconds over all of memory: nothing a fused kernel would save."""
+    gpu = rank.gpu
+    for _ in range(8):
+        rank.kernel(gpu.moving("add", 60e9, "aten::add"))
+        rank.kernel(gpu.gemm(16384, 16384, 16384))
     rank.synchronise("cudaDeviceSynchronize")
     yield from ()

@@ -133,7 +133,7 @@ def _host(
     elif event.kind == "call":
         known = {"External id": event.external} if event.external is not None else {}
         which = {"cid": 107} if event.name.startswith("hip") else {"cbid": CALL_IDS[event.name]}
-        args = known | which | {"correlation": event.correlation}
+        args = known | which | _correlated(event)
     else:
         args = {"External id": event.external, "Record function id": 0, **event.args, "Ev Idx": index}
     category = (
@@ -147,7 +147,7 @@ def _host(
 
 def _device(event: DeviceEvent, rank: RankEvents, us: Any) -> dict[str, Any]:
     amd = rank.gpu.startswith("AMD")
-    args: dict[str, Any] = {"device": rank.device, "stream": event.stream, "correlation": event.correlation}
+    args: dict[str, Any] = {"device": rank.device, "stream": event.stream, **_correlated(event)}
     if not amd:
         args = {"External id": event.external, "queued": 0, **args, "context": 1}
     if event.kind == "kernel":
@@ -164,6 +164,11 @@ def _device(event: DeviceEvent, rank: RankEvents, us: Any) -> dict[str, Any]:
         "ph": "X", "cat": category, "name": name, "pid": rank.device, "tid": event.stream,
         "ts": us(event.start_ns), "dur": (event.end_ns - event.start_ns) / 1000, "args": args | event.args,
     }  # fmt: skip
+
+
+def _correlated(event: HostEvent | DeviceEvent) -> dict[str, int]:
+    """A damaged trace may lack the number."""
+    return {} if event.correlation is None else {"correlation": event.correlation}
 
 
 def _flow(phase: str, number: int | None, pid: int, tid: int, ts: float) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Literal
 
 from .events import RankEvents
 from .gpus import Gpu
-from .machine import HostCosts, Program, Rank, run_together
+from .machine import HostCosts, Program, Rank
+from .together import run_together
 
 Format = Literal["kineto", "nsys"]
 CAUSES = (
@@ -102,7 +103,6 @@ class Case:
     steps: int = 0
     """Decode steps in the capture."""
     seed: int = 14
-    why: str = ""
 
     @property
     def healthy(self) -> bool:

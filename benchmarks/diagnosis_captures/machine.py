@@ -299,21 +299,3 @@ class Rank:
             self.clock_offset_ns,
             self.with_stack,
         )
-
-
-def run_together(programs: Sequence[Program]) -> None:
-    """Run the ranks' programs: each to its next collective, then all together on."""
-    entered = [next(program, None) for program in programs]
-    while any(one is not None for one in entered):
-        times = [one for one in entered if one is not None]
-        if len(times) != len(programs):
-            raise ValueError("the ranks do not enter the same number of collectives")
-        last = max(times)
-        entered = [_resume(program, last) for program in programs]
-
-
-def _resume(program: Program, last: int) -> int | None:
-    try:
-        return program.send(last)
-    except StopIteration:
-        return None

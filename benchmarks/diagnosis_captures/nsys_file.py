@@ -50,6 +50,9 @@ class _Export:
             (75, "NvtxDomainCreate", "NVTX Domain Create"),
         ):
             self.rows["ENUM_NSYS_EVENT_TYPE"].append({"id": kind, "name": text, "label": label})
+        for number, label in ((0, "Pageable"), (1, "Pinned"), (2, "Device")):
+            name = f"CUDA_MEMOPR_MEMORY_KIND_{label.upper()}"
+            self.rows["ENUM_CUDA_MEM_KIND"].append({"id": number, "name": name, "label": label})
         for number, label in ((1, "Host-to-Device"), (2, "Device-to-Host"), (8, "Device-to-Device")):
             self.rows["ENUM_CUDA_MEMCPY_OPER"].append({"id": number, "name": label, "label": label})
 

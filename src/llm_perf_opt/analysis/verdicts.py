@@ -211,7 +211,10 @@ def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
     rows = [
         k
         for k in summary.kernels
-        if (k.phase == phase or phase == WHOLE) and k.total_s and k.counters.get("dram_ratio") is not None
+        if (k.phase == phase or phase == WHOLE)
+        and k.total_s
+        and k.counters.get("dram_ratio") is not None
+        and k.counters_stand_for_run
     ]
     covered = sum(k.total_s or 0.0 for k in rows)
     everything = sum(k.total_s or 0.0 for k in summary.kernels if k.phase == phase or phase == WHOLE)

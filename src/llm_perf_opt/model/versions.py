@@ -53,6 +53,11 @@ SCHEMA_CHANGES = (
         "have an `owner`; with several devices a budget is their mean (it was their union)",
         "communication counts as compute, and several devices as one",
     ),
+    SchemaChange(
+        "1.1",
+        "kernels have `profiled`, the launches behind their counters next to those of the run; `counters` says under which "
+        "conditions they were measured; counters of one phase no longer stand with the rows of another",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

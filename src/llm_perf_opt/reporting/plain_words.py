@@ -10,6 +10,7 @@ PHASES = {
     "preprocess": "preparing the input",
     "vision": "looking at the image",
     "prefill": "reading the request",
+    "mixed": "reading requests and writing answers in the same step",
     "decode": "writing the answer",
     "all": "the recording as a whole",
 }
@@ -84,6 +85,18 @@ FINDINGS = {
     "full-precision-kernels": Plain(
         "Parts of the model calculate with more digits than they usually need",
         "Find those parts, let them calculate with fewer digits, and check that the answers stay as good.",
+    ),
+    "eager-attention": Plain(
+        "The model compares words with one another in a roundabout way",
+        "Have the engineers switch on the fused version of that step; the answers stay the same.",
+    ),
+    "misaligned-gemm": Plain(
+        "Some tables have sizes that the processor reads slowly",
+        "Have the engineers round those sizes up.",
+    ),
+    "old-flash-attention": Plain(
+        "An older program is used for a step that has a faster one on this accelerator",
+        "Have the engineers try the newer one, and check that the answers stay as good.",
     ),
     "unfused-elementwise": Plain(
         "Much time goes into very small calculations",

@@ -15,9 +15,10 @@ from llm_perf_opt.model.summary import (
 )
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
-PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
+PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
 PHASE_NAMES = {
     "all": "whole capture",
+    "mixed": "mixed steps",
     "total": "whole sample",
     "ttft": "time to first token",
     "tpot": "one output token",

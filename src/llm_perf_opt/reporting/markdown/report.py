@@ -7,6 +7,7 @@ from llm_perf_opt.analysis.shares import by_run_share
 from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_code, md_text
+from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.content.detail import (
     DECODE_ROWS,
@@ -63,7 +64,7 @@ from llm_perf_opt.reporting.wording import (
 )
 
 _TOP = 10
-_EXPLAINED = ("vision", "prefill", "decode", "all")
+_EXPLAINED = (*PHASES, WHOLE)
 """Phases whose arithmetic is spelled out; the others are sums of these."""
 _MOST_MODULES = 24
 _MOST_SAMPLES = 24

@@ -22,6 +22,7 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
 from llm_perf_opt.runs.finish import print_result, save_and_render
+from llm_perf_opt.runs.output_directory import hold_output
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -56,6 +57,12 @@ def ingest(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
+    with hold_output(out):
+        return _ingest_into(out, options, given)
+
+
+def _ingest_into(out: Path, options: argparse.Namespace, given: Given) -> int:
+    """Read, analyse and write; the caller holds the directory."""
     began = datetime.now(UTC)
     command = [
         "llm-perf-opt",
@@ -84,8 +91,6 @@ def ingest(options: argparse.Namespace) -> int:
     )
     assembled = assemble(subject, facts, DeviceChoice(options.device, options.catalogue))
     summary = assembled.summary
-    with explain_os_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
     summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
     report = save_and_render(summary, assembled.facts, out)
     print_result(summary, report, quiet=False, as_json=options.json)
@@ -213,7 +218,7 @@ def _exported(path: Path, out: Path) -> Path:
         name="export",
         timeout_s=_EXPORT_TIMEOUT_S,
     )
-    if not target.is_file() or target.stat().st_size == 0:
+    if not result.ok or not target.is_file() or target.stat().st_size == 0:
         raise ToolError(
             f"nsys could not export {path}: {result.tail(3)}",
             hint="the report may be newer than this nsys, or damaged",

@@ -168,7 +168,11 @@ def test_stray_float32_kernels() -> None:
 
 
 def test_unfused_elementwise() -> None:
-    rows = [kernel("add", "elementwise", 0.2), kernel("rms", "norm", 0.1), kernel("mm", "gemm", 0.7)]
+    rows = [
+        kernel("add", "elementwise", 0.2, launches=100_000),
+        kernel("rms", "norm", 0.1, launches=50_000),
+        kernel("mm", "gemm", 0.7),
+    ]
     data = summary(
         kernels=rows,
         timings=timings(prefill=1.0, decode=1.0),
@@ -176,13 +180,16 @@ def test_unfused_elementwise() -> None:
     )
     (found,) = unfused_elementwise.find(data)
     assert found.gain_upper_s == pytest.approx(2.0 * 0.4 * 0.3)
-    assert "30.0 % of kernel time in 20 launches of 2" in found.evidence[0]
+    assert "30.0 % of kernel time in 150 k launches of 2" in found.evidence[0]
     data.kernels[2].total_s = 1.7
     assert unfused_elementwise.find(data) == []
 
 
 def test_shares_of_a_capture_of_one_phase_are_shares_of_that_phase() -> None:
-    rows = [kernel("add", "elementwise", 0.5, phase="decode"), kernel("mm", "gemm", 0.5, phase="decode")]
+    rows = [
+        kernel("add", "elementwise", 0.5, phase="decode", launches=100_000),
+        kernel("mm", "gemm", 0.5, phase="decode"),
+    ]
     data = summary(
         kernels=rows,
         timings=timings(prefill=10.0, decode=1.0),

@@ -41,6 +41,8 @@ from tests.unit.summaries import (
     timings,
 )
 
+SMALL = 1_000_000
+"""Launches that make kernels of seconds small ones."""
 BUSY = {"all": Utilisation(device_busy_ratio=0.5)}
 FLOAT32, BFLOAT16 = Workload(dtype="float32"), Workload(dtype="bfloat16")
 
@@ -68,7 +70,7 @@ Rule = Callable[[Summary], list[Finding]]
 @pytest.mark.parametrize(
     ("rule", "make", "begins", "below"),
     [
-        (unfused_elementwise.find, lambda x: shared("norm", x), 0.2, 0.19),
+        (unfused_elementwise.find, lambda x: shared("norm", x, launches=SMALL), 0.2, 0.19),
         (copies_and_casts.find, lambda x: shared("cast", x), 0.1, 0.09),
         (full_precision.find, lambda x: shared("gemm", x, "sgemm"), 0.05, 0.04),
         (underfilled_grids.find, lambda x: shared("gemm", x, counters={"waves": 0.5}), 0.05, 0.04),
@@ -102,7 +104,7 @@ def test_where_a_rule_begins_to_speak(
 
 
 def test_kernel_shares_are_of_all_kernel_time_and_of_the_running_part_of_a_sample() -> None:
-    (found,) = unfused_elementwise.find(shared("norm", 0.5))
+    (found,) = unfused_elementwise.find(shared("norm", 0.5, launches=SMALL))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
     assert found.arithmetic.startswith("2.00 s of 4.00 s kernel time")
     (found,) = copies_and_casts.find(shared("transpose", 0.5))
@@ -135,7 +137,10 @@ def test_underfilled_grids_name_the_longest_and_the_range_of_waves() -> None:
 
 
 def test_the_share_of_a_capture_of_one_phase_needs_the_timeline_of_that_phase() -> None:
-    rows = [kernel("add", "elementwise", 1.0, phase="decode"), kernel("mm", "gemm", 1.0, phase="prefill")]
+    rows = [
+        kernel("add", "elementwise", 1.0, phase="decode", launches=SMALL),
+        kernel("mm", "gemm", 1.0, phase="prefill"),
+    ]
     spans = {"decode": budget(1.0, compute=0.5), "all": budget(1.0, compute=0.25)}
     data = summary(kernels=rows, timings=timings(prefill=1.0, decode=3.0), budget=spans)
     (found,) = unfused_elementwise.find(data)  # two phases: a share of the whole sample
@@ -263,7 +268,7 @@ def test_seconds_of_a_sample_without_its_whole_are_the_sum_of_its_phases() -> No
 
 def test_kernels_without_a_time_add_none() -> None:
     rows = [
-        kernel("timed", "norm", 0.5, counters={"waves": 0.5}),
+        kernel("timed", "norm", 0.5, launches=100_000, counters={"waves": 0.5}),
         kernel("untimed", "norm", None, launches=None, counters={"waves": 0.5}),
         kernel("mm", "gemm", 0.5),
     ]
@@ -271,7 +276,7 @@ def test_kernels_without_a_time_add_none() -> None:
     assert small.evidence[0].startswith("2 kernels, among them timed")
     assert small.arithmetic == "500 ms of 1.00 s kernel time"
     (unfused,) = unfused_elementwise.find(summary(kernels=rows))
-    assert unfused.evidence[0].startswith("50.0 % of kernel time in 10 launches of 2 element-wise")
+    assert unfused.evidence[0].startswith("50.0 % of kernel time in 100 k launches of 1 element-wise")
 
 
 def test_a_component_that_took_no_time_is_not_named() -> None:
