@@ -15,6 +15,8 @@ from llm_perf_opt.core.dtypes import dtype_bytes
 from llm_perf_opt.ingest.kineto.calls import Signature
 
 Shape = tuple[int, ...]
+_MOST_OF_ONE_CALL = 10**21
+"""FLOPs no single call has: larger sizes are damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +276,14 @@ def call_work(call: Signature, pairs: int | None = None) -> Work | None:
     """
     try:
         if call.name in _ENGINE_ATTENTION:
-            return _engine_attention(call, _ENGINE_ATTENTION[call.name], pairs)
-        formula = _FORMULAS.get(call.name)
-        return formula(call) if formula is not None else None
+            work = _engine_attention(call, _ENGINE_ATTENTION[call.name], pairs)
+        elif (formula := _FORMULAS.get(call.name)) is not None:
+            work = formula(call)
+        else:
+            return None
     except NotCounted:
         return None
+    return work if work.flops <= _MOST_OF_ONE_CALL else None
 
 
 def _engine_attention(call: Signature, out: int | None, pairs: int | None) -> Work:

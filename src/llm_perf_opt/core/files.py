@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from llm_perf_opt.core.errors import ToolError
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}

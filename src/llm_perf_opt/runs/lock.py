@@ -15,10 +15,10 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import explain_os_errors
 
@@ -134,9 +134,7 @@ def _take_over(descriptor: int) -> None:
     left = _holder(descriptor)
     if left is not None:
         LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, left)
-    holder = Holder(
-        socket.gethostname(), os.getpid(), datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-    )
+    holder = Holder(socket.gethostname(), os.getpid(), now_text())
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, (json.dumps(asdict(holder)) + "\n").encode(), 0)
 

@@ -158,6 +158,7 @@ def test_attention_of_vllm_needs_what_the_step_says() -> None:
         signature("aten::_flash_attention_forward", [[40, 8, 16], [40, 8, 16], [40, 8, 16], [5], [5]]),
         signature("aten::_flash_attention_forward", [[1, 4, 8, 16], [1, 4, 8, 16], [1, 4, 8, 16], [5], [5]]),
         signature("aten::relu", [[4, 8]]),
+        signature("aten::mm", [[10**9, 10**9], [10**9, 10**9]]),
     ],
     ids=lambda call: f"{call.name} {call.dims}"[:50],
 )  # fmt: skip

@@ -41,6 +41,11 @@ class RunLaunches:
             own[each.grid, each.block] = (before[0] + each.launches, before[1] + each.total_ns)
         return cls(dict(rows))
 
+    def has(self, kernel: str, shapes: Iterable[Configuration]) -> bool:
+        """Whether the run launches a kernel with one of these shapes, in any phase."""
+        wanted = set(shapes)
+        return any(name == kernel and wanted & own.keys() for (name, _), own in self.by_row.items())
+
     def of_row(self, row: Kernel) -> Mapping[Configuration, tuple[int, int]]:
         """Return what is known of one row."""
         return self.by_row.get((row.name, row.phase), {})
@@ -55,25 +60,30 @@ class Standing:
     profiled: ProfiledLaunches
 
 
-def belongs(part: LaunchFacts, row: Kernel, phase: str | None) -> bool:
-    """Whether a launch profiled in ``phase`` may describe a row: never one of another phase."""
+def belongs(part: LaunchFacts, row: Kernel, phase: str | None, *, phased: bool) -> bool:
+    """Whether a launch profiled in ``phase`` may describe a row: never one of another phase.
+
+    ``phased``: the run tells phases, so that a row without one is of launches outside all of them.
+    """
     if row.phase is None:
-        return True
+        return phase is None or not phased
     if phase is None:
         # Inside ranges that name no phase it is outside all of them; without any range it may be in every phase.
         return not part.launch.ranges
     return phase == row.phase
 
 
-def standing_of(row: Kernel, parts: Sequence[LaunchFacts], run: RunLaunches) -> Standing | None:
+def standing_of(
+    row: Kernel, parts: Sequence[LaunchFacts], run: RunLaunches, *, phased: bool = False
+) -> Standing | None:
     """Return what the launches of this kernel say of a row; ``None`` when none of them is of its phase."""
-    own = [part for part in parts if belongs(part, row, profiled_phase(part.launch))]
+    own = [part for part in parts if belongs(part, row, profiled_phase(part.launch), phased=phased)]
     if not own:
         return None
     known = run.of_row(row)
     shaped = [part for part in own if part.launch.grid and part.launch.block]
     if known and len(shaped) == len(own):
-        return _by_configuration(row, own, known)
+        return _by_configuration(row, own, known, run)
     return _by_mean(row, own)
 
 
@@ -94,7 +104,7 @@ def _by_mean(row: Kernel, own: list[LaunchFacts]) -> Standing:
 
 
 def _by_configuration(
-    row: Kernel, own: list[LaunchFacts], known: Mapping[Configuration, tuple[int, int]]
+    row: Kernel, own: list[LaunchFacts], known: Mapping[Configuration, tuple[int, int]], run: RunLaunches
 ) -> Standing | None:
     """Weigh every configuration by how often the run has it; leave out those whose launch is not like the run's."""
     groups: dict[Configuration, list[LaunchFacts]] = defaultdict(list)
@@ -103,7 +113,7 @@ def _by_configuration(
             groups[part.launch.grid, part.launch.block].append(part)
     met = {shape: parts for shape, parts in groups.items() if shape in known}
     if not met:
-        if _phase(own) is None and row.phase is not None:
+        if _phase(own) is None and run.has(row.name, groups):
             return None  # the phase is not known, and the shapes say it is another one
         return Standing(own, [1.0] * len(own), _never_launched(own, groups, len(known)))
     ratios = {shape: _ratio(parts, known[shape]) for shape, parts in met.items()}

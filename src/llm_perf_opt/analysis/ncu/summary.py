@@ -60,10 +60,11 @@ def enrich_kernels(
     by_name: dict[str, list[NcuKernelFacts]] = defaultdict(list)
     for each in facts:
         by_name[matches.get(each.kernel, each.kernel)].append(each)
+    phased = any(row.phase is not None for row in kernels)
     described: set[int] = set()
     for row in kernels:
         parts = [part for each in by_name.get(row.name, ()) for part in each.parts]
-        standing = standing_of(row, parts, run) if parts else None
+        standing = standing_of(row, parts, run, phased=phased) if parts else None
         if standing is None:
             continue
         joined = join_launches(standing.parts, standing.profiled.phase, ceilings, standing.weights)

@@ -21,6 +21,8 @@ LEAST_COVERAGE = 0.95
 LEAST_KNOWN_TYPE = 0.95
 """Share of the FLOPs whose data type must have a known peak."""
 _WORTH_NAMING = 0.01
+_FASTEST = 1e18
+"""FLOP/s no single device reaches in any data type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,7 @@ class TracedPhase:
     @property
     def achieved_flops_per_s(self) -> float | None:
         """FLOPs over device-busy time; ``None`` where too little was counted."""
-        enough = (self.work.coverage_ratio or 0.0) >= LEAST_COVERAGE
-        return self.work.flops / self.work.busy_s if enough and self.work.busy_s > 0 else None
+        return None if _not_enough(self.work) is not None else self.work.flops / self.work.busy_s
 
     @property
     def intensity_flops_per_byte(self) -> float | None:
@@ -74,7 +75,12 @@ def _not_enough(work: PhaseWork) -> str | None:
     if covered is None or work.busy_s <= 0:
         return "no kernel of a matrix product in the trace"
     if covered >= LEAST_COVERAGE:
-        return None
+        rate = work.flops / work.busy_s
+        return (
+            None
+            if rate <= _FASTEST
+            else f"{units.flops_per_s(rate)} is faster than any device: shapes or times are wrong"
+        )
     text = f"shapes tell the work of {units.percent(covered)} of the matrix kernels' time only"
     if work.graph_s > 0:
         text += f" ({units.percent(work.graph_s / work.matrix_s)} lies behind graph launches)"

@@ -7,7 +7,7 @@ the arguments of the operators that are asked for are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -26,6 +26,8 @@ from llm_perf_opt.model.timeline import Int64
 OPERATORS = frozenset(("cpu_op", "Operator"))
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LONGEST_NUMBER = 40
+_USUAL_DIGITS = 16
+"""Of microseconds since 1970."""
 _NO_ARGS = msgspec.Raw(b"{}")
 
 
@@ -82,20 +84,38 @@ class _CallArgs(msgspec.Struct, gc=False):
 
 
 _EVENTS = msgspec.json.Decoder(list[RawEvent])
-_LOOSE = msgspec.json.Decoder(list[dict[str, Any]])
+_LOOSE = msgspec.json.Decoder(list[Any])
 _ARGS = msgspec.json.Decoder(_CallArgs)
 
 
-class _ChosenDecoder(PieceDecoder):
-    """Decode a piece and keep the events of some categories and names."""
+class _CallDecoder(PieceDecoder):
+    """Decode a piece and return the calls of some operators as rows: start, end, thread, signature."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], threads: list[dict[str, Any]]) -> None:
         super().__init__()
         self._names = names
+        self._numbers = _thread_numbers(threads)
+        self._threads: dict[tuple[bytes, bytes], int | None] = {}
+        self.signatures: dict[tuple[str, bytes, bytes, bytes], int] = {}
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
         names = self._names
-        return [each.kept() for each in raw_events(text) if each.name in names and each.cat in OPERATORS]
+        chosen = (each for each in raw_events(text) if each.name in names and each.cat in OPERATORS)
+        return [row for each in chosen if (row := self._row(each)) is not None]
+
+    def _row(self, event: RawEvent) -> tuple[int, int, int, int] | None:
+        begin, length = nanoseconds(event.ts), nanoseconds(event.dur)
+        thread = self._thread((bytes(event.pid), bytes(event.tid)))
+        if begin is None or length is None or thread is None or length < 0:
+            return None
+        key = (event.name, *_inputs(event.args))
+        return begin, begin + length, thread, self.signatures.setdefault(key, len(self.signatures))
+
+    def _thread(self, written: tuple[bytes, bytes]) -> int | None:
+        if written not in self._threads:
+            process, thread = (_identity(part) for part in written)
+            self._threads[written] = self._numbers.get((process, thread))
+        return self._threads[written]
 
 
 def raw_events(text: bytes | memoryview) -> list[RawEvent]:
@@ -115,14 +135,20 @@ def _loose_events(text: bytes | memoryview) -> list[RawEvent]:
     except _NOT_JSON as error:
         raise BadPiece(str(error)) from error
 
-    def raw(value: Any) -> msgspec.Raw:
-        return msgspec.Raw(msgspec.json.encode(value))
-
     return [
-        RawEvent(cat, name, *(raw(value.get(key)) for key in ("pid", "tid", "ts", "dur", "args")))
+        RawEvent(cat, name, *(_as_raw(value.get(key)) for key in ("pid", "tid", "ts", "dur", "args")))
         for value in values
-        if isinstance(cat := value.get("cat"), str) and isinstance(name := value.get("name"), str)
+        if isinstance(value, Mapping)
+        and isinstance(cat := value.get("cat"), str)
+        and isinstance(name := value.get("name"), str)
     ]
+
+
+def _as_raw(value: Any) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except (OverflowError, RecursionError):
+        return msgspec.Raw(b"")  # a number or a nesting that means nothing
 
 
 def read_operator_calls(path: Path, names: frozenset[str], threads: list[dict[str, Any]]) -> OperatorCalls:
@@ -130,25 +156,12 @@ def read_operator_calls(path: Path, names: frozenset[str], threads: list[dict[st
 
     Calls without a time, and of threads the timeline does not have, are left out.
     """
-    number = _thread_numbers(threads)
-    signatures: dict[tuple[str, bytes, bytes, bytes], int] = {}
-    rows: list[tuple[int, int, int, int]] = []
-    for event in _chosen(path, names):
-        begin, length = nanoseconds(event.ts), nanoseconds(event.dur)
-        thread = number.get((_identity(event.pid), _identity(event.tid)))
-        if begin is None or length is None or thread is None or length < 0:
-            continue
-        key = (event.name, *_inputs(event.args))
-        rows.append((begin, begin + length, thread, signatures.setdefault(key, len(signatures))))
+    decoder = _CallDecoder(names, threads)
+    rows: list[Any] = [row for piece in EventStream(path, decoder=decoder) for row in piece]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     order = order_by_thread(table[:, 2], table[:, 0], table[:, 1])
-    start, end, thread_column, signature = (np.ascontiguousarray(table[order, column]) for column in range(4))
-    return OperatorCalls(start, end, thread_column, signature, tuple(_signature(key) for key in signatures))
-
-
-def _chosen(path: Path, names: frozenset[str]) -> Iterator[RawEvent]:
-    for events in EventStream(path, decoder=_ChosenDecoder(names)):
-        yield from events  # type: ignore[misc]
+    start, end, thread, signature = (np.ascontiguousarray(table[order, column]) for column in range(4))
+    return OperatorCalls(start, end, thread, signature, tuple(map(_signature, decoder.signatures)))
 
 
 def _thread_numbers(threads: list[dict[str, Any]]) -> dict[tuple[Any, Any], int]:
@@ -163,23 +176,31 @@ def _thread_numbers(threads: list[dict[str, Any]]) -> dict[tuple[Any, Any], int]
     return {key: place for key, place in found.items() if key not in twice}
 
 
-def _identity(raw: msgspec.Raw) -> Any:
-    value = _value(raw)
+def _identity(text: bytes) -> Any:
+    value = _value(text)
     if isinstance(value, int) and not isinstance(value, bool):
         return process_id(float(value))
     return value if isinstance(value, str) and process_id(value) < 0 else process_id(value)
 
 
-def _value(raw: msgspec.Raw) -> Any:
+def _value(text: bytes) -> Any:
     try:
-        return msgspec.json.decode(raw) if bytes(raw) else None
+        return msgspec.json.decode(text) if text else None
     except _NOT_JSON:
         return None
 
 
 def nanoseconds(raw: msgspec.Raw) -> int | None:
     """Return a time in µs, as written, in whole nanoseconds; ``None`` where it cannot be one."""
-    text = bytes(raw).strip(b'" ')
+    text = bytes(raw)
+    whole, _, part = text.partition(b".")
+    if whole.isdigit() and len(whole) <= _USUAL_DIGITS and (part.isdigit() or not part) and len(part) <= 3:
+        return int(whole) * 1000 + int(part.ljust(3, b"0"))
+    return _unusual_nanoseconds(text.strip(b'" '))
+
+
+def _unusual_nanoseconds(text: bytes) -> int | None:
+    """Exponents, signs, more digits than torch writes, numbers as text."""
     if not text or len(text) > _LONGEST_NUMBER:
         return None
     try:
@@ -205,7 +226,7 @@ def _signature(key: tuple[str, bytes, bytes, bytes]) -> Signature:
 
 
 def _list(text: bytes) -> tuple[Any, ...]:
-    value = _value(msgspec.Raw(text))
+    value = _value(text)
     return tuple(value) if isinstance(value, list) else ()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
+import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.rank_names import rank_in_name
 from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.dtypes import dtype_bytes, known_dtypes
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
@@ -63,7 +64,7 @@ def ingest(options: argparse.Namespace) -> int:
 
 def _ingest_into(out: Path, options: argparse.Namespace, given: Given) -> int:
     """Read, analyse and write; the caller holds the directory."""
-    began = datetime.now(UTC)
+    started, began = now_text(), time.monotonic()
     command = [
         "llm-perf-opt",
         "ingest",
@@ -82,7 +83,7 @@ def _ingest_into(out: Path, options: argparse.Namespace, given: Given) -> int:
         run=RunInfo(
             id=out.name,
             status="ok",
-            started=began.astimezone().isoformat(timespec="seconds"),
+            started=started,
             seconds=None,
             command=mask_arguments(command),
         ),
@@ -91,7 +92,7 @@ def _ingest_into(out: Path, options: argparse.Namespace, given: Given) -> int:
     )
     assembled = assemble(subject, facts, DeviceChoice(options.device, options.catalogue))
     summary = assembled.summary
-    summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
+    summary.run.seconds = time.monotonic() - began
     report = save_and_render(summary, assembled.facts, out)
     print_result(summary, report, quiet=False, as_json=options.json)
     return 0

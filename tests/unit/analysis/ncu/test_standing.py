@@ -142,6 +142,11 @@ def test_counters_never_land_on_another_phases_row() -> None:
     assert whole[0].profiled is not None and whole[0].profiled.phase == "decode"
 
 
+def test_launches_outside_all_phases_are_not_those_of_a_phase() -> None:
+    found = enrich_kernels(rows(None, "decode"), facts_of(launch(10.0, ranges=("decode",))), {})
+    assert [(row.phase, bool(row.counters)) for row in found] == [(None, False), ("decode", True)]
+
+
 def test_launches_in_ranges_that_name_no_phase_are_in_no_phase() -> None:
     found = enrich_kernels(rows("decode"), facts_of(launch(10.0, ranges=("warmup",))), {})
     assert [(row.phase, bool(row.counters)) for row in found] == [("decode", False), (None, True)]
@@ -315,3 +320,30 @@ def test_the_published_run_flags_the_launches_that_are_not_its_own(shared_data: 
     assert any("2 of 7 profiled kernels do not stand for the run" in note for note in found.notes)
     text = (tmp_path / "run" / "kernels.md").read_text(encoding="utf-8")
     assert text.count("(not representative)") == 2
+
+
+PAGE = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
+    '"CC","gpu__time_duration.sum"\n"","","","","","","","","","","","ns"\n'
+    '"0","1","p","h","k(int)","1","7","(128, 1, 1)","(8, 1, 1)","0","9.0","13"\n'
+    '"1","1","p","h","k(int)","1","7","(128, 1, 1)","(500, 1, 1)","0","9.0","110"\n'
+)
+
+
+def test_ingest_joins_an_export_and_a_page_by_grid_and_phase(export: Path, tmp_path: Path) -> None:
+    """The page knows no phases; the large grid is prefill's, the small one decode's, and none is of the third row."""
+    page = tmp_path / "ncu" / "raw.csv"
+    page.parent.mkdir()
+    page.write_text(PAGE, encoding="utf-8")
+    (page.parent / "cmd.txt").write_text("ncu --cache-control none ./app\n", encoding="utf-8")
+    arguments = ["ingest", "--nsys", export, "--ncu", page.parent, "--out", tmp_path / "out"]
+    assert main([str(argument) for argument in arguments]) == 0
+    found = load_summary(tmp_path / "out")
+    durations = {row.phase: row.counters.get("duration_s") for row in found.kernels}
+    assert durations[None] is None
+    assert durations["prefill"] == pytest.approx(110e-9) and durations["decode"] == pytest.approx(13e-9)
+    by_phase = {row.phase: row.profiled for row in found.kernels}
+    assert by_phase["decode"] is not None and by_phase["decode"].duration_ratio == pytest.approx(13 / 12)
+    assert found.counters is not None
+    assert (found.counters.clock_control, found.counters.cache_control) == ("base", "none")
+    assert any("caches left as the launch before left them (cmd.txt)" in note for note in found.notes)

@@ -109,3 +109,9 @@ def test_a_low_intensity_stands_under_the_memory_roof() -> None:
     phase = only(work({"bfloat16": 4 * 10**11}, operand_bytes=4e9))
     (section,) = traced_section("torch_profiler", [phase], DEVICE)
     assert section.tables[0].rows[0][-1] == "memory"
+
+
+def test_a_rate_no_device_reaches_is_not_claimed() -> None:
+    phase = only(work({"bfloat16": 10**18}))
+    assert (phase.mfu_ratio, phase.achieved_flops_per_s) == (None, None)
+    assert "faster than any device" in phase.reason

@@ -75,7 +75,8 @@ def test_events_of_other_types_do_not_hide_the_rest(tmp_path: Path) -> None:
         {**shaped("aten::mm", 7, 1.0, []), "args": 3},
         {**shaped("aten::mm", 8, 1.0, []), "args": {"Input Dims": "[[2, 3]]"}},
     ]
-    path = write(tmp_path / "t.json", document([*odd, op("aten::relu", 20, 1.0)]))
+    strange: list[Any] = [17, None, {**shaped("aten::mm", 9, 1.0, []), "pid": 10**30}]
+    path = write(tmp_path / "t.json", document([*odd, *strange, op("aten::relu", 20, 1.0)]))
     calls = read_operator_calls(path, WANTED, [{"pid": 4242, "tid": 4242}])
     assert calls.start_ns.tolist() == [5000, 7000, 8000]
     assert (calls.end_ns - calls.start_ns).tolist()[0] == 1500
