@@ -148,8 +148,9 @@ def _run_stage(
         LOGGER.error("%s failed: %s", stage.title, error)
         result = StageResult(status="failed", reason=error.message, fix=error.hint, error=error.code)
     except Exception as error:
-        # The isolation boundary: one stage's bug must not cost the others their results. It is logged whole.
-        LOGGER.exception("%s failed", stage.title)
+        # The isolation boundary: one stage's bug must not cost the others their results. The log has it whole.
+        LOGGER.error("%s failed: %s: %s", stage.title, type(error).__name__, error)
+        LOGGER.debug("%s failed", stage.title, exc_info=True)
         result = StageResult(
             status="failed",
             reason=f"{type(error).__name__}: {error}",
