@@ -18,6 +18,7 @@ from llm_perf_opt.core.console.progress import Progress
 from llm_perf_opt.core.console.signals import (
     held,
     interrupted_exit_code,
+    interruption_first,
     raise_if_interrupted,
     settle_interruption,
 )
@@ -137,7 +138,8 @@ def _run_stage(
     write_manifest(context.artifacts, manifest)
     began = time.perf_counter()
     try:
-        result = stage.run(context)
+        with interruption_first():
+            result = stage.run(context)
         raise_if_interrupted()  # a library may have swallowed it
         _apply_degradations(result, problems)
         if result.status == "failed":
