@@ -53,6 +53,11 @@ SCHEMA_CHANGES = (
         "have an `owner`; with several devices a budget is their mean (it was their union)",
         "communication counts as compute, and several devices as one",
     ),
+    SchemaChange(
+        "1.1",
+        "`cpu_work` says what a processor does in each phase; `workload.cache` and `workload.compiled` say how the built-in "
+        "workload decodes, `hardware.measured_operator_s` what an operator costs by itself",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 
