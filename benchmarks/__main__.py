@@ -15,6 +15,7 @@ NAMES = (
     "ncu_parse",
     "nsys_ingest",
     "kineto_ingest",
+    "diagnosis",
     "compare_rates",
 )
 

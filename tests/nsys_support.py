@@ -100,6 +100,11 @@ elif verb == "profile" and "--help" in arguments:
     print("\\t-t, --trace=\\n\\t--cuda-graph-trace=\\n")
 elif verb == "shutdown":
     (state / "shutdown").write_text(" ".join(arguments))
+elif verb == "export" and {exports}:
+    import sqlite3
+    target = next(word.partition("=")[2] for word in arguments if word.startswith("--output="))
+    with sqlite3.connect(target) as database:
+        database.execute("create table StringIds (id integer, value text)")
 elif verb == "profile":
     out = arguments[arguments.index("-o") + 1]
     with open(state / "calls", "a") as log:
@@ -114,13 +119,19 @@ else:
 """
 
 
-def fake_nsys(folder: Path, body: str) -> Path:
-    """A stand-in whose ``profile`` runs ``body``: for faults the real tool does not show on demand."""
+def fake_nsys(folder: Path, body: str, *, exports: bool = False) -> Path:
+    """A stand-in whose ``profile`` runs ``body``: for faults the real tool does not show on demand.
+
+    ``exports``: it makes an empty export of any report; without, every export fails.
+    """
     import sys
     import textwrap
 
     folder.mkdir(parents=True, exist_ok=True)
     text = FAKE_NSYS.format(
-        python=sys.executable, state=str(folder), body=textwrap.indent(textwrap.dedent(body), "    ")
+        python=sys.executable,
+        state=str(folder),
+        exports=exports,
+        body=textwrap.indent(textwrap.dedent(body), "    "),
     )
     return write_program(folder / "nsys", text)

@@ -20,7 +20,8 @@ from llm_perf_opt.runs.commands.top_kernels import extract_main, read_kernel_lis
 from llm_perf_opt.stages.ncu import NcuStage
 from llm_perf_opt.vendor.ncu.command import DEFAULT_SECTIONS, build_ncu_cmd
 from llm_perf_opt.vendor.ncu.config import NcuConfig
-from llm_perf_opt.vendor.ncu.plan import config_errors, nsys_tables
+from llm_perf_opt.vendor.ncu.phase_tables import read_captured
+from llm_perf_opt.vendor.ncu.plan import config_errors
 from tests.ncu_support import TOOLS, context, example_reports, profiling_stand_in
 
 PRESETS = sorted((CONF_DIR / "profiling" / "ncu").glob("*.yaml"))
@@ -212,7 +213,7 @@ def test_B10_the_stage_follows_gating_nvtx(tmp_path: Path, gating: str) -> None:
 @pytest.mark.contract("E8")
 def test_E4_without_nsys_there_is_no_kernel_filter(tmp_path: Path) -> None:
     run = context(tmp_path / "run", "pipeline.workload.command=[/bin/true]")
-    assert nsys_tables(tmp_path / "run" / "nsys") == {}
+    assert read_captured(tmp_path / "run" / "nsys").tables == {}
     plan = NcuStage().plan(run)
     assert not [line for line in plan if "--kernel-name" in line] and "no filter" in plan[0]
 

@@ -21,9 +21,9 @@ from llm_perf_opt.core.console.signals import (
     settle_interruption,
     stop_signals,
 )
-from llm_perf_opt.process.groups import JOB_VARIABLE
 from llm_perf_opt.process.leftovers import Leftovers
 from llm_perf_opt.process.tools import find_tools
+from tests.faults.processes import guards_of, nsys_files_of, nsys_part, started_by, wait_for
 from tests.nsys_support import alive, fake_nsys
 from tests.support import read_json
 
@@ -44,38 +44,6 @@ def _start(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _of_job(starter: int) -> list[int]:
-    """Return live processes that carry the marker of jobs that this process started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and alive(int(entry.name)):
-            try:
-                if f"{JOB_VARIABLE}=:{starter}-".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def _guards(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if b"process.guard" in b" ".join(words) and str(parent).encode() in words and alive(int(entry.name)):
-            found.append(int(entry.name))
-    return found
-
-
-def _wait(condition: object, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def slow_tool(tmp_path: Path) -> Path:
     """A capture that takes its time and says when it has begun."""
@@ -94,8 +62,8 @@ def test_a_signal_in_a_stage_leaves_the_right_manifest_and_a_report(
         f"artifacts.runs_dir={run}",
     )
     try:
-        _wait((slow_tool.parent / "began").exists)
-        started = _of_job(process.pid)
+        wait_for((slow_tool.parent / "began").exists)
+        started = started_by(process.pid)
         os.kill(process.pid, number)
         output, errors = process.communicate(timeout=90)
     finally:
@@ -110,7 +78,7 @@ def test_a_signal_in_a_stage_leaves_the_right_manifest_and_a_report(
     assert read_json(run / "summary.json")["run"]["status"] == "interrupted"
     assert str(run) in output
     assert not [pid for pid in started if alive(pid)]
-    _wait(lambda: not _guards(process.pid), 20)
+    wait_for(lambda: not guards_of(process.pid), 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -138,7 +106,7 @@ def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
     if run.exists():
         assert read_json(run / "manifest.json")["status"] == "interrupted"
         assert (run / "report.md").is_file()
-    assert _of_job(process.pid) == []
+    assert started_by(process.pid) == []
 
 
 def test_a_signal_while_the_report_is_written_leaves_both(tmp_path: Path) -> None:
@@ -181,7 +149,7 @@ def test_a_terminal_that_closes_leaves_manifest_and_report(slow_tool: Path, tmp_
         os.execv(argv[0], argv)
     try:
         threading.Thread(target=_read_all, args=(terminal,), daemon=True).start()
-        _wait((slow_tool.parent / "began").exists)
+        wait_for((slow_tool.parent / "began").exists)
     finally:
         os.close(terminal)
     deadline = time.monotonic() + 90
@@ -269,15 +237,15 @@ def test_kill_9_leaves_no_program_and_no_guard(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(pids)])
     try:
-        _wait(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         children = [int(pid) for pid in pids.read_text().split()]
         assert all(map(alive, children))
-        guards = _guards(runner.pid)
+        guards = guards_of(runner.pid)
         assert len(guards) == 1
     finally:
         runner.kill()
         runner.wait()
-    _wait(lambda: not any(map(alive, [*children, *guards])), 20)
+    wait_for(lambda: not any(map(alive, [*children, *guards])), 20)
 
 
 def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -> None:
@@ -292,27 +260,15 @@ def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -
     )
     runner = subprocess.Popen([sys.executable, "-c", code, str(pids)])
     try:
-        _wait(lambda: fork.exists() and fork.read_text() and len(pids.read_text().split()) == 2)
+        wait_for(lambda: fork.exists() and fork.read_text() and len(pids.read_text().split()) == 2)
         children = [int(pid) for pid in pids.read_text().split()]
     finally:
         runner.kill()
         runner.wait()
     try:
-        _wait(lambda: not any(map(alive, children)), 20)
+        wait_for(lambda: not any(map(alive, children)), 20)
     finally:
         os.kill(int(fork.read_text()), signal.SIGKILL)
-
-
-def _files_of(pids: list[int]) -> set[Path]:
-    """Return the files of nsys that these processes have: others capture on the same machine."""
-    found = set()
-    for pid in pids:
-        found |= {Path(f"/dev/shm/quadd-agent-instance-{pid}"), Path(f"/dev/shm/sem.nsys_sem_{pid}")}
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            _, _, value = entry.partition(b"=")
-            if b"/injection_config_" in value:
-                found.add(Path(os.fsdecode(value)))
-    return {path for path in found if path.exists()}
 
 
 @pytest.mark.nsys
@@ -335,19 +291,19 @@ def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
         f'pipeline.workload.command=[{sys.executable},-c,"{program}"]', "pipeline.nsys.timeout_s=60", f"artifacts.runs_dir={run}",
     )  # fmt: skip
     try:
-        _wait(lambda: ready.exists() or process.poll() is not None)
+        wait_for(lambda: ready.exists() or process.poll() is not None)
         assert process.poll() is None, process.communicate()
         time.sleep(3)  # processes are noted every two seconds
-        marked = _of_job(process.pid)
-        own_files = _files_of(marked)
-        os.kill(_victim(victim, process.pid, marked), signal.SIGKILL)
+        marked = started_by(process.pid)
+        own_files = nsys_files_of(marked)
+        os.kill(nsys_part(victim, process.pid, marked), signal.SIGKILL)
         _, errors = process.communicate(timeout=100)
     finally:
         process.kill()
     assert len(marked) >= 4
-    _wait(lambda: not any(map(alive, marked)), 30)
+    wait_for(lambda: not any(map(alive, marked)), 30)
     assert own_files
-    _wait(lambda: not any(path.exists() for path in own_files), 10)
+    wait_for(lambda: not any(path.exists() for path in own_files), 10)
     if victim == "orchestrator":
         return
     stage = read_json(run / "manifest.json")["stages"]["nsys"]
@@ -357,17 +313,6 @@ def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
         return
     assert "killed" in stage["reason"], stage
     assert process.returncode == 1
-
-
-def _victim(name: str, orchestrator: int, marked: list[int]) -> int:
-    if name == "orchestrator":
-        return orchestrator
-    for pid in marked:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        program = words[0].rsplit(b"/", 1)[-1]
-        if program == b"nsys" and (b"--start-agent" in words) == (name == "agent"):
-            return pid
-    raise AssertionError(f"no {name} among {marked}")
 
 
 def test_only_files_that_our_processes_name_are_removed(tmp_path: Path) -> None:
@@ -386,7 +331,9 @@ def test_only_files_that_our_processes_name_are_removed(tmp_path: Path) -> None:
     mine, foreign = shared / f"sem.nsys_sem_{children[0].pid}", shared / "sem.nsys_sem_1"
     mine.touch()
     foreign.touch()
-    _wait(lambda: all(Path(f"/proc/{child.pid}/comm").read_text().strip() == "sleep" for child in children))
+    wait_for(
+        lambda: all(Path(f"/proc/{child.pid}/comm").read_text().strip() == "sleep" for child in children)
+    )
     noted.note(child.pid for child in children)
     for child in children:
         child.kill()

@@ -15,6 +15,11 @@ import llm_perf_opt
 from llm_perf_opt.cli import main
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
+from tests.unit.kineto_traces import annotation, document
+from tests.unit.kineto_traces import call as host_call
+from tests.unit.kineto_traces import kernel as device_kernel
+from tests.unit.kineto_traces import op as host_op
+from tests.unit.kineto_traces import write as write_trace
 
 WALL = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}
 RTX = "NVIDIA GeForce RTX 5090"
@@ -155,6 +160,53 @@ def test_a_trace_without_kernels_of_any_model_is_ingested(shared_data: Path, tmp
     assert found.budget["all"].span_s == pytest.approx(
         sum(part.seconds for part in found.budget["all"].parts)
     )
+
+
+def test_a_foreign_trace_with_shapes_gets_mfu_and_a_roofline(shared_data: Path, tmp_path: Path) -> None:
+    (trace,) = (shared_data / "h100-torch-traces").glob("Qwen*.json.gz")
+    found = ingest(tmp_path / "run", "--trace", trace)
+    use, metrics = found.utilisation["all"], found.metrics
+    assert use.mfu_ratio is not None and 0.1 < use.mfu_ratio < 0.5
+    assert metrics["all_traced_flops_coverage_ratio"] == 1.0
+    achieved = metrics["all_achieved_flops_per_s"] or 0.0
+    assert use.mfu_ratio == pytest.approx(
+        achieved / found.hardware.peak_flops_per_s["bfloat16"].dense, rel=1e-3
+    )
+    assert any(section.title == "Work counted from the trace" for section in found.sections)
+
+
+def test_a_step_with_prompts_and_next_tokens_is_a_mixed_one(shared_data: Path, tmp_path: Path) -> None:
+    (trace,) = (shared_data / "torch-traces-more").glob("*vllm*.json.gz")
+    found = ingest(tmp_path / "run", "--trace", trace)
+    assert {kernel.phase for kernel in found.kernels} == {"mixed"}
+    assert {"mixed", "all"} <= set(found.budget)
+    assert found.metrics["mixed_requests_per_step"] == 46.0
+    assert found.metrics["mixed_tokens_per_step"] == 8192.0
+    behind = found.metrics["graph_kernel_time_ratio"] or 0.0
+    assert behind > 0.9
+    # No operator claims what lies behind the graphs, so all of them together have the rest.
+    assert sum(op.share_ratio or 0.0 for op in found.operators) == pytest.approx(1 - behind, abs=0.01)
+    assert found.utilisation["mixed"].mfu_ratio is None
+    assert any("behind graph launches" in note for note in found.notes)
+    report = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
+    assert "mixed steps" in report and "Steps of the engine" in report
+
+
+def test_a_trace_of_a_graphs_recording_claims_no_utilisation(tmp_path: Path) -> None:
+    begin, end = "cudaStreamBeginCapture", "cudaStreamEndCapture"
+    events = [
+        annotation("capture_4_decode", 0, 100),
+        host_op("aten::mm", 5, 10, 1), host_call("cudaLaunchKernel", 6, 1, 1), device_kernel("warm_up_gemm", 20, 5, 1),
+        host_call(begin, 30, 1, 2),
+        host_op("aten::mm", 40, 10, 2), host_call("cudaLaunchKernel", 41, 1, 3),
+        host_call(end, 60, 1, 4),
+    ]  # fmt: skip
+    trace = write_trace(tmp_path / "capture.json", document(events))
+    found = ingest(tmp_path / "run", "--trace", trace)
+    assert any("graphs being recorded" in note for note in found.notes)
+    assert (found.kernels, found.budget, found.verdicts) == ([], {}, {})
+    assert all(use.device_busy_ratio is None and use.mfu_ratio is None for use in found.utilisation.values())
+    assert [op.name for op in found.operators] == ["aten::mm"]
 
 
 def test_ingested_captures_load_through_the_python_api(rtx5090: Summary, tmp_path: Path) -> None:

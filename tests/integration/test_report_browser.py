@@ -207,8 +207,9 @@ def test_a_comparison_fits_its_page(browser: Browser, tmp_path: Path, width: int
     page.goto(path.as_uri())
     assert page.evaluate(TOO_WIDE) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".chart svg").count() == 6
-    page.locator(".lpo-waterfall rect[tabindex]").nth(1).focus()
+    assert "slower per answer" in page.locator(".answer").inner_text()
+    assert page.locator(".chart svg").count() == 7
+    page.locator("#causes .lpo-waterfall rect[tabindex]").nth(1).focus()
     assert "prefill" in page.evaluate("document.activeElement.getAttribute('aria-label')")
     page.close()
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
+    from llm_perf_opt.analysis.operator_work import OperatorWork
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
+    from llm_perf_opt.model.captured import CapturedRange
     from llm_perf_opt.model.counters import NcuCapture
     from llm_perf_opt.model.static import StaticDocument
     from llm_perf_opt.model.timeline import KernelTotals, Timeline
@@ -39,6 +41,8 @@ class Capture:
     """How much the tool slows the run down, as a rank: captures of the tool that disturbs least are used."""
     covers_run: bool = False
     """Whether it saw all samples that were timed, so that its launches can be divided by their tokens."""
+    range: CapturedRange | None = None
+    """What a table without a time axis is of, where its name or configuration tells."""
     tables: bool = False
     """Whether tables and a Perfetto timeline are written for it."""
 
@@ -74,6 +78,8 @@ class Facts:
     """``name``, ``architecture``, ``dtype`` of the model, where known."""
     captures: list[Capture] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
+    operator_work: OperatorWork | None = None
+    """FLOPs of the operators, where a trace recorded their shapes."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     """Share of its phase's host time a module has, where the work ran on the host."""
     host_seconds: dict[str, float] = field(default_factory=dict)

@@ -113,6 +113,16 @@ def intersect(left: IntervalSet, right: IntervalSet) -> IntervalSet:
     )
 
 
+def time_at(within: IntervalSet, length: Int64) -> Int64:
+    """Return the earliest time left of which the set has each length: the inverse of ``length_before``."""
+    if not len(within):
+        return np.zeros(len(length), np.int64)
+    reached = np.cumsum(within.end - within.start)
+    row = np.minimum(np.searchsorted(reached, length, side="left"), len(within) - 1)
+    found: Int64 = np.asarray(within.end[row] - (reached[row] - length), np.int64)
+    return found
+
+
 def growing(layers: Sequence[IntervalSet]) -> list[IntervalSet]:
     """Return the union of the first layer, of the first two, and so on."""
     return list(accumulate(layers, unite))

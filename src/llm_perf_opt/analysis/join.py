@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
+from llm_perf_opt.analysis.operator_work import OperatorWork
 from llm_perf_opt.analysis.ranks import join_ranks
 from llm_perf_opt.analysis.timeline.totals import (
+    decode_steps_captured,
     joined_attribution,
     joined_budget,
     joined_busy_ratio,
@@ -17,9 +19,11 @@ from llm_perf_opt.analysis.timeline.totals import (
     set_kernel_shares,
     token_metrics,
 )
+from llm_perf_opt.analysis.truncation import find_shortages
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, RankUse
+from llm_perf_opt.model.profiled import CounterConditions
 from llm_perf_opt.model.summary import Budget, Finding, Kernel, MemoryUse, Operator, Section, Static
 from llm_perf_opt.model.wall_clock import WallClock
 
@@ -35,6 +39,7 @@ class Joined:
     static: Static | None = None
     model: dict[str, str] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
+    operator_work: OperatorWork | None = None
     kernels: list[Kernel] = field(default_factory=list)
     budget: dict[str, Budget] = field(default_factory=dict)
     device_busy_ratio: dict[str, float] = field(default_factory=dict)
@@ -63,6 +68,12 @@ class Joined:
     """Ranks whose work is added up in kernels, modules and counts of phases; budgets are means."""
     communication: Communication | None = None
     idle_gaps: list[IdleGap] = field(default_factory=list)
+    conditions: CounterConditions | None = None
+    """How the counters were measured."""
+    truncated: set[str | None] = field(default_factory=set)
+    """Phases that are captured only in part; ``None``: the whole capture is."""
+    used_captures: list[Capture] = field(default_factory=list)
+    """The captures that ``kernels`` and ``budget`` come from."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
@@ -77,6 +88,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         counters=_first(each.counters for each in facts),
         profiled=_first(each.profiled for each in facts),
         operators=next((each.operators for each in facts if each.operators), []),
+        operator_work=_first(each.operator_work for each in facts),
         findings=[finding for each in facts for finding in each.findings],
         sections=[section for each in facts for section in each.sections],
         notes=[note for each in facts for note in each.notes],
@@ -130,16 +142,18 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     ranks = join_ranks([capture for capture in usable if capture.disturbance == least])
     usable = ranks.captures
     joined.ranks, joined.notes = ranks.ranks, [*ranks.notes, *joined.notes]
-    joined.ranks_joined = max(1, len(ranks.ranks))
+    joined.ranks_joined = ranks.joined
     if not usable:
         from llm_perf_opt.analysis.range_table import range_sections
 
         joined.sections += range_sections(captures)
         return
     with_axis = [capture for capture in usable if capture.facts.budget]
-    owners = _owners(with_axis or usable[:1])
-    used = [c for c in (with_axis or usable[:1]) if any(owner is c for owner in owners.values())]
+    candidates = with_axis or _tables_of_ranges(usable) or usable[:1]
+    owners = _owners(candidates)
+    used = [c for c in candidates if any(owner is c for owner in owners.values())]
     joined.has_time_axis = bool(with_axis)
+    joined.used_captures = used
     joined.kernels = sorted(
         (
             kernel
@@ -155,10 +169,28 @@ def join_captures(joined: Joined, captures: Sequence[Capture]) -> None:
     _take_axes(joined, used)
     joined.device_name = _first(next(iter(c.facts.devices.values()), None) for c in used)
     _join_totals(joined, used, owners)
-    tokens = joined.clock.workload.new_tokens if joined.clock is not None else None
-    samples = joined.clock.workload.samples if joined.clock is not None else None
-    covered = all(capture.covers_run for capture in used)
-    joined.metrics |= token_metrics(joined.kernels, tokens if covered else None, samples)
+    shortages = find_shortages(joined.static, joined.kernels, used, joined.phase_counts, joined.clock)
+    joined.notes += [each.text for each in shortages]
+    joined.truncated = {each.phase for each in shortages}
+    joined.metrics |= token_metrics(joined.kernels, _decode_steps(joined, owners.get(DECODE)))
+
+
+def _tables_of_ranges(captures: Sequence[Capture]) -> list[Capture]:
+    """Return the tables that are known to be of one range each: they can stand beside one another."""
+    return [capture for capture in captures if capture.range is not None and capture.range.phase is not None]
+
+
+def _decode_steps(joined: Joined, owner: Capture | None) -> float | None:
+    """Return how many decode steps the captured launches are of; ``None`` when not known, or captured in part."""
+    if owner is None or {DECODE, None} & joined.truncated:
+        return None
+    workload = joined.clock.workload if joined.clock is not None else None
+    passes = owner.range.passes if owner.range is not None else None
+    if passes is None and owner.range is None and owner.covers_run:
+        passes = (workload.samples if workload is not None else None) or 1
+    return decode_steps_captured(
+        joined.phase_counts.get(DECODE), passes, workload.new_tokens if workload is not None else None
+    )
 
 
 def _owners(captures: Sequence[Capture]) -> dict[str | None, Capture]:

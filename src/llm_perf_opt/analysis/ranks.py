@@ -18,7 +18,6 @@ from llm_perf_opt.analysis.timeline.communication import CollectiveRows, bus_fac
 from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.parallel import Communication, RankUse
 from llm_perf_opt.model.timeline import Int64, Timeline
 
@@ -35,6 +34,8 @@ class Ranks:
     captures: list[Capture]
     """One capture that stands for all ranks, and those that belong to none."""
     ranks: list[RankUse] = field(default_factory=list)
+    joined: int = 1
+    """Captures of ranks that were made one."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -71,7 +72,7 @@ def join_ranks(captures: Sequence[Capture]) -> Ranks:
     known = [member for one in captures if (member := _member(one)) is not None]
     found = Ranks(list(captures))
     if len({one.rank for one in known}) < 2:
-        found.ranks = _single(known)
+        found.ranks = _single(known) or _devices_as_ranks(captures)
         return found
     members: dict[int, _Member] = {}
     for one in sorted(known, key=lambda one: (one.rank, str(one.capture.path))):
@@ -90,8 +91,34 @@ def join_ranks(captures: Sequence[Capture]) -> Ranks:
         found.notes += _add_waiting(ordered, found.ranks, facts.axis.communication)
     merged = replace(ordered[0].capture, facts=facts, covers_run=False)
     used = {id(one.capture) for one in known}
+    found.joined = len(ordered)
     found.captures = [merged, *(one for one in captures if id(one) not in used)]
     return found
+
+
+def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:
+    """Several devices of one capture that talk to one another are ranks, numbered as the devices are."""
+    for one in captures:
+        axis, timeline = one.facts.axis, one.found
+        if axis is None or axis.communication is None or not isinstance(timeline, Timeline):
+            continue
+        numbers = np.unique(timeline.ops.device[axis.collectives.op]).tolist()
+        if len(numbers) < 2:
+            continue
+        members = [_Member(number, one, timeline, _of_device(axis, timeline, number)) for number in numbers]
+        rows = [_rank_row(member) for member in members]
+        _add_waiting(members, rows, axis.communication)
+        return rows
+    return []
+
+
+def _of_device(axis: TimeAxis, timeline: Timeline, device: int) -> TimeAxis:
+    rows = axis.collectives
+    mine = np.flatnonzero(timeline.ops.device[rows.op] == device)
+    own = CollectiveRows(
+        rows.op[mine], [rows.kind[row] for row in mine.tolist()], rows.bytes[mine], rows.group_size[mine]
+    )
+    return replace(axis, devices=[one for one in axis.devices if one.device == device], collectives=own)
 
 
 def _single(members: Sequence[_Member]) -> list[RankUse]:
@@ -127,18 +154,22 @@ def _steps(timeline: Timeline) -> int:
 
 
 def _rank_row(member: _Member) -> RankUse:
-    budget, devices = member.capture.facts.budget.get(WHOLE), member.axis.devices
-    parts = {part.name: part.seconds for part in budget.parts} if budget is not None else {}
+    devices = member.axis.devices
     count = max(1, len(devices))
+
+    def mean(name: str) -> float:
+        return sum(getattr(one, name) or 0.0 for one in devices) / count
+
+    exposed, copies = mean("exposed_communication_s"), mean("copy_s")
     return RankUse(
         rank=member.rank,
         device=devices[0].device if len(devices) == 1 else None,
-        span_s=budget.span_s if budget is not None else None,
-        busy_ratio=member.capture.facts.device_busy_ratio.get(WHOLE),
-        idle_s=sum(one.idle_s or 0.0 for one in devices) / count,
-        communication_s=sum(one.communication_s or 0.0 for one in devices) / count,
-        exposed_communication_s=parts.get("communication", 0.0),
-        compute_s=parts.get("compute", 0.0),
+        span_s=mean("span_s"),
+        busy_ratio=mean("busy_ratio"),
+        idle_s=mean("idle_s"),
+        communication_s=mean("communication_s"),
+        exposed_communication_s=exposed,
+        compute_s=max(0.0, mean("busy_s") - exposed - copies),
         source=member.capture.path.name,
     )
 
@@ -160,7 +191,8 @@ def _add_waiting(members: Sequence[_Member], rows: list[RankUse], communication:
     if not matched:
         return notes
     begin, end, kinds = _table(talking, matched)
-    shift = np.median(end - end[:, :1], axis=0).astype(np.int64)
+    one_clock = all(one.timeline is talking[0].timeline for one in talking)
+    shift = np.median(end - end[:, :1], axis=0).astype(np.int64) * (not one_clock)
     if int(np.abs(shift).max()) > 0:
         begin, end = begin - shift, end - shift
         worst = int(np.abs(shift).max())

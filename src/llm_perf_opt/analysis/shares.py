@@ -5,7 +5,7 @@ They are made here, once, so that every report prints the same number and no ren
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import (
@@ -64,19 +64,38 @@ def kernel_families(kernels: Sequence[Kernel]) -> list[KernelFamily]:
     return sorted(families, key=lambda family: (-(family.total_s or 0.0), family.family))
 
 
-def add_operator_shares(operators: Sequence[Operator]) -> None:
-    """Set each operator's share of its phase: of self device time where there is any, else of self host time."""
+OUTSIDE_PHASES = "outside_phases"
+GRAPH_DEVICE_S = "_graph_device_s"
+"""Metrics of this ending: device time of a phase that lies behind graph launches, so that no operator claims it."""
+
+
+def unclaimed_device_s(metrics: Mapping[str, float | None], phase: str | None) -> float:
+    """Return the device time of a phase that no operator claims."""
+    return metrics.get(f"{phase or OUTSIDE_PHASES}{GRAPH_DEVICE_S}") or 0.0
+
+
+def add_operator_shares(
+    operators: Sequence[Operator], metrics: Mapping[str, float | None] | None = None
+) -> None:
+    """Set each operator's share of its phase: of self device time where there is any, else of self host time.
+
+    Device time behind graph launches belongs to the phase and to no operator: shares are of all of it.
+    """
     for phase in {operator.phase for operator in operators}:
         inside = [operator for operator in operators if operator.phase == phase]
         on_device = any(operator.self_device_s for operator in inside)
         own = [(op.self_device_s or 0.0) if on_device else op.self_cpu_s for op in inside]
-        whole = sum(own)
+        whole = sum(own) + (unclaimed_device_s(metrics or {}, phase) if on_device else 0.0)
         for operator, seconds in zip(inside, own, strict=True):
             operator.share_ratio = seconds / whole if whole > 0 else None
             operator.share_of = "device" if on_device else "host"
 
 
-def add_run_shares(operators: Sequence[Operator], wall_clock: Budget | None) -> None:
+def add_run_shares(
+    operators: Sequence[Operator],
+    wall_clock: Budget | None,
+    metrics: Mapping[str, float | None] | None = None,
+) -> None:
     """Set each operator's share of the run; needs its share of its phase.
 
     The profiled pass may be cut short, so its phases are weighed by the wall-clock of whole samples where all were timed.
@@ -91,6 +110,8 @@ def add_run_shares(operators: Sequence[Operator], wall_clock: Budget | None) -> 
     on_device = any(operator.self_device_s for operator in operators)
     own = [(op.self_device_s or 0.0) if on_device else op.self_cpu_s for op in operators]
     whole = sum(own)
+    if on_device and metrics:
+        whole += sum(value or 0.0 for name, value in metrics.items() if name.endswith(GRAPH_DEVICE_S))
     for operator, seconds in zip(operators, own, strict=True):
         operator.run_share_ratio = seconds / whole if whole > 0 else None
 
@@ -129,6 +150,6 @@ def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> No
     """Fill every share of a summary whose timings, kernels, operators and findings are in place."""
     summary.wall_clock = wall_clock_split(summary.timings, prefill_includes_vision=prefill_includes_vision)
     summary.kernel_families = kernel_families(summary.kernels)
-    add_operator_shares(summary.operators)
-    add_run_shares(summary.operators, summary.wall_clock)
+    add_operator_shares(summary.operators, summary.metrics)
+    add_run_shares(summary.operators, summary.wall_clock, summary.metrics)
     add_gain_shares(summary)

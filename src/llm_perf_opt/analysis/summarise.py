@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llm_perf_opt.analysis.busy_from_totals import busy_from_totals
 from llm_perf_opt.analysis.cautions import cautions
 from llm_perf_opt.analysis.cpu.section import work_section
 from llm_perf_opt.analysis.cpu.work import cpu_work
@@ -14,14 +15,21 @@ from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.operator_work import OperatorWork
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
+from llm_perf_opt.analysis.roofline.traced import (
+    add_traced_utilisation,
+    traced_metrics,
+    traced_phases,
+    traced_section,
+)
 from llm_perf_opt.analysis.roofline.utilisation import phase_utilisation
 from llm_perf_opt.analysis.shares import add_shares
 from llm_perf_opt.analysis.timeline.budget import WORKING
 from llm_perf_opt.analysis.timeline.module_times import split_by_shares
 from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
-from llm_perf_opt.analysis.verdicts import judge, measured_passes
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.analysis.verdicts import judge
+from llm_perf_opt.core.phases import captured_count_name
 from llm_perf_opt.hardware.catalogue import Catalogue
 from llm_perf_opt.model.summary import (
     CoverageSummary,
@@ -71,13 +79,18 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         budget=joined.budget,
         timeline=joined.timeline,
         repeat_spread=clock.repeat_spread if clock is not None else {},
-        metrics={**(clock.metrics if clock is not None else {}), **joined.metrics},
+        metrics={
+            **(clock.metrics if clock is not None else {}),
+            **{captured_count_name(phase): float(count) for phase, count in joined.phase_counts.items()},
+            **joined.metrics,
+        },
         sections=joined.sections,
         memory=joined.memory,
         devices=joined.devices,
         ranks=joined.ranks,
         communication=joined.communication,
         idle_gaps=joined.idle_gaps,
+        counters=joined.conditions,
     )
     dtype = workload.dtype or subject.dtype
     name_apart(summary.kernels)
@@ -129,11 +142,13 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
                 for reason in missing_reasons(summary.static, summary.hardware, dtype)
                 if reason not in summary.notes
             )
+    if joined.operator_work is not None:
+        _add_traced_work(summary, joined.operator_work)
     summary.notes.extend(cautions(summary))
     for phase, ratio in joined.device_busy_ratio.items():
         summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = ratio
     _against_wall_clock(summary, joined)
-    _busy_from_totals(summary, joined)
+    busy_from_totals(summary, joined)
     summary.coverage = CoverageSummary(
         time_attributed_ratio=joined.time_attributed_ratio,
         kernel_time_classified_ratio=joined.kernel_time_classified_ratio,
@@ -144,9 +159,10 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
 def _against_wall_clock(summary: Summary, joined: Joined) -> None:
     """Measure budgets against the wall-clock without a profiler, where there is one."""
     clock = joined.clock
-    if clock is None or not summary.budget:
+    if clock is None or not summary.budget or None in joined.truncated:
         return
     counts = occurrences(joined.phase_counts, joined.phase_ranges, clock.decode_steps)
+    counts = {phase: count for phase, count in counts.items() if phase not in joined.truncated}
     summary.budget, notes = against_wall_clock(
         summary.budget,
         {phase: count // joined.ranks_joined or 1 for phase, count in counts.items()},
@@ -161,34 +177,11 @@ def _against_wall_clock(summary: Summary, joined: Joined) -> None:
             summary.utilisation.setdefault(phase, Utilisation()).device_busy_ratio = min(1.0, share)
 
 
-def _busy_from_totals(summary: Summary, joined: Joined) -> None:
-    """Without a time axis: kernel time of the whole capture against the wall-clock of all samples."""
-    total = joined.metrics.get("kernel_time_s")
-    if WHOLE in joined.device_busy_ratio or joined.has_time_axis or not total:
-        return
-    first, decode, passes = (
-        summary.timings.ttft_s,
-        summary.timings.decode_s,
-        measured_passes(summary.workload),
-    )
-    if first is None or decode is None or passes is None:
-        return
-    busy = total + (joined.metrics.get("copy_s") or 0.0)
-    wall = passes * (first.median + decode.median)
-    of = "samples" if passes == summary.workload.samples else "batches"
-    summary.metrics["device_busy_s"] = busy
-    summary.metrics["measured_wall_s"] = wall
-    use = summary.utilisation.setdefault(WHOLE, Utilisation())
-    use.device_busy_ratio = min(1.0, busy / wall)
-    use.arithmetic = (
-        f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); "
-        "streams that overlap are counted twice, so this is an upper bound"
-    )
-    if busy > wall:
-        summary.notes.append(
-            "The kernel table holds more device time than the wall-clock file: they are not of the same run, "
-            "or streams overlap."
-        )
+def _add_traced_work(summary: Summary, work: OperatorWork) -> None:
+    phases = traced_phases(work, summary.hardware)
+    add_traced_utilisation(summary.utilisation, phases)
+    summary.metrics |= traced_metrics(phases)
+    summary.sections += traced_section("torch_profiler", phases, summary.hardware)
 
 
 def _device_times(joined: Joined) -> dict[ModulePhase, ModuleTime]:
@@ -239,4 +232,4 @@ def missing_clock_note(facts: Sequence[Facts]) -> list[str]:
         return []
     if any(note.startswith("The timings could not be read") for each in facts for note in each.notes):
         return []
-    return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU."]
+    return ["No wall-clock timings: phases are not timed, so there is no MFU and no MBU of wall-clock."]

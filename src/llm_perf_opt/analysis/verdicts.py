@@ -25,6 +25,7 @@ from llm_perf_opt.model.summary import (
 
 BUSY_ENOUGH = 0.5
 """Below this share of device activity, waiting is the problem whatever the kernels do."""
+QUEUE_DECIDES = 0.5
 _HOST_PARTS = ("host", "data", "allocation")
 NEAR_A_LIMIT = 0.4
 """MFU or MBU from which a limit of the hardware is a fair explanation."""
@@ -102,8 +103,12 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
         "launch": share.get("launch", 0.0),
         "sync": share.get("sync", 0.0),
         "host": sum(share.get(name, 0.0) for name in _HOST_PARTS),
-        "queue": share.get("queue", 0.0),
     }
+    queue = share.get(
+        "queue", 0.0
+    )  # nobody's fault that the capture shows: it decides only where it is most of the time
+    if queue > QUEUE_DECIDES:
+        waits["queue"] = queue
     busy: dict[Bound, float] = {
         "communication": share.get("communication", 0.0),
         "copy": share.get("copy", 0.0),
@@ -111,7 +116,8 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     waiting = max(waits, key=lambda name: waits[name])
     worst = max(busy, key=lambda name: busy[name])
     answer: Bound
-    if sum(waits.values()) >= max(share.get("compute", 0.0), busy[worst]):
+    waited = sum(waits.values())
+    if waited > 0 and waited >= max(share.get("compute", 0.0), busy[worst]):
         answer = waiting
     elif busy[worst] > share.get("compute", 0.0):
         answer = worst
@@ -190,7 +196,10 @@ def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
     rows = [
         k
         for k in summary.kernels
-        if (k.phase == phase or phase == WHOLE) and k.total_s and k.counters.get("dram_ratio") is not None
+        if (k.phase == phase or phase == WHOLE)
+        and k.total_s
+        and k.counters.get("dram_ratio") is not None
+        and k.counters_stand_for_run
     ]
     covered = sum(k.total_s or 0.0 for k in rows)
     everything = sum(k.total_s or 0.0 for k in summary.kernels if k.phase == phase or phase == WHOLE)
@@ -261,7 +270,19 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
             f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} "
             f"are both below {units.percent(NEAR_A_LIMIT)})"
         )
+    full = _device_full(summary, phase)
+    if full is not None and wants:
+        return f"{full}; which limit of the device they meet would need {' or '.join(wants)}"
     return "not decided; would need " + " or ".join(wants) if wants else "not decided: no limit is near"
+
+
+def _device_full(summary: Summary, phase: str) -> str | None:
+    """Say that kernels fill the time, where they do: the device is not waiting, whatever its limit is."""
+    budget = summary.budget.get(phase)
+    compute = sum(part.share_ratio for part in budget.parts if part.name == "compute") if budget else 0.0
+    if budget is None or compute < BUSY_ENOUGH:
+        return None
+    return f"kernels run for {units.percent(compute)} of {units.seconds(budget.span_s)}"
 
 
 def _sources(summary: Summary, *kinds: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llm_perf_opt.config.dimensions import wrong_dimensions
 from llm_perf_opt.config.schema import AppConfig, Weights
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
@@ -118,6 +119,12 @@ def _check_model(config: AppConfig) -> None:
             "model.trust_remote_code=true without model.path has no code to trust",
             hint="set model.path, or leave model.trust_remote_code=false",
             key="model.trust_remote_code",
+        )
+    for wrong in wrong_dimensions(model.arch, "model.arch."):
+        raise ConfigError(
+            f"{wrong.key}={wrong.value} is no dimension of a model",
+            hint=f"it must be {wrong.meaning}; null leaves it to the model's own default",
+            key=wrong.key,
         )
 
 

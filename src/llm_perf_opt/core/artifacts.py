@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llm_perf_opt.core import layout
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import RUN_DIRECTORY, explain_os_errors
 from llm_perf_opt.core.stage import stage_types
 
@@ -92,8 +92,14 @@ class Artifacts:
             hint = f"did you mean '{near[0]}'?" if near else f"stages: {', '.join(known)}"
             raise ConfigError(f"unknown stage '{stage}'", hint=hint, stage=stage)
 
-    @staticmethod
-    def _make_directory(directory: Path) -> Path:
+    def _make_directory(self, directory: Path) -> Path:
+        """Create a directory; one that a link leads out of the run directory may have been planted."""
+        if not directory.resolve().is_relative_to(self._root):
+            raise ToolError(
+                f"{directory} leads out of the run directory, and is not written through",
+                hint="remove the link, or choose another run directory: artifacts.runs_dir=DIR",
+                path=str(directory),
+            )
         with explain_os_errors(directory, elsewhere=RUN_DIRECTORY):
             directory.mkdir(parents=True, exist_ok=True)
         return directory

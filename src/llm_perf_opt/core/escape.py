@@ -21,6 +21,7 @@ _MARKS = re.compile(
 _LIST_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"[\r\n\t\x0b\x0c\x85\u2028\u2029]+")
+_ROWS = re.compile(r"[\r\n\x0b\x0c\x85\u2028\u2029]+")
 _BACKTICKS = re.compile(r"`+")
 _FORMULA = frozenset("=+-@\t\r")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -80,8 +81,12 @@ def md_block(text: str) -> str:
 
 
 def csv_text(text: str) -> str:
-    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe."""
-    return f"'{text}" if text[:1] in _FORMULA else text
+    """Return text for a cell of a table that a spreadsheet may open: what it would run is quoted with an apostrophe.
+
+    On one line: a carriage return, which writers leave unquoted, would begin a row of its own.
+    """
+    line = _ROWS.sub(" ", text)
+    return f"'{line}" if text[:1] in _FORMULA else line
 
 
 def md_target(path: str) -> str:

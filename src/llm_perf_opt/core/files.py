@@ -12,11 +12,11 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from llm_perf_opt.core.errors import ToolError
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
@@ -97,6 +97,16 @@ def refuse_link(path: Path) -> None:
             hint="remove the link, or choose another directory",
             path=str(path),
         )
+
+
+def open_new(path: Path) -> IO[bytes]:
+    """Open a new file for writing, unbuffered, in place of what is there: never through a link, symbolic or hard.
+
+    For files that grow while they are read, which cannot be moved into place whole.
+    """
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb", buffering=0)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
 from llm_perf_opt.hardware.load import machine_is_busy
@@ -85,7 +85,7 @@ def _default_dtypes(device: str) -> tuple[str, ...]:
 
 
 def _measure(device: str, name: str, threads: int | None, wanted: tuple[str, ...]) -> ProbeResult:
-    now = datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+    now = now_text()
     result = ProbeResult(device=device, name=name, seconds=0.0, measured_at=now)
     left = list(wanted)
     for isa in _ISA_FALLBACKS if device == "cpu" else (None,):

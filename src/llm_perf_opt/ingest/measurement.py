@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.model.limits import is_count
 from llm_perf_opt.model.statistics import describe, interval_ratio, mean_of, percentile
 from llm_perf_opt.model.summary import SampleTimes, Stat
@@ -27,7 +27,7 @@ def _median(values: Sequence[float]) -> float:
 def repeat_spread(samples: Sequence[SampleEntry]) -> dict[str, Stat]:
     """Return, per phase, every repeat's time divided by the median of the same sample's repeats."""
     spreads: dict[str, Stat] = {}
-    for phase in PHASES:
+    for phase in REQUEST_PHASES:
         ratios: list[float] = []
         for sample in samples:
             values = [r[f"{phase}_s"] for r in sample["repeats"] if r.get(f"{phase}_s")]
@@ -59,7 +59,7 @@ def measurement_metrics(samples: Sequence[SampleEntry]) -> dict[str, float | Non
 
 
 def _totals(sample: SampleEntry) -> list[float]:
-    return [sum(repeat.get(f"{phase}_s") or 0.0 for phase in PHASES) for repeat in sample["repeats"]]
+    return [sum(repeat.get(f"{phase}_s") or 0.0 for phase in REQUEST_PHASES) for repeat in sample["repeats"]]
 
 
 def _first_over_rest(samples: Sequence[SampleEntry]) -> float | None:
@@ -127,7 +127,9 @@ def _sample_row(sample: SampleEntry) -> SampleTimes:
         known = [value for value in values if value is not None]
         return _median(known) if known else None
 
-    medians = {f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in PHASES}
+    medians = {
+        f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES
+    }
     steps = sample["new_tokens"] - 1
     decode = [repeat.get("decode_s") for repeat in repeats]
     return SampleTimes(

@@ -8,11 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-SCHEMA_VERSION = "1.1"
+from llm_perf_opt.model.conclusion import Cause, Conclusion
+
+SCHEMA_VERSION = "1.2"
+"""1.2: ``sentence`` and ``conclusions``; ratios of captured times are at equal work."""
 
 Better = Literal["lower", "higher"]
-Outcome = Literal["better", "worse", "no difference shown", "not enough data", "only in A", "only in B"]
-GateStatus = Literal["passed", "regression", "undecided", "not enough data", "side failed"]
+Outcome = Literal[
+    "better", "worse", "no difference shown", "not enough data", "not comparable", "only in A", "only in B"
+]
+GateStatus = Literal["passed", "regression", "undecided", "not enough data", "not comparable", "side failed"]
 MatchKind = Literal["exact", "renamed", "retyped", "family", "only in A", "only in B"]
 
 
@@ -83,17 +88,6 @@ class SampleChange:
 
 
 @dataclass(slots=True)
-class Cause:
-    """A part of the change of a whole."""
-
-    name: str
-    a_s: float
-    b_s: float
-    change_s: float
-    """What it adds (or, below zero, saves)."""
-
-
-@dataclass(slots=True)
 class Split:
     """The change of a whole by its causes, which add up to it."""
 
@@ -101,6 +95,7 @@ class Split:
     """``wall_clock`` (of a sample) or ``kernel_time``."""
     a_s: float
     b_s: float
+    """Kernel time: at A's work."""
     causes: list[Cause]
 
 
@@ -207,6 +202,10 @@ class Comparison:
     schema_version: str = SCHEMA_VERSION
     common_overrides: list[str] = field(default_factory=list)
     """Settings that ``--run`` gave both sides."""
+    sentence: str = ""
+    """What the comparison concludes, in one sentence: that of the first of ``conclusions``."""
+    conclusions: list[Conclusion] = field(default_factory=list)
+    """The wall-clock first where both sides have one, then the captures."""
     notes: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     metrics: list[MetricChange] = field(default_factory=list)

@@ -36,6 +36,34 @@ class NcuRule(NamedTuple):
     """``global``: of the kernel's run time; ``local``: of one unit's efficiency only."""
 
 
+Shape = tuple[int, int, int]
+
+
+class NcuSettings(NamedTuple):
+    """How ncu was told to measure."""
+
+    clock_control: str
+    """``base``: clocks locked to base; ``none``: as the run has them."""
+    cache_control: str
+    """``all``: caches flushed before every replay; ``none``: as the launch before left them."""
+    nvtx_include: tuple[str, ...] = ()
+    """Ranges it was told to profile in, in ncu's own words; empty: everywhere."""
+    source: str = ""
+    """File that says so."""
+
+
+class LaunchConfiguration(NamedTuple):
+    """A kernel of the run with one grid and block, in one phase, from a timeline."""
+
+    kernel: str
+    """Name as nsys prints it."""
+    phase: str | None
+    grid: Shape
+    block: Shape
+    launches: int
+    total_ns: int
+
+
 @dataclass(slots=True)
 class NcuLaunch:
     """One profiled kernel launch."""
@@ -62,6 +90,8 @@ class NcuLaunch:
     """Place in the nsys table, from a folder named ``kernel_<rank>_<md5>``."""
     nsys_name_md5: str | None = None
     """MD5 of the kernel's nsys name, from the same folder name: a sure key."""
+    settings: NcuSettings | None = None
+    """Clocks, caches and ranges it was measured with; ``None`` when the capture does not tell."""
     notes: list[str] = field(default_factory=list)
     """What was wrong or left out while reading."""
 

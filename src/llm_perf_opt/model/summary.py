@@ -26,6 +26,7 @@ from llm_perf_opt.model.limits import (
     SummedSeconds,
 )
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
+from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
 
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
@@ -496,6 +497,13 @@ class Kernel:
     """NVIDIA's best estimate of the share of this kernel's time that could be saved."""
     agreement: str | None = None
     """Whether our class and NVIDIA's verdict agree."""
+    profiled: ProfiledLaunches | None = None
+    """The launches behind ``counters`` next to those of the run; ``None`` without counters."""
+
+    @property
+    def counters_stand_for_run(self) -> bool:
+        """Whether the counters may be used to judge the run; what is not known to be wrong may."""
+        return self.profiled is None or self.profiled.representative is not False
 
 
 @dataclass(slots=True)
@@ -690,6 +698,8 @@ class Summary:
     ledger: list[LedgerRow] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    counters: CounterConditions | None = None
+    """How the hardware counters were measured; ``None`` without any."""
     vendor_rules: list[VendorRule] = field(default_factory=list)
     """NVIDIA's rules, the largest possible gain first; gains of one kernel do not add up."""
     what_if: list[WhatIf] = field(default_factory=list)
@@ -700,7 +710,8 @@ class Summary:
     timeline: dict[str, Any] = field(default_factory=dict)
     """One decode step, ready to draw: ``{phase, span_s, lanes: [{name, events: [{name, start_s, end_s, family}]}]}``."""
     metrics: dict[str, Number | None] = field(default_factory=dict)
-    """Further named scalars (``launches_per_token``, …), unit in the name."""
+    """Further named scalars (``launches_per_token``, ``graph_kernel_time_ratio``, …), unit in the name; those of engines'
+    traces: ``docs/engines.md``."""
     sections: list[Section] = field(default_factory=list)
     """What stages say in their own words, plug-ins included, in pipeline order."""
     devices: list[DeviceUse] = field(default_factory=list)

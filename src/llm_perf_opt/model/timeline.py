@@ -161,6 +161,16 @@ class NamedTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeTotals:
+    """Kernels launched inside the ranges of one name; inside nested ranges they are counted for each of them."""
+
+    name: str
+    instances: int | None
+    """How many ranges of this name there are."""
+    kernels: tuple[NamedTotal, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelTotals:
     """What a summary CSV holds: totals without a time axis, so no phases, gaps or device-busy time."""
 
@@ -175,3 +185,5 @@ class KernelTotals:
     """NVTX ranges, host time."""
     facts: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    by_range: tuple[RangeTotals, ...] = ()
+    """The kernels of each range name, where the table has a column of ranges."""

@@ -22,7 +22,7 @@ from typing import Literal
 
 from llm_perf_opt.core.console.signals import raise_if_interrupted, settle_interruption
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
 from llm_perf_opt.process.guard import GUARD
 from llm_perf_opt.process.leftovers import Leftovers
@@ -175,6 +175,7 @@ def run_probe(
 def _log_paths(log_dir: Path | None, name: str) -> tuple[Path | None, Path | None]:
     if log_dir is None:
         return None, None
+    refuse_link(Path(log_dir))
     with explain_os_errors(log_dir):
         Path(log_dir).mkdir(parents=True, exist_ok=True)
     return Path(log_dir) / f"{name}.stdout.log", Path(log_dir) / f"{name}.stderr.log"

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from llm_perf_opt.core.files import open_new
+
 HEAD_BYTES = 8 << 20
 """Beginning of a stream that a log keeps, and ..."""
 TAIL_BYTES = 8 << 20
@@ -39,7 +41,7 @@ class BoundedLog:
         self, path: Path | None, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES
     ) -> None:
         self._path, self._room, self._tail_bytes = path, head_bytes, tail_bytes
-        self._file: IO[bytes] | None = path.open("wb", buffering=0) if path is not None else None
+        self._file: IO[bytes] | None = open_new(path) if path is not None else None
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
@@ -89,7 +91,7 @@ class BoundedLog:
         """Return the end of what was kept; of a closed log only."""
         if self._path is None:
             return bytes(self._head[-keep_bytes:]).decode("utf-8", errors="replace")
-        with self._path.open("rb") as stream:
+        with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - keep_bytes))
             return stream.read().decode("utf-8", errors="replace")

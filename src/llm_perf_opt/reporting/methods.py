@@ -57,8 +57,9 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
         (
             bool(summary.budget),
             "wall-clock budget",
-            "every instant of the captured span counted once: kernel running, else copy, else waiting in a "
-            "synchronisation, else launching, else host",
+            "every instant of the span counted once, device by device: a kernel that computes, else a copy, else communication; "
+            "an idle gap goes to what the thread that launches the next operation was doing, or to the queue when it had been "
+            "launched; against the unprofiled wall-clock where there is one",
             sources.get("nsys") or sources.get("trace", ""),
         ),
         (

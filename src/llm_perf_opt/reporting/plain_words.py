@@ -10,6 +10,7 @@ PHASES = {
     "preprocess": "preparing the input",
     "vision": "looking at the image",
     "prefill": "reading the request",
+    "mixed": "reading requests and writing answers in the same step",
     "decode": "writing the answer",
     "all": "the recording as a whole",
 }
@@ -18,6 +19,9 @@ BOUNDS = {
     "memory": "limited by how fast data can be read from memory",
     "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
     "sync": "mostly waiting because the program stops to look at intermediate results",
+    "communication": "mostly busy with accelerators talking to one another",
+    "host": "mostly waiting while the computer does other work, such as preparing the next input",
+    "queue": "mostly waiting for something that the recording does not show",
     "copy": "mostly busy moving data between the computer and the accelerator",
     "balanced": "well balanced: calculating and reading memory take about the same time",
     "unknown": "what holds it back cannot be told from this measurement",
@@ -50,6 +54,30 @@ FINDINGS = {
         "The program stops to look at intermediate results",
         "Have the engineers keep those decisions on the accelerator, so that it never has to wait.",
     ),
+    "exposed-communication": Plain(
+        "The accelerators spend much time talking to one another, and calculate nothing meanwhile",
+        "Have the engineers let them talk while they calculate, or say less.",
+    ),
+    "straggler": Plain(
+        "One accelerator is slower than the others, and all of them wait for it",
+        "Find out why that one is late: more work, a slower device, or a busy computer.",
+    ),
+    "input-pipeline": Plain(
+        "The accelerator waits for its next input to be prepared",
+        "Prepare the next input while the current one is being worked on.",
+    ),
+    "allocation": Plain(
+        "The accelerator waits while memory is reserved and given back",
+        "Have the engineers reserve the memory once and keep it.",
+    ),
+    "host-idle": Plain(
+        "The accelerator waits while the computer does something else",
+        "Have the engineers do that work at another time, or beside it.",
+    ),
+    "queued-work": Plain(
+        "The accelerator has work and does not start it",
+        "Have the engineers look for what else uses the accelerator at that time.",
+    ),
     "full-precision": Plain(
         "The model calculates with more digits than it usually needs",
         "Let it calculate with fewer digits, and check that the answers stay as good.",
@@ -57,6 +85,18 @@ FINDINGS = {
     "full-precision-kernels": Plain(
         "Parts of the model calculate with more digits than they usually need",
         "Find those parts, let them calculate with fewer digits, and check that the answers stay as good.",
+    ),
+    "eager-attention": Plain(
+        "The model compares words with one another in a roundabout way",
+        "Have the engineers switch on the fused version of that step; the answers stay the same.",
+    ),
+    "misaligned-gemm": Plain(
+        "Some tables have sizes that the processor reads slowly",
+        "Have the engineers round those sizes up.",
+    ),
+    "old-flash-attention": Plain(
+        "An older program is used for a step that has a faster one on this accelerator",
+        "Have the engineers try the newer one, and check that the answers stay as good.",
     ),
     "unfused-elementwise": Plain(
         "Much time goes into very small calculations",

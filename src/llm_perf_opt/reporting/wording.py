@@ -15,9 +15,10 @@ from llm_perf_opt.model.summary import (
 )
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
-PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "decode", "tpot", "total", "all")
+PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
 PHASE_NAMES = {
     "all": "whole capture",
+    "mixed": "mixed steps",
     "total": "whole sample",
     "ttft": "time to first token",
     "tpot": "one output token",
@@ -25,9 +26,12 @@ PHASE_NAMES = {
 BOUND_NAMES = {
     "compute": "arithmetic (compute)",
     "memory": "memory bandwidth",
-    "launch": "launching and host work",
+    "launch": "launching work",
     "sync": "synchronisation",
     "copy": "copies",
+    "communication": "communication between devices",
+    "host": "host work between launches",
+    "queue": "work held in the queue",
     "balanced": "balanced",
     "unknown": "not decided",
 }
@@ -48,6 +52,49 @@ SAMPLES_TEXT = (
     "Every sample by itself, as medians of its repeats. Where samples differ in size, the spread above is between "
     "sizes, not noise."
 )
+
+
+IDLE_TEXT = (
+    "Time in which a device ran nothing, by what the thread that launches its next work was doing meanwhile. Names are "
+    "those of the innermost range, operator or Python function that the capture holds."
+)
+
+
+def budget_text(summary: Summary) -> str:
+    """Say what a budget is, and what it is measured against."""
+    words = "Every instant of the captured time counted once: the parts of a phase sum to its span."
+    if len(summary.devices) > 1 or len(summary.ranks) > 1:
+        words += " Every device is split by itself; shown is their mean."
+    rebased = [
+        f"{phase_name(phase)} {units.number(budget.inflation_ratio)}"
+        for phase, budget in summary.budget.items()
+        if budget.inflation_ratio is not None and phase != "all"
+    ]
+    if rebased:
+        words += (
+            " Spans are wall-clocks without a profiler: the capture gives the time the device works, and how the rest is "
+            f"split. Under the profiler the same work took longer by a factor: {', '.join(rebased)}."
+        )
+    return words
+
+
+def communication_text(summary: Summary) -> str:
+    """Say how much time communication takes, and who waits for whom."""
+    talk = summary.communication
+    if talk is None:
+        return ""
+    words = (
+        f"Communication runs for {units.seconds(talk.total_s)} per device, {units.seconds(talk.exposed_s)} of it with nothing "
+        "else running"
+    )
+    words += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
+    if talk.wait_s is not None:
+        words += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."
+    if talk.straggler is not None:
+        words += f" Rank {talk.straggler} is last where {units.percent(talk.straggler_share_ratio)} of that waiting arises."
+    elif talk.wait_s:
+        words += " No single rank is the cause."
+    return words
 
 
 def point_text(row: WhatIf) -> str:

@@ -19,10 +19,11 @@ from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
-from llm_perf_opt.core.console.logs import Verbosity
+from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
 from llm_perf_opt.core.console.signals import raise_if_interrupted
-from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.runs import old_places
+from llm_perf_opt.runs.checks import check_names
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
@@ -30,8 +31,6 @@ from llm_perf_opt.stages.base import Stage, StageContext
 
 _RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 _MOST_CHECKED_JOBS = 256
-_TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
-"""Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
 
 
 @dataclass(slots=True)
@@ -67,61 +66,11 @@ def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: s
     """Compose and check everything, stages included; raises before anything is written."""
     prepared = check_configuration(overrides, config_dir=config_dir, config_name=config_name)
     config = prepared.config
-    _check_names(config)
+    check_names(config)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
         check_stages(stages_of(config), _context(config, Path(scratch), prepared.overrides))
     return prepared
-
-
-def _check_names(config: AppConfig) -> None:
-    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
-    from llm_perf_opt.hardware.catalogue import load_catalogue
-    from llm_perf_opt.workloads.registry import load_adapter
-
-    if config.workload_command.command is None:
-        load_adapter(config.model, config.infer)
-        _check_checkpoint(config)
-    if config.hardware.device is not None or config.hardware.catalogue is not None:
-        catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
-        if config.hardware.device is not None:
-            _check_device_kind(config, catalogue.named(config.hardware.device).kind)
-
-
-def _check_device_kind(config: AppConfig, kind: str) -> None:
-    """Times of one device against the limits of another say nothing; a static run may name any."""
-    measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
-    if kind != "gpu" or not measured or config.resolved_device != "cpu" or config.workload_command.command:
-        return
-    raise ConfigError(
-        f"hardware.device='{config.hardware.device}' is a GPU, but the run is measured on the CPU",
-        hint="leave hardware.device out (the what-if table has every device), or switch off the stages that measure: "
-        + " ".join(f"pipeline.{name}.enable=false" for name in measured),
-        key="hardware.device",
-    )
-
-
-def _check_checkpoint(config: AppConfig) -> None:
-    """Look for a checkpoint that is named as a path; ``organisation/name`` may be on a hub."""
-    if config.model.path is None:
-        return
-    path, hint = (
-        Path(config.model.path).expanduser(),
-        "give the directory that holds config.json and the weights",
-    )
-    if not path.exists():
-        if not config.model.path.startswith(("/", ".", "~")):
-            return
-        wrong = "does not exist"
-    elif not path.is_dir():
-        wrong = "is a file, not a checkpoint's directory"
-    elif next(path.iterdir(), None) is None:
-        wrong = "is an empty directory"
-    elif not (path / "config.json").is_file() and config.model.adapter in _TRANSFORMERS_ADAPTERS:
-        wrong = "has no config.json"
-    else:
-        return
-    raise InputError(f"model.path={config.model.path} {wrong}", hint=hint, key="model.path")
 
 
 def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> list[Prepared]:
@@ -175,6 +124,7 @@ def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) ->
 def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     from llm_perf_opt.runs.finish import finish_interrupted
 
+    mask_other_logs()  # Hydra has just set them up
     settings = job_settings()
     # A job of a sweep is recorded as itself, without the lists of the sweep.
     overrides = options.overrides if settings.sweep_overrides is None else settings.sweep_overrides

@@ -107,10 +107,15 @@ def assemble(
     hardware = hardware or _look_up(joined, choice)
     counters = None
     if joined.counters is not None:
+        from llm_perf_opt.analysis.ncu.conditions import condition_notes, counter_conditions
         from llm_perf_opt.analysis.ncu.counters import add_counters, analyse_counters
+        from llm_perf_opt.stages.facts.ncu import run_configurations
 
         counters = analyse_counters(joined.counters, joined.kernels, hardware)
-        joined.kernels = add_counters(joined.kernels, counters)
+        configurations = run_configurations(joined.used_captures)
+        joined.kernels = add_counters(joined.kernels, counters, configurations)
+        joined.conditions = counter_conditions(joined.counters, joined.kernels)
+        joined.notes += condition_notes(joined.conditions, joined.kernels)
         joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
     catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
     summary = summarise(subject, joined, hardware, catalogue)

@@ -21,6 +21,7 @@ from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.runs.manifest import Manifest, read_manifest
 
 _UNFINISHED = ("running", "failed")
+_SOME_TIME = "undated"
 
 
 @dataclass(slots=True)
@@ -67,8 +68,9 @@ class Earlier:
                 began = datetime.fromisoformat(self.manifest.started)
         if began is None:
             path = next(self.root / name for name in _MARKS if (self.root / name).exists())
-            began = datetime.fromtimestamp(path.stat().st_mtime)
-        return began.strftime("%Y%m%d-%H%M%S")
+            with contextlib.suppress(ValueError, OverflowError, OSError):  # a year that no calendar has
+                began = datetime.fromtimestamp(path.stat().st_mtime)
+        return began.strftime("%Y%m%d-%H%M%S") if began is not None else _SOME_TIME
 
     def _items(self) -> list[Path]:
         """Return what is that run's, the manifest last: until then an interrupted move is recognised."""

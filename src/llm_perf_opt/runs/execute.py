@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ LOGGER = logging.getLogger("llm_perf_opt.run")
 
 INTERRUPTED_EXIT = 130
 FAILED_EXIT = 1
+_ENDED_BY_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
+"""How :mod:`llm_perf_opt.process.launch` ends a caller that handles no signals itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,16 @@ def _run_stage(
             status="failed",
             reason=f"{type(error).__name__}: {error}",
             fix="see run.log for the traceback; this looks like a defect, please report it",
+        )
+    except SystemExit as leaving:
+        if leaving.code in _ENDED_BY_SIGNAL:
+            raise
+        # A library's own idea of an end; the run would end with its code, and without a word.
+        LOGGER.error("%s failed: it called sys.exit(%r)", stage.title, leaving.code)
+        result = StageResult(
+            status="failed",
+            reason=f"the workload called sys.exit({leaving.code!r}) in the middle of the stage",
+            fix="see what it printed before; a model or a plug-in must raise an exception instead",
         )
     except KeyboardInterrupt:
         settle_interruption()

@@ -14,6 +14,7 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.runs.manifest import Manifest
 from llm_perf_opt.vendor.workload import program_name, workload
@@ -43,7 +44,13 @@ def write_inputs(
 
 def _program(config: AppConfig, artifacts: Artifacts) -> dict[str, Any]:
     program = workload(config, artifacts.root)
-    return {"program": {"name": program_name(config), "argv": list(program.argv), "cwd": str(program.cwd)}}
+    return {
+        "program": {
+            "name": program_name(config),
+            "argv": mask_arguments(program.argv),
+            "cwd": str(program.cwd),
+        }
+    }
 
 
 def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:

@@ -15,10 +15,10 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import explain_os_errors
 
@@ -54,11 +54,14 @@ class Holder:
 
 
 @contextlib.contextmanager
-def hold(run_dir: Path) -> Iterator[None]:
-    """Hold a run directory while the block runs; :class:`ConfigError` when another process does."""
+def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterator[None]:
+    """Hold a run directory while the block runs; :class:`ConfigError` when another process does.
+
+    ``elsewhere``: how the command is told to write in another one.
+    """
     path = run_dir / layout.LOCK
     with explain_os_errors(path):
-        descriptor = _acquire(path)
+        descriptor = _acquire(path, elsewhere)
     try:
         yield
     finally:
@@ -68,11 +71,11 @@ def hold(run_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(path: Path) -> int:
+def _acquire(path: Path, elsewhere: str) -> int:
     while True:
-        descriptor = _open(path)
+        descriptor = _open(path, elsewhere)
         try:
-            _lock(descriptor, path)
+            _lock(descriptor, path, elsewhere)
             # The holder before us may have removed the file between our opening and locking it.
             if _is_same_file(descriptor, path):
                 _take_over(descriptor)
@@ -83,37 +86,37 @@ def _acquire(path: Path) -> int:
         os.close(descriptor)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, elsewhere: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ConfigError(
-                f"{path} is a link, not a lock", hint="remove it, or choose another artifacts.runs_dir"
+                f"{path} is a link, not a lock", hint=f"remove it, or choose another directory: {elsewhere}"
             ) from error
         raise
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _lock(descriptor: int, path: Path, elsewhere: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _held(path, _holder(descriptor)) from error
+        raise _held(path, _holder(descriptor), elsewhere) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         holder = _holder(descriptor)
         if holder is not None and holder.may_live():
-            raise _held(path, holder) from error
+            raise _held(path, holder, elsewhere) from error
 
 
-def _held(path: Path, holder: Holder | None) -> ConfigError:
-    elsewhere = holder is not None and holder.host != socket.gethostname()
-    remove = f"; if that run is over, remove {path}" if elsewhere else ""
+def _held(path: Path, holder: Holder | None, elsewhere: str) -> ConfigError:
+    on_another_machine = holder is not None and holder.host != socket.gethostname()
+    remove = f"; if that run is over, remove {path}" if on_another_machine else ""
     return ConfigError(
         f"another run writes in {path.parent} ({holder or 'who it is cannot be read'})",
-        hint=f"wait for it, or choose another directory: artifacts.runs_dir=DIR{remove}",
-        key="artifacts.runs_dir",
+        hint=f"wait for it, or choose another directory: {elsewhere}{remove}",
+        key=elsewhere.replace("=", " ").split()[0],
         path=str(path.parent),
     )
 
@@ -131,9 +134,7 @@ def _take_over(descriptor: int) -> None:
     left = _holder(descriptor)
     if left is not None:
         LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, left)
-    holder = Holder(
-        socket.gethostname(), os.getpid(), datetime.now(UTC).astimezone().isoformat(timespec="seconds")
-    )
+    holder = Holder(socket.gethostname(), os.getpid(), now_text())
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, (json.dumps(asdict(holder)) + "\n").encode(), 0)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import StageResult
@@ -69,7 +69,7 @@ def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:
     """Start a manifest for a run that begins now."""
     return Manifest(
         run_id=artifacts.root.name,
-        started=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        started=now_text(),
         command=command,
     )
 

@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.stage import StageConfig
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -31,7 +33,7 @@ def lead_to(run_dir: Path, pipeline: Mapping[str, StageConfig]) -> None:
         old = runs.parent / name
         try:
             _link(old, run_dir) if old.is_symlink() or not old.exists() else _write_note(old, run_dir)
-        except OSError as error:  # a convenience: no run fails for it
+        except (OSError, ToolError) as error:  # a convenience: no run fails for it
             LOGGER.debug("%s does not lead to %s: %s", old, run_dir, error)
 
 
@@ -45,7 +47,5 @@ def _link(old: Path, run_dir: Path) -> None:
 
 def _write_note(old: Path, run_dir: Path) -> None:
     if old.is_dir():
-        (old / NOTE).write_text(
-            f"New runs are in {run_dir.parent}/<time>/, all stages together.\nThe last one: {run_dir}\n",
-            encoding="utf-8",
-        )
+        text = f"New runs are in {run_dir.parent}/<time>/, all stages together.\nThe last one: {run_dir}\n"
+        atomic_write_text(old / NOTE, text)

@@ -20,7 +20,7 @@ import torch
 
 from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.workloads.base import Batch, ModelAdapter, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
 
@@ -93,7 +93,7 @@ class ModelConformance:
     def test_phases_are_known_and_in_order(self) -> None:
         """Prefill and decode always, vision before them or not at all."""
         phases = self.make_adapter().phases
-        assert list(phases) == [phase for phase in PHASES if phase in phases]
+        assert list(phases) == [phase for phase in REQUEST_PHASES if phase in phases]
         assert {"prefill", "decode"} <= set(phases)
 
     def test_cpu_and_meta_build_the_same_model(self) -> None:

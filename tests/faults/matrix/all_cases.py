@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from tests.faults.matrix import checkpoint, configuration, data, ingest, machine, paths, report, tools
+from tests.faults.matrix import (
+    checkpoint,
+    clock,
+    concurrency,
+    configuration,
+    data,
+    disks,
+    ingest,
+    machine,
+    paths,
+    report,
+    signals,
+    tools,
+    workload,
+)
 
 CASES = (
     *configuration.CASES,
@@ -11,6 +25,11 @@ CASES = (
     *ingest.CASES,
     *report.CASES,
     *paths.CASES,
-    *tools.CASES,
     *machine.CASES,
+    *disks.CASES,
+    *concurrency.CASES,
+    *clock.CASES,
+    *tools.CASES,
+    *workload.CASES,
+    *signals.CASES,
 )

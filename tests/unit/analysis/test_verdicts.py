@@ -9,26 +9,6 @@ from llm_perf_opt.model.summary import Kernel, Prediction, Utilisation, Workload
 from tests.unit.summaries import budget, cpu, kernel, operator, summary, timings, verdict
 
 
-@pytest.mark.parametrize(
-    ("shares", "bound"),
-    [
-        ({"compute": 0.2, "launch": 0.5, "host": 0.2, "sync": 0.1}, "launch"),
-        ({"compute": 0.2, "launch": 0.1, "host": 0.3, "sync": 0.35, "copy": 0.05}, "launch"),
-        ({"compute": 0.2, "launch": 0.1, "host": 0.1, "sync": 0.6}, "sync"),
-        ({"compute": 0.3, "launch": 0.1, "copy": 0.6}, "copy"),
-        ({"compute": 0.9, "launch": 0.1}, "unknown"),
-        ({"compute": 0.4, "copy": 0.25, "launch": 0.1}, "unknown"),
-    ],
-)
-def test_an_idle_device_is_explained_by_what_it_waits_for(shares: dict[str, float], bound: str) -> None:
-    found = judge(summary(budget={"decode": budget(1.0, **shares)}))["decode"]
-    assert found.bound == bound
-    if bound != "unknown":
-        assert "largest wait" in found.arithmetic
-        assert found.lever
-        assert found.evidence == ["timeline: run.sqlite"]
-
-
 def test_device_time_against_wall_clock() -> None:
     busy = {"decode": Utilisation(device_busy_ratio=0.2)}
     assert judge(summary(utilisation=busy))["decode"].bound == "launch"
@@ -202,26 +182,7 @@ def test_half_of_the_kernel_time_must_be_counted() -> None:
     assert judge(summary(kernels=rows, budget=spans))["prefill"].bound == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("shares", "bound"),
-    [
-        ({"compute": 0.5, "launch": 0.5}, "unknown"),  # busy enough from a half on
-        ({"compute": 0.49, "launch": 0.51}, "launch"),
-        ({"compute": 0.3, "copy": 0.3, "sync": 0.1}, "copy"),
-        ({"compute": 0.3, "copy": 0.29, "sync": 0.1}, "unknown"),
-        ({"launch": 0.4, "sync": 0.6}, "sync"),
-        ({"compute": 0.3, "launch": 0.2, "host": 0.2, "sync": 0.3}, "launch"),
-    ],
-)
-def test_where_waiting_begins_to_decide(shares: dict[str, float], bound: str) -> None:
-    assert judge(summary(budget={"decode": budget(2.0, **shares)}))["decode"].bound == bound
-
-
-def test_the_sentence_of_a_wait_has_its_numbers() -> None:
-    found = judge(summary(budget={"decode": budget(2.0, compute=0.2, sync=0.8)}))["decode"]
-    assert found.arithmetic == (
-        "kernels run for 20.0 % of 2.00 s (less than 50.0 %); compute 20.0 %, sync 80.0 %; largest wait: sync"
-    )
+def test_where_device_time_begins_to_decide() -> None:
     half = {"decode": Utilisation(device_busy_ratio=0.5)}
     assert judge(summary(utilisation=half))["decode"].bound == "unknown"
     less = judge(summary(utilisation={"decode": Utilisation(device_busy_ratio=0.49)}))["decode"]
@@ -260,7 +221,8 @@ def test_undecided_says_how_far_both_limits_are() -> None:
     use = {"decode": Utilisation(mfu_ratio=0.1, mbu_ratio=0.2)}
     far = judge(summary(utilisation=use, budget={"decode": budget(1.0, compute=1.0)}))["decode"]
     assert far.arithmetic == (
-        "not decided; would need kernel counters (MFU 10.0 % and MBU 20.0 % are both below 40.0 %)"
+        "kernels run for 100 % of 1.00 s; which limit of the device they meet would need kernel counters "
+        "(MFU 10.0 % and MBU 20.0 % are both below 40.0 %)"
     )
     rows = [operator("aten::mm", 1, 0.5), operator("aten::mul", 1, 0.5)]
     on_cpu = judge(summary(hardware=cpu(), utilisation=use, operators=rows))["decode"]

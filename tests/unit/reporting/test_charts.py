@@ -36,7 +36,7 @@ from llm_perf_opt.reporting.charts.axes import (
 )
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
 from llm_perf_opt.reporting.charts.markers import Kind
-from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
+from llm_perf_opt.reporting.charts.waterfall import Step, change_waterfall, waterfall
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title><script>alert(1)</script>\x00\x1b&\"'\ud800 a::b<c>\u202e"
@@ -250,6 +250,16 @@ def test_waterfall_steps_start_where_the_one_before_ended() -> None:
     assert float(bars["less"].get("x") or 0) == pytest.approx(end["B"], abs=0.02)
     assert legend_of(root) == ["whole", "adds", "saves"]
     assert "No data" in waterfall("t", ("A", 0.0), [], ("B", float("nan")))
+
+
+def test_a_waterfall_of_changes_ends_at_their_sum_also_below_zero() -> None:
+    drawn = change_waterfall("t", [Step("more", 1.0), Step("less", -3.0)], "together")
+    bars = {
+        r.get("data-name"): float(r.get("data-value") or 0) for r in parse(drawn).iter() if r.get("data-name")
+    }
+    assert bars == {"more": 1.0, "less": -3.0, "together": -2.0}
+    assert "−2.00 s" in drawn
+    assert "No data" in change_waterfall("t", [Step("none", 0.0)], "together")
 
 
 def test_dots_show_intervals_and_their_reference() -> None:

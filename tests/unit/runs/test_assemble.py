@@ -89,7 +89,7 @@ def test_kernel_totals_and_wall_clock_give_the_busy_share(tmp_path: Path) -> Non
     found = build(timings=timings, nsys=(save(tmp_path, "kern_sum.csv", KERNELS),))
     assert found.metrics["device_busy_s"] == pytest.approx(0.004)
     assert found.utilisation["all"].device_busy_ratio == pytest.approx(0.004 / 0.020)
-    assert found.metrics["launches_per_token"] == pytest.approx(40 / 8)
+    assert found.metrics["launches_per_token"] is None  # the table is of all phases
     assert found.verdicts["decode"].bound == "launch"
     assert found.coverage.kernel_time_classified_ratio == 1.0
 

@@ -38,8 +38,8 @@ def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
     result = NsysStage().run(stage_context(tmp_path / "run", config(tool), **PROGRAM))
     assert calls(tool) == 2
     assert (tmp_path / "run" / "nsys" / "run.nsys-rep").is_file()
-    # The stand-in cannot export: the stage says so and keeps the report.
-    assert result.status == "degraded"
+    # The stand-in cannot export: the stage says so and keeps the report, of which nothing can be read.
+    assert result.status == "failed"
     assert "could not be exported" in (result.reason or "")
 
 
@@ -194,6 +194,7 @@ def test_one_label_of_several_failing_degrades(tmp_path: Path) -> None:
             sys.exit(143)
         print("Generated:")
         """,
+        exports=True,
     )
     labels = config(tool, capture_range="nvtx", nvtx_capture=["prefill", "decode"])
     context = stage_context(tmp_path / "run", labels, **PROGRAM)

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from llm_perf_opt.analysis.compare.metrics import WHOLE_RUN
 from llm_perf_opt.analysis.compare.series import Samples, Series
-from llm_perf_opt.model.comparison import Cause, SampleChange, Split
+from llm_perf_opt.analysis.compare.work import Scaling
+from llm_perf_opt.model.comparison import SampleChange, Split
+from llm_perf_opt.model.conclusion import Cause, CauseKind
 from llm_perf_opt.model.statistics import percentile
 from llm_perf_opt.model.summary import Kernel, Summary
 
@@ -14,6 +16,8 @@ _PAIRED = ("total", "ttft", "tpot")
 _PARTS = ("preprocess", "vision", "prefill", "decode")
 _MOST_FAMILIES = 8
 WALL_CLOCK, KERNELS = "wall_clock", "kernel_time"
+MORE_STEPS: CauseKind = "steps"
+"""Kind of the cause that is another amount of work."""
 
 
 def pair_samples(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[SampleChange]:
@@ -30,11 +34,11 @@ def pair_samples(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[Sampl
 
 
 def find_causes(
-    a: Mapping[str, Series], b: Mapping[str, Series], first: Summary, second: Summary
+    a: Mapping[str, Series], b: Mapping[str, Series], first: Summary, second: Summary, scaling: Scaling
 ) -> list[Split]:
-    """Split the change of a sample's wall-clock by phase, and that of the kernel time by family."""
+    """Split the change of a sample's wall-clock by phase, and that of the kernel time at equal work by family."""
     steps = (_steps(first), _steps(second))
-    found = (_by_phase(a, b, steps), _by_family(first.kernels, second.kernels))
+    found = (_by_phase(a, b, steps), _by_family(first.kernels, second.kernels, scaling))
     return [split for split in found if split is not None]
 
 
@@ -81,13 +85,17 @@ def _decode(before: float, after: float, steps_a: float | None, steps_b: float |
             before,
             between,
             between - before,
+            kind=MORE_STEPS,
         ),
         Cause("decode: time of a step", between, after, after - between),
     ]
 
 
-def _by_family(a: Sequence[Kernel], b: Sequence[Kernel]) -> Split | None:
-    one, two = _families(a), _families(b)
+def _by_family(a: Sequence[Kernel], b: Sequence[Kernel], scaling: Scaling) -> Split | None:
+    factors = {kernel.phase: scaling.factor(kernel.phase) for kernel in b}
+    if any(factor is None for factor in factors.values()):
+        return None  # the work of the captures is not known: a difference of their times says nothing
+    one, two = _families(a, {}), _families(b, factors)
     if not one or not two:
         return None
     changes = sorted(
@@ -106,11 +114,12 @@ def _by_family(a: Sequence[Kernel], b: Sequence[Kernel]) -> Split | None:
     return _split(KERNELS, sum(one.values()), causes)
 
 
-def _families(kernels: Sequence[Kernel]) -> dict[str, float]:
+def _families(kernels: Sequence[Kernel], factors: Mapping[str | None, float | None]) -> dict[str, float]:
     found: dict[str, float] = {}
     for kernel in kernels:
         if kernel.total_s is not None:
-            found[kernel.family] = found.get(kernel.family, 0.0) + kernel.total_s
+            seconds = kernel.total_s * (factors.get(kernel.phase) or 1.0)
+            found[kernel.family] = found.get(kernel.family, 0.0) + seconds
     return found
 
 

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.analysis.compare.causes import find_causes, pair_samples
+from llm_perf_opt.analysis.compare.conclude import conclude
+from llm_perf_opt.analysis.compare.equal_work import put_rows_at_equal_work, series_at_work
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
 from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
 from llm_perf_opt.analysis.compare.origin import Side, failed_sides, override_differences, overrides_of
 from llm_perf_opt.analysis.compare.phases import compare_phases
 from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
+from llm_perf_opt.analysis.compare.work import Scaling, captured_work
 from llm_perf_opt.model.comparison import (
     Comparison,
     Difference,
@@ -39,8 +42,9 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     """Compare B with A."""
     method = method or default_method()
     in_turns = measured_in_turns(a.documents, b.documents)
-    series_a = side_series(a.summaries, a.documents, by_repeat=in_turns)
-    series_b = side_series(b.summaries, b.documents, by_repeat=in_turns)
+    series_a, unlike_a = series_at_work(a, a, by_repeat=in_turns)
+    series_b, unlike_b = series_at_work(b, a, by_repeat=in_turns)
+    unlike = unlike_a | unlike_b
     names = _ordered({*series_a, *series_b})
     evidence = {
         name: weigh(series_a[name], series_b[name]) if name in series_a and name in series_b else None
@@ -48,18 +52,26 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     }
     result = Comparison(a=_info(a), b=_info(b), method=method)
     result.metrics = [
-        _metric(name, evidence[name], series_a.get(name), series_b.get(name), method) for name in names
+        _metric(name, evidence[name], series_a.get(name), series_b.get(name), method)
+        if name not in unlike or evidence[name] is None
+        else _not_comparable(name, series_a[name], series_b[name], unlike[name])
+        for name in names
     ]
     result.samples = pair_samples(series_a, series_b)
-    result.splits = find_causes(series_a, series_b, a.first, b.first)
     result.differences = [*override_differences(result.a, result.b), *_differences(a.first, b.first)]
     result.phases, about_utilisation = compare_phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)
     result.families = compare_families(a.first.kernels, b.first.kernels)
     result.kernels = compare_kernels(a.first.kernels, b.first.kernels)
     failed = failed_sides(a, b)
+    work = captured_work(a.first, b.first, result.kernels)
+    scaling = Scaling(work)
+    raw_a, raw_b = (side_series(side.summaries, side.documents, by_repeat=in_turns) for side in (a, b))
+    result.splits = find_causes(raw_a, raw_b, a.first, b.first, scaling)
+    put_rows_at_equal_work(result, scaling)
+    conclude(result, a.first, b.first, work, failed=failed)
     result.notes = [*failed, *_notes(a, b, series_a, series_b, evidence), *about_utilisation]
-    result.gates = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None)
+    result.gates = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None, unlike=unlike)
     return result
 
 
@@ -105,6 +117,26 @@ def _metric(
         n=evidence.n,
         outcome=outcome,
         note=evidence.note,
+    )
+
+
+def _not_comparable(name: str, a: Series, b: Series, why: str) -> MetricChange:
+    """Show both values, but no change: they are of different amounts of work."""
+    kind = kind_of(name)
+    return MetricChange(
+        name,
+        kind.unit,
+        kind.better,
+        _plain(a),
+        _plain(b),
+        None,
+        None,
+        None,
+        None,
+        None,
+        0,
+        "not comparable",
+        why,
     )
 
 
@@ -225,17 +257,10 @@ def _notes(
                 f"{name} has no raw timings of repeats: its medians are compared without an interval."
             )
     if _tokens(a.first) != _tokens(b.first) and "decode" in series_a and "decode" in series_b:
-        notes.append("The sides generated different numbers of tokens: compare tpot, not decode.")
-    if a.first.kernels and b.first.kernels and _amount(a.first) != _amount(b.first):
         notes.append(
-            "The captures hold different amounts of work (samples, tokens): compare shares and times per launch."
+            "The sides generated different numbers of tokens: decode and total of B are at as many tokens as A's."
         )
     return notes
-
-
-def _amount(summary: Summary) -> tuple[float | None, ...]:
-    work = summary.workload
-    return (work.samples, work.new_tokens, work.prompt_tokens, work.batch_size)
 
 
 def _tokens(summary: Summary) -> float | None:

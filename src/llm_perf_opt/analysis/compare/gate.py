@@ -14,6 +14,8 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.model.comparison import GateResult, GateStatus, Method
 
+UNDECIDED: tuple[GateStatus, ...] = ("undecided", "not enough data", "not comparable")
+"""What a gate says that neither passed nor failed."""
 _SYNTAX = re.compile(r"(?P<metric>[\w.]+):(?P<sign>[+-]?)(?P<amount>\d+(?:\.\d+)?|\.\d+)\s*%")
 
 
@@ -91,16 +93,22 @@ def apply_gate(gate: Gate, evidence: Evidence | None, method: Method) -> GateRes
 
 def gate_exit_code(results: list[GateResult], *, strict: bool) -> int:
     """1 for a regression or a side that failed; with ``strict`` also for a gate that could not be decided."""
-    failing = {"regression", "side failed"} | ({"undecided", "not enough data"} if strict else set())
+    failing = {"regression", "side failed"} | ({*UNDECIDED} if strict else set())
     return int(any(result.status in failing for result in results))
 
 
 def apply_gates(
-    gates: list[Gate], evidence: Mapping[str, Evidence | None], method: Method, *, failed: str | None = None
+    gates: list[Gate],
+    evidence: Mapping[str, Evidence | None],
+    method: Method,
+    *,
+    failed: str | None = None,
+    unlike: Mapping[str, str] | None = None,
 ) -> list[GateResult]:
     """Apply every gate; a component that no side has is the user's mistake.
 
-    ``failed`` says which side did not come to its end: what it measured until then passes no gate.
+    ``failed`` says which side did not come to its end: what it measured until then passes no gate. ``unlike`` says of
+    metrics why they are of different amounts of work: less work neither passes a gate nor fails it.
     """
     if failed is not None:
         return [_result(gate, "side failed", failed) for gate in gates]
@@ -112,7 +120,13 @@ def apply_gates(
             hint=f"components here: {', '.join(have)}" if have else "no component was timed",
             key=unknown[0],
         )
-    return [apply_gate(gate, evidence.get(gate.metric), method) for gate in gates]
+    unlike = unlike or {}
+    return [
+        _result(gate, "not comparable", unlike[gate.metric])
+        if gate.metric in unlike
+        else apply_gate(gate, evidence.get(gate.metric), method)
+        for gate in gates
+    ]
 
 
 def p_text(p: float) -> str:

@@ -150,14 +150,22 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
     return values
 
 
+Scalars = Callable[[Summary], dict[str, float]]
+
+
 def side_series(
-    summaries: Sequence[Summary], documents: Sequence[Mapping[str, Any] | None], *, by_repeat: bool = False
+    summaries: Sequence[Summary],
+    documents: Sequence[Mapping[str, Any] | None],
+    *,
+    by_repeat: bool = False,
+    captured: Scalars = summary_scalars,
+    timed: Scalars = timing_scalars,
 ) -> dict[str, Series]:
     """Return every metric of a side, one mapping per run; ``by_repeat``: one per repeat of its only run."""
     found: dict[str, Series] = {}
     for summary, document in zip(summaries, documents, strict=True):
         raw = run_series(document) if document is not None else {}
-        single = summary_scalars(summary) | (timing_scalars(summary) if document is None else {})
+        single = captured(summary) | (timed(summary) if document is None else {})
         for name, samples in raw.items():
             found.setdefault(name, Series()).runs.extend(_by_repeat(samples) if by_repeat else [samples])
         for name, value in single.items():

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from llm_perf_opt.analysis.compare.ceilings import CommonCeiling, common_bandwidth, common_peak
 from llm_perf_opt.model.comparison import PhaseChange
-from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary import Budget, Summary
 
-_PHASES = ("vision", "prefill", "ttft", "decode", "total", "all")
+_PHASES = ("vision", "prefill", "ttft", "mixed", "decode", "total", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,20 @@ def _scaled(value: float | None, scale: float) -> float | None:
 
 
 def _budget_parts(phase: str, a: Summary, b: Summary) -> list[PhaseChange]:
-    left, right = (
-        {part.name: part.seconds for part in side.budget[phase].parts} if phase in side.budget else {}
-        for side in (a, b)
-    )
+    left, right = (_part_seconds(side.budget[phase]) if phase in side.budget else {} for side in (a, b))
     return [
         row
         for name in dict.fromkeys((*left, *right))
         for row in _row(phase, f"captured time: {name}", "s", left.get(name), right.get(name))
     ]
+
+
+def _part_seconds(budget: Budget) -> dict[str, float]:
+    """Name → seconds; parts of one name differ in their owners only."""
+    found: dict[str, float] = {}
+    for part in budget.parts:
+        found[part.name] = found.get(part.name, 0.0) + part.seconds
+    return found
 
 
 def _row(phase: str, what: str, unit: str, a: float | None, b: float | None) -> list[PhaseChange]:

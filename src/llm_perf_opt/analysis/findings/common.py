@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llm_perf_opt.core.phases import PHASES, WHOLE
+from llm_perf_opt.core.phases import PHASES, REQUEST_PHASES, WHOLE
 from llm_perf_opt.model.summary import Kernel, Stat, Summary
 
 
@@ -23,7 +23,7 @@ def sample_seconds(summary: Summary) -> float | None:
 
     Vision may be nested in prefill, so the phases are only added where the whole is not known.
     """
-    known = [seconds for phase in PHASES if (seconds := phase_seconds(summary, phase)) is not None]
+    known = [seconds for phase in REQUEST_PHASES if (seconds := phase_seconds(summary, phase)) is not None]
     return phase_seconds(summary, WHOLE) or (sum(known) if known else None)
 
 
@@ -62,7 +62,15 @@ def share_of_sample(summary: Summary, share_of_kernel_time: float) -> float | No
     """Turn a share of kernel time into seconds of one sample: share × share with kernels running × wall-clock."""
     key = _only_phase(summary) or WHOLE
     seconds, busy = span_seconds(summary, key), kernel_busy_share(summary, key)
-    return None if seconds is None or busy is None else seconds * busy * share_of_kernel_time
+    if seconds is None or busy is None:
+        return None
+    if (
+        key in summary.budget
+    ):  # the timeline's computing time leaves communication out; the share must do the same
+        everything = kernel_seconds(summary, lambda k: True)
+        computing = kernel_seconds(summary, lambda k: k.family != "communication")
+        share_of_kernel_time *= everything / computing if computing > 0 else 1.0
+    return seconds * busy * min(1.0, share_of_kernel_time)
 
 
 def _only_phase(summary: Summary) -> str | None:

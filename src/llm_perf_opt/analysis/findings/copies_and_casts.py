@@ -17,7 +17,7 @@ _ENOUGH_KERNELS = 0.1
 def find(summary: Summary) -> list[Finding]:
     """Report copy and cast kernels; copies that the copy engine makes are a loss of the timeline."""
     total = kernel_seconds(summary, lambda k: True)
-    moved = kernel_seconds(summary, lambda k: k.family in _FAMILIES)
+    moved = kernel_seconds(summary, lambda k: k.family in _FAMILIES) - _claimed(summary)
     if not total or moved / total < _ENOUGH_KERNELS:
         return []
     share = moved / total
@@ -37,3 +37,10 @@ def find(summary: Summary) -> list[Finding]:
             confidence="medium",
         )
     ]
+
+
+def _claimed(summary: Summary) -> float:
+    """Copies inside attention in pieces and inside chains go with those."""
+    return sum(
+        summary.metrics.get(name) or 0.0 for name in ("attention_pieces_copy_s", "kernel_chain_copy_s")
+    )

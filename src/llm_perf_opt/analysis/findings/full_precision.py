@@ -59,12 +59,12 @@ def _whole_run(summary: Summary) -> list[Finding]:
 
 def _stray_kernels(summary: Summary) -> list[Finding]:
     total = kernel_seconds(summary, lambda k: True)
-    stray = kernel_seconds(summary, _is_full_precision)
+    stray = kernel_seconds(summary, is_full_precision)
     if not total or stray / total < _KERNEL_SHARE:
         return []
     share = stray / total
     saved, reason = _saved_share(summary)
-    names = list(dict.fromkeys(k.short_name for k in summary.kernels if _is_full_precision(k)))[:3]
+    names = list(dict.fromkeys(k.short_name for k in summary.kernels if is_full_precision(k)))[:3]
     return [
         Finding(
             id="full-precision-kernels",
@@ -97,5 +97,6 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _is_full_precision(kernel: Kernel) -> bool:
+def is_full_precision(kernel: Kernel) -> bool:
+    """Return whether a kernel's name says that it multiplies in float32 or TF32."""
     return any(mark in kernel.name for mark in _F32_MARKS)

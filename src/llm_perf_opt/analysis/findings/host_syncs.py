@@ -21,7 +21,7 @@ def find(summary: Summary) -> list[Finding]:
 
 def _by_operators(summary: Summary) -> list[Finding]:
     """Without a timeline, counts per step are evidence of the habit, not of its cost."""
-    evidence = _operator_evidence(summary, "decode")
+    evidence = operator_evidence(summary, "decode")
     if not evidence or summary.hardware.kind == "cpu":
         return []
     return [
@@ -35,7 +35,8 @@ def _by_operators(summary: Summary) -> list[Finding]:
     ]
 
 
-def _operator_evidence(summary: Summary, phase: str) -> list[str]:
+def operator_evidence(summary: Summary, phase: str) -> list[str]:
+    """Name the operators that read results back more often than a step needs."""
     steps = summary.metrics.get("profiled_decode_steps")
     if phase != "decode" or not steps:
         return []

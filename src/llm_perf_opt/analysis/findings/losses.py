@@ -13,9 +13,10 @@ from llm_perf_opt.analysis.findings.common import (
     sources,
     span_seconds,
 )
+from llm_perf_opt.analysis.findings.host_syncs import operator_evidence
 from llm_perf_opt.analysis.findings.loss_words import Loss, advice_for, title_for
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Finding, Summary
 
@@ -57,7 +58,8 @@ def find(summary: Summary) -> list[Finding]:
 
 def _of_phase(summary: Summary, phase: str) -> list[Finding]:
     budget = summary.budget[phase]
-    seconds = span_seconds(summary, phase)
+    # Against the wall-clock, the budget is of one sample already, and prefill's without the vision timed inside it.
+    seconds = budget.span_s if budget.profiled_span_s is not None else span_seconds(summary, phase)
     if seconds is None or budget.span_s <= 0:
         return []
     parts = [_Part(part.name, part.share_ratio, part.seconds, part.owner) for part in budget.parts]
@@ -92,6 +94,7 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
         _evidence(part, phase, budget),
         *_owner_evidence(part.owner),
         *_gap_evidence(summary, phase, part),
+        *_count_evidence(summary, loss, phase),
     ]
     return [
         Finding(
@@ -113,32 +116,14 @@ def _communication(
     """Split exposed communication into waiting for a rank that comes late, and moving data."""
     talk = summary.communication
     exposed = seconds * part.share
-    late = _straggler_share(summary)
     found = []
-    if talk is not None and talk.straggler is not None and exposed * late >= MATTERS * seconds:
-        gain = exposed * late
-        row = next((rank for rank in summary.ranks if rank.rank == talk.straggler), None)
-        evidence = [
-            f"rank {talk.straggler} enters last where {units.percent(talk.straggler_share_ratio or 0.0)} of the waiting in "
-            f"collectives arises; the other ranks wait for it for {units.seconds((row.causes_wait_s if row else 0.0) or 0.0)} "
-            "on average",
-        ]
-        if row is not None and row.last_in is not None:
-            evidence.append(f"it is last in {row.last_in} collectives")
-        found.append(
-            Finding(
-                id="straggler",
-                title=f"Rank {talk.straggler} keeps the other ranks waiting",
-                phase=phase,
-                evidence=[*evidence, *sources(summary, "nsys", "trace")],
-                gain_upper_s=gain,
-                arithmetic=f"{units.seconds(exposed)} of exposed communication × {units.percent(late)} of it waiting for the "
-                f"last rank = at most {units.seconds(gain)}",
-                advice=advice_for("straggler", None, summary.hardware.kind),
-                confidence="high",
-            )
-        )
-        exposed -= gain
+    late = _straggler(summary)
+    if late is not None:
+        scale = seconds / budget.span_s  # captured seconds → seconds of a sample
+        gain, mean = late.others_s * scale, late.mean_s * scale
+        if gain >= MATTERS * seconds:
+            found.append(_late_rank(summary, phase, late, gain))
+            exposed = max(0.0, exposed - mean)
     if exposed < MATTERS * seconds:
         return found
     evidence = [
@@ -163,7 +148,12 @@ def _communication(
             id="exposed-communication",
             title=title_for("exposed-communication", None, phase),
             phase=phase,
-            evidence=[*evidence, *_inflation(budget), *sources(summary, "nsys", "trace")],
+            evidence=[
+                *evidence,
+                *_owner_evidence(part.owner),
+                *_inflation(budget),
+                *sources(summary, "nsys", "trace"),
+            ],
             gain_upper_s=exposed,
             arithmetic=f"{how} = at most {units.seconds(exposed)}",
             advice=advice_for("exposed-communication", None, summary.hardware.kind),
@@ -173,12 +163,54 @@ def _communication(
     return found
 
 
-def _straggler_share(summary: Summary) -> float:
-    """Share of communication time that is waiting for the straggler."""
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """The waiting that one rank causes, as far as nothing else runs meanwhile."""
+
+    rank: int
+    others_s: float
+    """Per rank that waits: what the run would be shorter by."""
+    mean_s: float
+    """Mean over all ranks, as budgets are."""
+    share: float
+    last_in: int | None
+
+
+def _straggler(summary: Summary) -> _Late | None:
     talk = summary.communication
-    if talk is None or talk.straggler is None or not talk.wait_s or talk.total_s <= 0:
-        return 0.0
-    return min(1.0, talk.wait_s * (talk.straggler_share_ratio or 0.0) / talk.total_s)
+    if talk is None or talk.straggler is None or talk.total_s <= 0:
+        return None
+    row = next((one for one in summary.ranks if one.rank == talk.straggler), None)
+    if row is None or row.causes_wait_s is None:
+        return None
+    alone = min(1.0, talk.exposed_s / talk.total_s)
+    others = len(summary.ranks) - 1
+    return _Late(
+        talk.straggler,
+        row.causes_wait_s * alone,
+        row.causes_wait_s * alone * others / (others + 1),
+        talk.straggler_share_ratio or 0.0,
+        row.last_in,
+    )
+
+
+def _late_rank(summary: Summary, phase: str, late: _Late, gain: float) -> Finding:
+    evidence = [
+        f"rank {late.rank} enters last where {units.percent(late.share)} of the waiting in collectives arises; the other ranks "
+        f"wait for it for {units.seconds(late.others_s)} on average with nothing else to run",
+        *([f"it is last in {late.last_in} collectives"] if late.last_in is not None else []),
+    ]
+    return Finding(
+        id="straggler",
+        title=f"Rank {late.rank} keeps the other ranks waiting",
+        phase=phase,
+        evidence=[*evidence, *sources(summary, "nsys", "trace")],
+        gain_upper_s=gain,
+        arithmetic=f"waiting of the other ranks for rank {late.rank}, mean over them, nothing else running: at most "
+        f"{units.seconds(gain)}",
+        advice=advice_for("straggler", None, summary.hardware.kind),
+        confidence="high",
+    )
 
 
 def _evidence(part: _Part, phase: str, budget: Budget) -> str:
@@ -223,6 +255,14 @@ def _gap_evidence(summary: Summary, phase: str, part: _Part) -> list[str]:
     text = f"longest gaps: {lengths}"
     frames = next((gap.frames for gap in mine if gap.frames), [])
     return [text + (f"; in the longest: {frames[-1]}" if frames else "")]
+
+
+def _count_evidence(summary: Summary, loss: Loss, phase: str) -> list[str]:
+    """What was counted per token says how the time comes about."""
+    launches = summary.metrics.get("launches_per_token")
+    if loss == "launch-bound" and phase == DECODE and launches is not None:
+        return [f"{units.number(launches)} kernel launches per generated token"]
+    return operator_evidence(summary, phase) if loss == "host-sync" else []
 
 
 def _inflation(budget: Budget) -> list[str]:

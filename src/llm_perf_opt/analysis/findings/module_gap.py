@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from llm_perf_opt.analysis.findings.common import sample_seconds, sources
 from llm_perf_opt.analysis.ncu.vendor_gains import phase_times
 from llm_perf_opt.core import units
-from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.model.statistics import decode_steps
 from llm_perf_opt.model.summary import Finding, LedgerRow, Summary
 
@@ -39,7 +39,7 @@ def find(summary: Summary) -> list[Finding]:
     """Report, per phase, the module whose measured time is farthest above its roofline floor."""
     total = sample_seconds(summary)
     found = []
-    for phase in PHASES:
+    for phase in REQUEST_PHASES:
         verdict = summary.verdicts.get(phase)
         if verdict is not None and verdict.bound in _WAITING:
             continue

@@ -21,7 +21,9 @@ _DATA = re.compile(
     r"|augment|input[_ ]?pipeline|prepare[_ ]?(?:batch|data)\b",
     re.IGNORECASE,
 )
-_TOKENISING = re.compile(r"tokeni[sz]|apply_chat_template|batch_encode|encode_batch", re.IGNORECASE)
+_TOKENISING = re.compile(
+    r"(?<!de)(?<!de-)tokeni[sz]|apply_chat_template|batch_encode|encode_batch", re.IGNORECASE
+)
 _DATA_FRAME = re.compile(
     r"torch/utils/data/|/?datasets/\w+\.py|tokenization_\w+\.py|/?tokenizers/|image_processing_\w+\.py|/?PIL/|/?torchvision/io/"
     r"|: (?:load|read|fetch|next|get|prepare|tokeni[sz]e|collate)_?(?:next_)?(?:batch|data|image|sample|input|page|file|text|fn)(?:e?s)?$"

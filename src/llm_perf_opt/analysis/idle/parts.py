@@ -9,9 +9,9 @@ the device had work in its queue and did not run it.
 ``data``        the thread was in a range that loads or prepares input;
 ``allocation``  it was allocating or freeing device memory;
 ``communication`` it was in a collective of its own (gloo);
-``sync``        it waited for the device, or the device ran dry because it had: work that follows a wait could have
-                been hidden behind the device's own work if the host had not waited, and counts as ``sync`` as far
-                as there was such work;
+``sync``        it waited for the device, or the device ran dry because it had: a host that had not waited would have
+                been ahead by as much as it waited, so that much of the launching and other work after a wait, up to
+                the next one, counts as ``sync``;
 ``launch``      it was launching: inside the call, or in a gap so short that nothing but dispatch fits in;
 ``host``        it did something else.
 """
@@ -29,6 +29,7 @@ from llm_perf_opt.analysis.intervals import (
     IntervalSet,
     complement,
     intersect,
+    time_at,
     union,
     unite,
 )
@@ -42,6 +43,8 @@ LATENCY_NS = 100_000
 """A device that starts this long after the launching call returned still counts as launching; beyond, as queue."""
 DRAINED_NS = 20_000
 """A gap that begins this close to a waiting call was caused by the wait: clocks of host and device differ a little."""
+LONGEST_LEAD_NS = 20_000_000
+"""A host can be ahead by what the queue of a device holds: about a thousand launches."""
 HELD_NS = 1_000_000
 """Queued work that waits this long is held by something that the capture does not show."""
 HELD_BEFORE = 0.05
@@ -91,11 +94,12 @@ def idle_of(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: 
     else:
         begins, returns, ahead = gaps.end, gaps.end, np.zeros(len(gaps), bool)
     queued = ahead | (gaps.end - returns > LATENCY_NS)
-    queue = _intervals(returns[queued], gaps.end[queued])
-    launching = [_intervals(begins, returns), _intervals(returns[~queued], gaps.end[~queued])]
-    parts = _host_parts(gaps, begins, sets, busy)
+    queue = union(returns[queued], gaps.end[queued])
+    launching = [union(begins, returns), union(returns[~queued], gaps.end[~queued])]
+    parts = _host_parts(gaps, begins, sets)
     parts["launch"] = unite(parts["launch"], *launching)
     parts["queue"] = queue
+    _blame_waits(parts, gaps, begins, sets.waiting)
     return Idle(gaps, parts, _held(queue, busy))
 
 
@@ -115,48 +119,63 @@ def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: in
     return Gaps(start, end, launch, thread)
 
 
-def _host_parts(gaps: Gaps, begins: Int64, sets: HostSets, busy: IntervalSet) -> dict[str, IntervalSet]:
+def _host_parts(gaps: Gaps, begins: Int64, sets: HostSets) -> dict[str, IntervalSet]:
     """Split the time before each launching call by what its thread was doing."""
     short = gaps.end - gaps.start <= DISPATCH_NS
-    before, after = sets.explains.length_before(gaps.start), sets.explains.length_before(begins)
-    drained = _touches(sets.waiting, gaps.start) & (begins > gaps.start)
-    plain = (after == before) & ~drained
+    plain = sets.explains.length_before(gaps.start) == sets.explains.length_before(begins)
     parts = {
-        "launch": _intervals(gaps.start[plain & short], begins[plain & short]),
-        "host": _intervals(gaps.start[plain & ~short], begins[plain & ~short]),
+        "launch": union(gaps.start[plain & short], begins[plain & short]),
+        "host": union(gaps.start[plain & ~short], begins[plain & ~short]),
     }
     mixed = np.flatnonzero(~plain)
-    rest = _intervals(gaps.start[mixed], begins[mixed])
+    rest = union(gaps.start[mixed], begins[mixed])
     for name, found in (
         ("data", sets.loading),
         ("allocation", sets.allocating),
         (COLLECTIVE_WAIT, sets.collective),
         ("sync", sets.waiting),
     ):
-        parts[name] = intersect(rest, found) if len(rest) else EMPTY
-        rest = complement(found, rest) if len(rest) else EMPTY
-    dry = np.flatnonzero(drained)
-    hidden = _could_hide(gaps.start[dry], gaps.end[dry], busy)
-    after_wait = intersect(rest, hidden) if len(rest) else EMPTY
-    parts["sync"] = unite(parts["sync"], after_wait)
-    rest = complement(hidden, rest) if len(rest) else EMPTY
-    dispatch = _intervals(gaps.start[mixed][short[mixed]], begins[mixed][short[mixed]])
-    parts["launch"] = unite(parts["launch"], intersect(rest, dispatch) if len(rest) else EMPTY)
-    parts["host"] = unite(parts["host"], complement(dispatch, rest) if len(rest) else EMPTY)
+        parts[name] = intersect(rest, found)
+        rest = complement(found, rest)
+    dispatch = union(gaps.start[mixed][short[mixed]], begins[mixed][short[mixed]])
+    parts["launch"] = unite(parts["launch"], intersect(rest, dispatch))
+    parts["host"] = unite(parts["host"], complement(dispatch, rest))
     return parts
+
+
+def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiting: IntervalSet) -> None:
+    """Move to ``sync`` what a host that had not waited would have done while the device was still busy."""
+    dry = np.flatnonzero(_touches(waiting, gaps.start) & (begins > gaps.start))
+    if not len(dry):
+        return
+    work = unite(parts["launch"], parts["host"])
+    start = gaps.start[dry]
+    waited = waiting.length_before(start + DRAINED_NS)
+    done = work.length_before(start)
+    until = np.append(done[1:], work.length_ns)
+    hidden = _hidden(np.diff(waited, prepend=0), until - done)
+    blamed = union(start, time_at(work, done + hidden))
+    moved = [intersect(parts[name], blamed) for name in ("launch", "host")]
+    for name in ("launch", "host"):
+        parts[name] = complement(blamed, parts[name])
+    parts["sync"] = unite(parts["sync"], *moved)
+
+
+def _hidden(waited: Int64, work: Int64) -> Int64:
+    """How much of the work after each wait a host that never waited would have done before.
+
+    What it is ahead by and does not need after one wait it still has after the next, up to what a queue holds.
+    """
+    ahead, found = 0, []
+    for more, needed in zip(waited.tolist(), work.tolist(), strict=True):
+        ahead += more
+        found.append(min(ahead, needed))
+        ahead = min(ahead - found[-1], LONGEST_LEAD_NS)
+    return np.array(found, np.int64)
 
 
 def _touches(found: IntervalSet, at: Int64) -> Mask:
     return np.asarray(found.length_before(at + DRAINED_NS) > found.length_before(at - DRAINED_NS))
-
-
-def _could_hide(start: Int64, end: Int64, busy: IntervalSet) -> IntervalSet:
-    """As much of each gap as the device had work for since the gap of the same kind before it."""
-    if not len(start):
-        return EMPTY
-    work = busy.length_before(start)
-    since = np.diff(np.concatenate(([0], work)))
-    return _intervals(start, np.minimum(end, start + since))
 
 
 def _held(queue: IntervalSet, busy: IntervalSet) -> IntervalSet:
@@ -165,8 +184,4 @@ def _held(queue: IntervalSet, busy: IntervalSet) -> IntervalSet:
         return EMPTY
     start, end = queue.start[long], queue.end[long]
     early = busy.length_before(start) <= HELD_BEFORE * busy.length_ns
-    return _intervals(start[early], end[early])
-
-
-def _intervals(start: Int64, end: Int64) -> IntervalSet:
-    return union(start, end)
+    return union(start[early], end[early])

@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from llm_perf_opt.analysis.kernels.demangle import demangled
+
 _CAST = re.compile(r"\((?:[A-Za-z_][\w:]*(?:<[^()<>]*>)?(?: \w+)*)\)(?=-?\d)")
 _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::")
 _NOISE = re.compile(r"\bunnamed\b|\banonymous namespace\b|\bconst\b")
@@ -35,7 +37,7 @@ class Profiled(Protocol):
 @functools.lru_cache(maxsize=8192)
 def normalised(name: str) -> tuple[str, ...]:
     """Return the words of a kernel name that nsys and ncu agree on, in order."""
-    text = _CAST.sub("", name)
+    text = _CAST.sub("", demangled(name))
     text = text.replace("(anonymous namespace)::", "").replace("<unnamed>::", "<").replace("unnamed>::", "")
     text = _QUALIFIER.sub("", text)
     return tuple(_WORD.findall(_NOISE.sub(" ", text)))

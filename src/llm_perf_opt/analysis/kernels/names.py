@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.core.packaged import packaged_rows
 
 _TYPES = (
-    ("bf16", r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\bbfloat16\b|\bbf16\b"),
-    ("f16", r"\b__half2?\b|\bc10::Half\b|cutlass::half_t|\bhalf\b|\bfp16\b|\bf16\b"),
+    (
+        "bf16",
+        r"__nv_bfloat16\b|\bc10::BFloat16\b|cutlass::bfloat16_t|\bnv_bfloat16\b|\b__hip_bfloat16\b|std::bfloat16_t|\bbfloat16\b|\bbf16\b",
+    ),
+    ("f16", r"\b__half2?\b|\bc10::Half\b|cutlass::half_t|\b_Float16\b|\bhalf\b|\bfp16\b|\bf16\b"),
     ("fp8", r"__nv_fp8_e\dm\d|Float8_e\dm\d|float_e\dm\d_t|\be\dm\d\b"),
     ("f32", r"\bfloat\b|\bf32\b"),
     ("f64", r"\bdouble\b|\bf64\b"),
@@ -36,6 +40,7 @@ def name_rules() -> tuple[tuple[re.Pattern[str], str], ...]:
 @lru_cache(maxsize=65536)
 def short_name(name: str) -> str:
     """Return a readable name, at most 80 characters."""
+    name = demangled(name)
     for pattern, template in name_rules():
         match = pattern.search(name)
         if match:

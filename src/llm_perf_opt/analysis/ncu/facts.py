@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.ncu.bound import (
     vendor_verdict,
 )
 from llm_perf_opt.analysis.ncu.launch import LaunchFacts, analyse_launch
+from llm_perf_opt.analysis.ncu.phases import profiled_phase
 from llm_perf_opt.core import units
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Peaks of a catalogue, where the capture has none of its own."""
+
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By data type (``bfloat16``)."""
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PrecisionFacts:
     """Work of one precision against the roofline."""
 
@@ -62,7 +72,7 @@ class NcuKernelFacts:
     function: str
     launches: int
     phase: str | None
-    """Outermost NVTX range, when the capture has it and all launches share it."""
+    """Phase they were profiled in; ``None`` when the capture does not tell."""
     rank: int | None
     nsys_name_md5: str | None
     device_name: str | None
@@ -105,12 +115,9 @@ def analyse_ncu(
     """
     groups: dict[tuple[str, str | None], list[LaunchFacts]] = {}
     for launch in capture.launches:
-        phase = launch.ranges[0] if launch.ranges else None
-        groups.setdefault((launch.kernel, phase), []).append(analyse_launch(launch))
-    facts = [
-        _kernel(parts, phase, peak_flops_per_s or {}, peak_bytes_per_s)
-        for (_, phase), parts in groups.items()
-    ]
+        groups.setdefault((launch.kernel, profiled_phase(launch)), []).append(analyse_launch(launch))
+    ceilings = Ceilings(peak_flops_per_s or {}, peak_bytes_per_s)
+    facts = [join_launches(parts, phase, ceilings) for (_, phase), parts in groups.items()]
     return sorted(facts, key=lambda each: (each.rank is None, each.rank or 0, -_total_time(each)))
 
 
@@ -118,14 +125,20 @@ def _total_time(facts: NcuKernelFacts) -> float:
     return (facts.counters.get("duration_s") or 0.0) * facts.launches
 
 
-def _kernel(
-    parts: list[LaunchFacts], phase: str | None, peaks: Mapping[str, float], bandwidth: float | None
+def join_launches(
+    parts: list[LaunchFacts],
+    phase: str | None,
+    ceilings: Ceilings,
+    weights: Sequence[float] | None = None,
 ) -> NcuKernelFacts:
+    """Make one kernel of its launches; ``weights``: how many launches of the run each stands for, else all the same."""
     first = parts[0].launch
+    weights = list(weights) if weights is not None else [1.0] * len(parts)
+    bandwidth = ceilings.bytes_per_s
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
-    counters = _counters(parts, notes)
+    counters = _counters(parts, weights, notes)
     own_bandwidth = _first(part.peak_bytes_per_s for part in parts)
-    precisions = _precisions(parts, counters, peaks, notes)
+    precisions = _precisions(parts, weights, counters, ceilings.flops_per_s, notes)
     head = precisions[0] if precisions and precisions[0].flops > 0 else None
     counters["intensity_flops_per_byte"] = head.intensity_flops_per_byte if head else None
     counters["achieved_flops_per_s"] = head.achieved_flops_per_s if head else None
@@ -163,17 +176,24 @@ def _kernel(
     )
 
 
-def _counters(parts: list[LaunchFacts], notes: list[str]) -> dict[str, float | None]:
-    """Join launches: time and bytes are means per launch, shares are weighted by duration.
+def _counters(
+    parts: list[LaunchFacts], weights: Sequence[float], notes: list[str]
+) -> dict[str, float | None]:
+    """Join launches: time and bytes are means per launch of the run, shares are weighted by duration.
 
     A share of peak is work ÷ (peak × time), so the share over several launches is the time-weighted mean.
     """
     counters: dict[str, float | None] = {
-        "duration_s": _mean([part.get("duration_s") for part in parts]),
-        **{name: _mean([part.get(name) for part in parts]) for name in _SUMMED},
+        name: _mean([(part.get(name), weight) for part, weight in zip(parts, weights, strict=True)])
+        for name in ("duration_s", *_SUMMED)
     }
     for name in _REPORTED:
-        counters[name] = _weighted([(part.get(name), part.get("duration_s")) for part in parts])
+        counters[name] = _by_time(
+            [
+                (part.get(name), part.get("duration_s"), weight)
+                for part, weight in zip(parts, weights, strict=True)
+            ]
+        )
     for name, value in counters.items():
         missing = sum(part.get(name) is None for part in parts)
         if value is not None and missing:
@@ -189,21 +209,22 @@ def _counters(parts: list[LaunchFacts], notes: list[str]) -> dict[str, float | N
 
 def _precisions(
     parts: list[LaunchFacts],
+    weights: Sequence[float],
     counters: Mapping[str, float | None],
     peaks: Mapping[str, float],
     notes: list[str],
 ) -> list[PrecisionFacts]:
     """Join the work of all launches. Intensity is Σ work ÷ Σ bytes, the rate Σ work ÷ Σ time."""
-    totals: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    for part in parts:
+    totals: dict[str, list[tuple[float, float | None, float | None, float]]] = {}
+    for part, weight in zip(parts, weights, strict=True):
         for work in part.work:
-            sample = (work.flops, part.get("dram_bytes"), part.get("duration_s"))
+            sample = (work.flops, part.get("dram_bytes"), part.get("duration_s"), weight)
             totals.setdefault(work.precision, []).append(sample)
     found = []
     for precision, samples in totals.items():
-        flops = sum(sample[0] for sample in samples)
-        moved = [sample[1] for sample in samples if sample[1] is not None]
-        spent = [sample[2] for sample in samples if sample[2] is not None]
+        flops = sum(sample[0] * sample[3] for sample in samples)
+        moved = [sample[1] * sample[3] for sample in samples if sample[1] is not None]
+        spent = [sample[2] * sample[3] for sample in samples if sample[2] is not None]
         traffic = sum(moved) if len(moved) == len(samples) else 0.0
         time = sum(spent) if len(spent) == len(samples) else 0.0
         own = _first(part.peak_flops_per_s.get(precision) for part in parts)
@@ -211,7 +232,7 @@ def _precisions(
         found.append(
             PrecisionFacts(
                 precision=precision,
-                flops=flops / len(samples),
+                flops=flops / sum(sample[3] for sample in samples),
                 achieved_flops_per_s=flops / time if time else None,
                 intensity_flops_per_byte=flops / traffic if traffic else None,
                 peak_flops_per_s=own or listed,
@@ -282,19 +303,19 @@ def _distinct_rules(parts: Iterable[LaunchFacts]) -> list[NcuRule]:
     return list(best.values())
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the mean of (value, weight); what is missing does not count."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None
 
 
-def _weighted(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    known = [(value, weight) for value, weight in pairs if value is not None]
-    if not known:
-        return None
-    weights = [weight for _, weight in known if weight]
-    if len(weights) < len(known) or len(known) == 1:
-        return _mean(value for value, _ in known)
-    return sum(value * weight for value, weight in known if weight) / sum(weights)
+def _by_time(samples: Iterable[tuple[float | None, float | None, float]]) -> float | None:
+    """Return the mean of (value, duration, weight) over all time the launches stand for."""
+    known = [(value, time, weight) for value, time, weight in samples if value is not None]
+    if len(known) == 1 or not all(time for _, time, _ in known):
+        return _mean((value, weight) for value, _, weight in known)
+    return _mean((value, (time or 0.0) * weight) for value, time, weight in known)
 
 
 def _first(values: Iterable[float | None]) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import WHOLE
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.ncu.facts import NcuKernelFacts
@@ -41,25 +42,30 @@ def ranked_rules(
     facts: Iterable[NcuKernelFacts],
     kernel_shares: Mapping[str, Mapping[str, float]],
     phase_times: Mapping[str, float],
+    unfit: Mapping[str, Mapping[str, str]] | None = None,
 ) -> list[RankedRule]:
     """Return every rule with an estimate, the largest gain first.
 
     ``kernel_shares``: ncu kernel name → phase → share of that phase's wall-clock this kernel takes (from nsys).
+    ``unfit``: the same → why the profiled launches do not stand for the run there: no gain is derived from them.
     ``phase_times``: phase → seconds (TTFT for prefill, TPOT for decode). NVIDIA's estimate of a launch is
     taken for all launches of the kernel in that phase, so each gain is an upper bound, and gains of one kernel
     do not add up: its rules compete for the same time.
     """
     rows: list[RankedRule] = []
     for kernel in facts:
-        shares = kernel_shares.get(kernel.kernel, {})
-        if kernel.phase is not None and kernel.phase in shares:
-            shares = {kernel.phase: shares[kernel.phase]}
+        shares = _of_phase(kernel_shares.get(kernel.kernel, {}), kernel.phase)
+        doubts = (unfit or {}).get(kernel.kernel, {})
         for rule in kernel.rules:
             if rule.speedup_ratio is None:
                 continue
             if not shares:
                 rows.append(RankedRule(kernel.kernel, kernel.phase, rule, None, None, _unknown(rule)))
             for phase, share in shares.items():
+                if phase in doubts:
+                    words = f"{units.percent(rule.speedup_ratio)} of the profiled launch; {doubts[phase]}"
+                    rows.append(RankedRule(kernel.kernel, phase, rule, share, None, words))
+                    continue
                 rows.append(_row(kernel.kernel, phase, rule, share, phase_times.get(phase)))
     return sorted(
         rows,
@@ -72,6 +78,13 @@ def ranked_rules(
             row.rule.name,
         ),
     )
+
+
+def _of_phase(shares: Mapping[str, float], phase: str | None) -> Mapping[str, float]:
+    """Leave out other phases than the one a kernel was profiled in; a run without phases has only the whole."""
+    if phase is None:
+        return shares
+    return {name: share for name, share in shares.items() if name in (phase, WHOLE)}
 
 
 def _row(kernel: str, phase: str, rule: NcuRule, share: float, time_s: float | None) -> RankedRule:

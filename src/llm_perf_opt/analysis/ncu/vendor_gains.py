@@ -38,7 +38,8 @@ def vendor_rules(
 def rank(summary: Summary, facts: Sequence[NcuKernelFacts], matches: Mapping[str, str]) -> list[RankedRule]:
     """Rank the rules by what they could gain at most in this run."""
     shares = {fact.kernel: _shares(summary, matches.get(fact.kernel, fact.kernel)) for fact in facts}
-    rows = ranked_rules(facts, shares, phase_times(summary))
+    unfit = {fact.kernel: _unfit(summary, matches.get(fact.kernel, fact.kernel)) for fact in facts}
+    rows = ranked_rules(facts, shares, phase_times(summary), unfit)
     # A gain in decode is per token, elsewhere per sample: compare them over a whole sample.
     steps = decode_steps(summary.timings) or 1.0
     return sorted(
@@ -76,6 +77,15 @@ def _shares(summary: Summary, kernel: str) -> dict[str, float]:
         if wall:
             shares[phase] = shares.get(phase, 0.0) + min(1.0, row.total_s / wall)
     return shares
+
+
+def _unfit(summary: Summary, kernel: str) -> dict[str, str]:
+    """Return phase → why the profiled launches of this kernel do not stand for the run there."""
+    return {
+        row.phase or WHOLE: row.profiled.remark or "its launches do not stand for the run"
+        for row in summary.kernels
+        if row.name == kernel and row.profiled is not None and not row.counters_stand_for_run
+    }
 
 
 def _wall(summary: Summary, phase: str) -> float | None:

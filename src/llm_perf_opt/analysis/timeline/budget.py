@@ -164,15 +164,24 @@ def windows_on(
     for number, name in enumerate(attribution.phases):
         if name not in windows:
             continue
-        own = activity.rows[op_phase == number]
-        if len(own) in (0, len(activity.rows)):
-            free = complement(activity.idle.held, windows[name])
-        else:
-            mine = union(ops.start_ns[own], ops.end_ns[own])
-            elsewhere = unite(complement(mine, activity.busy), activity.idle.held)
-            free = complement(elsewhere, windows[name])
-        result[name] = free
+        own = op_phase == number
+        elsewhere = activity.idle.held
+        if own.any() and not own.all():
+            mine = activity.rows[own]
+            others = complement(union(ops.start_ns[mine], ops.end_ns[mine]), activity.busy)
+            elsewhere = unite(others, elsewhere)
+        elif not own.any():
+            # What belongs to no phase may be this one's: without launches nothing else could say so.
+            other = activity.rows[op_phase >= 0]
+            elsewhere = unite(union(ops.start_ns[other], ops.end_ns[other]), elsewhere)
+        result[name] = complement(elsewhere, windows[name])
     return result
+
+
+def works_for(activity: DeviceActivity, attribution: Attribution) -> set[str]:
+    """Phases that a device has operations of."""
+    count = np.bincount(attribution.op_phase[activity.rows] + 1, minlength=1)[1:]
+    return {attribution.phases[number] for number in np.flatnonzero(count).tolist()}
 
 
 def budget_on(activity: DeviceActivity, window: IntervalSet) -> DeviceBudget:

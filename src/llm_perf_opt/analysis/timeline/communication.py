@@ -30,7 +30,7 @@ OTHER = "collective"
 """A communication kernel that does not say which collective it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CollectiveRows:
     """Communication kernels of a capture, one row each, in order of (device, start)."""
 
@@ -44,6 +44,12 @@ class CollectiveRows:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CollectiveRows):
+            return NotImplemented
+        columns = ((self.op, other.op), (self.bytes, other.bytes), (self.group_size, other.group_size))
+        return self.kind == other.kind and all(np.array_equal(mine, theirs) for mine, theirs in columns)
 
 
 def no_collective_rows() -> CollectiveRows:

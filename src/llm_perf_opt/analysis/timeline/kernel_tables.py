@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.analysis.kernels.families import OTHER, family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, Total, by_path_and_name
@@ -51,7 +52,7 @@ def kernel_rows(
         grouped[phase, name] = (launches + total.launches, time + total.total_ns, modules)
     rows = []
     for (phase, name), (launches, time, modules) in grouped.items():
-        full = timeline.names[name]
+        full = demangled(timeline.names[name])
         module = next(iter(modules)) if len(modules) == 1 else None
         label = attribution.phases[phase] if phase != NONE else None
         rows.append(KernelRow(full, short_name(full), family_of(full), label, module, launches, time))
@@ -60,9 +61,10 @@ def kernel_rows(
 
 def rows_of_totals(kernels: Iterable[NamedTotal]) -> list[KernelRow]:
     """Kernels of a summary table, which knows neither phases nor modules."""
+    named = ((demangled(one.name), one) for one in kernels)
     return sort_rows(
-        KernelRow(one.name, short_name(one.name), family_of(one.name), None, None, one.count, one.total_ns)
-        for one in kernels
+        KernelRow(name, short_name(name), family_of(name), None, None, one.count, one.total_ns)
+        for name, one in named
     )
 
 

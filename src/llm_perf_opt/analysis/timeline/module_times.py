@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from llm_perf_opt.analysis.timeline.attribution import Attribution
+from llm_perf_opt.analysis.timeline.engine_steps import inside_a_step
 from llm_perf_opt.model.summary import Timings
 from llm_perf_opt.model.timeline import Timeline
 
@@ -21,7 +22,12 @@ def phase_counts(timeline: Timeline, attribution: Attribution) -> dict[str, int]
     for path in _phase_paths(attribution):
         name = attribution.phases[int(attribution.path_phase[path])]
         label = timeline.names[attribution.paths.name[path]]
-        wanted = "step" in label.casefold() if name == "decode" else not _inside_its_phase(attribution, path)
+        is_step = "step" in label.casefold() or attribution.meanings[path].step is not None
+        wanted = (
+            is_step and not inside_a_step(attribution, path)
+            if name == "decode"
+            else not _inside_its_phase(attribution, path)
+        )
         if wanted:
             counts[name] = counts.get(name, 0) + int(ranges[path])
     return counts

@@ -1,4 +1,7 @@
-"""What range names mean: phase, component, module or operator. The rules are data (``range_rules.yaml``)."""
+"""What range names mean: phase and size of a step, component, module or operator.
+
+The rules are data (``range_rules.yaml``).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,58 @@ from typing import Any, Literal
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.packaged import packaged_rows
+from llm_perf_opt.core.phases import DECODE, MIXED, PREFILL
 
 Role = Literal["phase", "component", "module", "operator", "none"]
 _ROLES = ("phase", "component", "module", "operator", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """How much one step of an engine holds, as its name says; ``None``: the name does not say."""
+
+    prefill_requests: int | None = None
+    prefill_tokens: int | None = None
+    decode_requests: int | None = None
+    decode_tokens: int | None = None
+    requests: int | None = None
+    """Of both kinds."""
+    tokens: int | None = None
+    """Of both kinds."""
+    prefill_pairs: int | None = None
+    """Query positions × cached positions, summed over the requests: what attention must compare."""
+    decode_pairs: int | None = None
+
+    @property
+    def all_requests(self) -> int | None:
+        """Requests of the step, of either kind."""
+        if self.requests is not None:
+            return self.requests
+        known = [one for one in (self.prefill_requests, self.decode_requests) if one is not None]
+        return sum(known) if known else None
+
+    @property
+    def all_tokens(self) -> int | None:
+        """Positions the step computes."""
+        if self.tokens is not None:
+            return self.tokens
+        return _of_both(
+            (self.prefill_requests, self.prefill_tokens), (self.decode_requests, self.decode_tokens)
+        )
+
+    @property
+    def all_pairs(self) -> int | None:
+        """Pairs of positions attention compares."""
+        return _of_both(
+            (self.prefill_requests, self.prefill_pairs), (self.decode_requests, self.decode_pairs)
+        )
+
+
+def _of_both(*kinds: tuple[int | None, int | None]) -> int | None:
+    """Add an amount over the kinds of requests; ``None`` where a kind has requests and its amount is not told."""
+    told = [amount for requests, amount in kinds if requests or amount is not None]
+    known = [amount for amount in told if amount is not None]
+    return sum(known) if known and len(known) == len(told) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +75,8 @@ class RangeMeaning:
     phase: str | None = None
     component: str | None = None
     module: str | None = None
+    step: StepSize | None = None
+    """Size of the step, where the name counts requests or tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +85,8 @@ class RangeRule:
 
     pattern: re.Pattern[str]
     meaning: RangeMeaning
+    tokens_per_request: int | None = None
+    """Tokens each decoding request gets in such a step, where the name does not count them."""
 
 
 UNKNOWN_RANGE = RangeMeaning()
@@ -51,7 +107,8 @@ def parse_rules(rows: Sequence[Mapping[str, Any]]) -> tuple[RangeRule, ...]:
             raise ConfigError(
                 f"range rule {number} has a broken pattern {row['pattern']!r}: {error}"
             ) from error
-        rules.append(RangeRule(pattern, RangeMeaning(role, row.get("phase"), row.get("component"))))
+        meaning = RangeMeaning(role, row.get("phase"), row.get("component"))
+        rules.append(RangeRule(pattern, meaning, row.get("tokens_per_request")))
     return tuple(rules)
 
 
@@ -67,10 +124,38 @@ def meaning_of(name: str, rules: Sequence[RangeRule] | None = None) -> RangeMean
     for candidate in _without_domain(name):
         for rule in rules:
             match = rule.pattern.search(candidate)
+            if match and rule.meaning.role == "phase":
+                return _phase_meaning(rule, match)
             if match:
                 module = match.groupdict().get("module") if rule.meaning.role == "module" else None
                 return RangeMeaning(rule.meaning.role, rule.meaning.phase, rule.meaning.component, module)
     return UNKNOWN_RANGE
+
+
+_COUNTS = tuple(StepSize.__dataclass_fields__)
+_LONGEST_COUNT = 15
+"""Digits: a longer number is no count of anything."""
+
+
+def _phase_meaning(rule: RangeRule, match: re.Match[str]) -> RangeMeaning:
+    """Read the step's size; where both kinds of requests are counted, the counts decide the phase."""
+    found = match.groupdict()
+    counts = {
+        name: int(text)
+        for name in _COUNTS
+        if (text := found.get(name)) is not None and len(text) <= _LONGEST_COUNT
+    }
+    if not counts:
+        return rule.meaning
+    if rule.tokens_per_request is not None and "decode_requests" in counts:
+        counts.setdefault("decode_tokens", rule.tokens_per_request * counts["decode_requests"])
+    phase = rule.meaning.phase
+    if "prefill_requests" in counts and "decode_requests" in counts:
+        prefills, decodes = counts["prefill_requests"] > 0, counts["decode_requests"] > 0
+        if not prefills and not decodes:
+            return UNKNOWN_RANGE
+        phase = MIXED if prefills and decodes else PREFILL if prefills else DECODE
+    return RangeMeaning("phase", phase, step=StepSize(**counts))
 
 
 def _without_domain(name: str) -> tuple[str, ...]:

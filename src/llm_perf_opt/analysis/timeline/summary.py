@@ -15,7 +15,9 @@ from llm_perf_opt.analysis.timeline.attribution import (
     by_path_and_name,
     totals,
 )
+from llm_perf_opt.analysis.timeline.chains import chain_metrics, find_chains
 from llm_perf_opt.analysis.timeline.drawing import draw_step
+from llm_perf_opt.analysis.timeline.graphs import unclaimed_behind_graphs
 from llm_perf_opt.analysis.timeline.kernel_tables import (
     KernelRow,
     ModuleRow,
@@ -78,7 +80,7 @@ def summarise_timeline(
 ) -> TimelineFacts:
     """Analyse a timeline; ``attribution`` where it was made already."""
     attribution = attribution if attribution is not None else attribute(timeline)
-    cells = by_path_and_name(timeline, attribution)
+    cells = by_path_and_name(timeline, unclaimed_behind_graphs(timeline, attribution))
     rows = kernel_rows(timeline, attribution, cells)
     facts = _facts_of_rows(rows, source or timeline.source)
     facts.devices = dict(timeline.devices)
@@ -91,6 +93,7 @@ def summarise_timeline(
     if len(timeline.ops):
         _add_time_axis(facts, timeline, attribution)
     facts.metrics |= _copy_metrics(timeline)
+    facts.metrics |= chain_metrics(find_chains(timeline))
     if attribution.phases == () and len(timeline.ops):
         facts.warnings.append(
             "no range in the capture names a phase: kernels and budget are for the whole capture"

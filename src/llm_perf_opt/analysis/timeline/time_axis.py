@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from llm_perf_opt.analysis.idle.owners import HostActivity, Stretches, joined, stretches
 from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT
-from llm_perf_opt.analysis.intervals import IntervalSet, complement
+from llm_perf_opt.analysis.intervals import IntervalSet, complement, intersect
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.analysis.timeline.budget import (
     PARTS,
@@ -22,6 +22,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     used_devices,
     whole_window,
     windows_on,
+    works_for,
 )
 from llm_perf_opt.analysis.timeline.communication import (
     CollectiveRows,
@@ -69,16 +70,21 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
         {**windows_on(one, timeline, attribution, base), WHOLE: complement(one.idle.held, whole)}
         for one in activities
     ]
-    used = {id(one) for one in used_devices(activities)}
+    kept = {id(one) for one in used_devices(activities)}
+    used = [place for place, one in enumerate(activities) if id(one) in kept]
+    working = [works_for(one, attribution) for one in activities]
     host = HostActivity(timeline)
     for phase in (*base, WHOLE):
-        cut = [(one, own[phase]) for one, own in zip(activities, windows, strict=True) if id(one) in used]
-        cut = [(one, window) for one, window in cut if len(window)]
+        chosen = [place for place in used if phase in working[place]] or used
+        cut = [(activities[place], windows[place][phase]) for place in chosen if len(windows[place][phase])]
         if not cut:
             continue
         budgets = [budget_on(one, window) for one, window in cut]
-        found.budget[phase] = _mean(budgets, _owners(cut, host), source)
-        ratios = {one.device: _busy_ns(b) / b.span_ns for (one, _), b in zip(cut, budgets, strict=True)}
+        found.budget[phase] = _mean(budgets, _owners(cut, budgets, host), source)
+        ratios = {
+            one.device: _busy_ns(one, window, b) / b.span_ns
+            for (one, window), b in zip(cut, budgets, strict=True)
+        }
         found.busy_by_device[phase] = ratios
         found.busy_ratio[phase] = sum(ratios.values()) / len(ratios)
     for one, own in zip(activities, windows, strict=True):
@@ -92,8 +98,10 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
     return found
 
 
-def _busy_ns(budget: DeviceBudget) -> int:
-    return sum(budget.parts_ns[name] for name in WORKING)
+def _busy_ns(one: DeviceActivity, window: IntervalSet, budget: DeviceBudget) -> int:
+    """A device is not busy while its host stands in a collective, though that is communication."""
+    working = sum(budget.parts_ns[name] for name in WORKING)
+    return working - one.idle.parts[COLLECTIVE_WAIT].length_within(window)
 
 
 def _mean(
@@ -111,10 +119,22 @@ def _mean(
 
 
 def _owners(
-    cut: Sequence[tuple[DeviceActivity, IntervalSet]], host: HostActivity
+    cut: Sequence[tuple[DeviceActivity, IntervalSet]], budgets: Sequence[DeviceBudget], host: HostActivity
 ) -> dict[str, IdleOwner | None]:
-    names = [name for name in PARTS if name not in WORKING]
-    return {name: host.owner(name, _stretches(name, cut)) for name in names}
+    found = {name: host.owner(name, _stretches(name, cut)) for name in PARTS if name not in WORKING}
+    return found | {COLLECTIVE_WAIT: _collective_owner(cut, budgets, host)}
+
+
+def _collective_owner(
+    cut: Sequence[tuple[DeviceActivity, IntervalSet]], budgets: Sequence[DeviceBudget], host: HostActivity
+) -> IdleOwner | None:
+    """Who waits in collectives of the host; the rest of that part is the devices' own."""
+    owner = host.owner(COLLECTIVE_WAIT, _stretches(COLLECTIVE_WAIT, cut))
+    total = sum(one.parts_ns[COLLECTIVE_WAIT] for one in budgets)
+    if owner is None or not total:
+        return None
+    waited = sum(one.idle.parts[COLLECTIVE_WAIT].length_within(window) for one, window in cut)
+    return replace(owner, share_ratio=(owner.share_ratio or 0.0) * waited / total)
 
 
 def _stretches(name: str, cut: Sequence[tuple[DeviceActivity, IntervalSet]]) -> Stretches:
@@ -132,7 +152,7 @@ def _device(timeline: Timeline, one: DeviceActivity, window: IntervalSet) -> Dev
     first, last = int(timeline.ops.start_ns[rows[0]]), int(timeline.ops.end_ns[rows].max())
     own = complement(one.idle.held, IntervalSet(np.array([first]), np.array([max(last, first + 1)])))
     budget = budget_on(one, own)
-    busy = _busy_ns(budget) - one.idle.parts[COLLECTIVE_WAIT].length_within(own)
+    busy = _busy_ns(one, own, budget)
     queued = budget.parts_ns["queue"]
     return DeviceUse(
         device=one.device,
@@ -169,9 +189,9 @@ def _longest_gaps(
     gaps = []
     for _, number, row in sorted(candidates)[:_MOST_GAPS]:
         one, own = activities[number], windows[number]
-        start, end = int(one.idle.gaps.start[row]), int(one.idle.gaps.end[row])
-        start = max(start, origin)
-        window = IntervalSet(np.array([start]), np.array([end]))
+        gap = IntervalSet(one.idle.gaps.start[row : row + 1], one.idle.gaps.end[row : row + 1])
+        window = intersect(gap, own[WHOLE])
+        start, end = int(window.start[0]), int(window.end[-1])
         part = max(one.idle.parts, key=lambda name: one.idle.parts[name].length_within(window))
         owner = host.owner(part, _stretches(part, [(one, window)]))
         thread = int(one.idle.gaps.thread[row])
@@ -181,7 +201,7 @@ def _longest_gaps(
             IdleGap(
                 device=one.device,
                 start_s=(start - origin) / _NS,
-                seconds=(end - start) / _NS,
+                seconds=window.length_ns / _NS,
                 owner=owner,
                 phase=_phase_at(own, (start + end) // 2),
                 frames=host.frames(thread, (start + end) // 2),

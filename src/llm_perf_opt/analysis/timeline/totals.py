@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from llm_perf_opt.analysis.kernels.families import OTHER
+from llm_perf_opt.analysis.timeline.chains import CHAIN_METRICS
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
 
@@ -22,24 +23,25 @@ def kernel_totals(kernels: Sequence[Kernel]) -> dict[str, float | None]:
     }
 
 
-def token_metrics(
-    kernels: Sequence[Kernel], new_tokens: float | None, samples: int | None
-) -> dict[str, float | None]:
-    """Launches per token: decode launches per decoded token where phases are known, else all per new token.
+def token_metrics(kernels: Sequence[Kernel], decode_steps: float | None) -> dict[str, float | None]:
+    """Launches per token: the launches of decode ÷ its steps in the capture (``None``: not known).
 
-    ``new_tokens`` are per sample; ``samples`` (default 1) how many were captured.
+    Launches that are not known to be decode's are not divided by tokens: the whole of a run holds prefill and vision too.
     """
     decode = [kernel.launches or 0 for kernel in kernels if kernel.phase == DECODE]
-    metrics: dict[str, float | None] = {"decode_launches": float(sum(decode)) if decode else None}
-    if not new_tokens or not kernels:
-        return metrics | {"launches_per_token": None}
-    count = samples or 1
-    if decode and new_tokens > 1:
-        # The first token comes from prefill.
-        return metrics | {"launches_per_token": sum(decode) / (count * (new_tokens - 1))}
-    if any(kernel.phase is not None for kernel in kernels):
-        return metrics | {"launches_per_token": None}  # a capture of other phases says nothing about decode
-    return metrics | {"launches_per_token": sum(k.launches or 0 for k in kernels) / (count * new_tokens)}
+    launches = float(sum(decode)) if decode else None
+    per_token = launches / decode_steps if launches is not None and decode_steps else None
+    return {"decode_launches": launches, "launches_per_token": per_token}
+
+
+def decode_steps_captured(counted: int | None, passes: int | None, new_tokens: float | None) -> float | None:
+    """Return the decode steps in a capture: those it counts itself, else of the passes it holds.
+
+    The first token of a pass comes from prefill.
+    """
+    if counted:
+        return float(counted)
+    return passes * (new_tokens - 1) if passes and new_tokens and new_tokens > 1 else None
 
 
 _COPY_METRICS = (
@@ -55,9 +57,9 @@ Metrics = Mapping[str, float | None]
 
 
 def joined_copies(*captures: Metrics) -> dict[str, float | None]:
-    """Add up what captures of different ranges say of copies and memsets; what none says stays unknown."""
+    """Add up what captures of different ranges say of copies, memsets and chains; what none says stays unknown."""
     found: dict[str, float | None] = {}
-    for name in _COPY_METRICS:
+    for name in (*_COPY_METRICS, *CHAIN_METRICS):
         known = [value for metrics in captures if (value := metrics.get(name)) is not None]
         if known:
             found[name] = sum(known)

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.hydra_bridge.errors import explain
+from llm_perf_opt.config.hydra_bridge.refusals import refuse_calls, refuse_composed_calls
 from llm_perf_opt.config.legacy import translate_overrides
 from llm_perf_opt.config.store import CONF_DIR, SCHEMA_NAME, schema_node
 from llm_perf_opt.core.errors import ConfigError
@@ -54,6 +55,7 @@ def compose_raw(
     GlobalHydra.instance().clear()
     try:
         _check_overrides(overrides)
+        refuse_calls(overrides)
         with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -66,6 +68,7 @@ def compose_raw(
         ) from error
     finally:
         GlobalHydra.instance().clear()
+    refuse_composed_calls(raw)
     HydraConfig.instance().set_config(raw)
     return raw
 

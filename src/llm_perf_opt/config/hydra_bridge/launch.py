@@ -9,9 +9,11 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 
 from llm_perf_opt.config.hydra_bridge.compose import VERSION_BASE, RawConfig, register_schema
+from llm_perf_opt.config.hydra_bridge.errors import explain
 from llm_perf_opt.config.store import CONF_DIR
 
 
@@ -55,6 +57,8 @@ def run_job(job: Callable[[RawConfig], None], arguments: Sequence[str]) -> int |
         return leaving.code if isinstance(leaving.code, int) else None
     except _Carried as failed:
         raise failed.error from failed.error.__cause__
+    except HydraException as error:  # before it prints its own help, Hydra composes without a guard
+        raise explain(error) from error
     finally:
         sys.argv = previous
     return None

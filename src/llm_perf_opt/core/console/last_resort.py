@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.secrets import mask_arguments, mask_text
 from llm_perf_opt.core.version import __version__
 
 DEBUG_VARIABLE = "LLM_PERF_OPT_DEBUG"
@@ -26,7 +27,7 @@ class Defect(LlmPerfError):
 
 def defect(error: BaseException) -> Defect:
     """Keep the traceback in a file, and return the error that a user sees in its place."""
-    details = "".join(traceback.format_exception(error))
+    details = mask_text("".join(traceback.format_exception(error)))
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         print(details, end="", file=sys.stderr)
     place = _written(details)
@@ -42,7 +43,7 @@ def defect(error: BaseException) -> Defect:
 
 def _written(details: str) -> Path | None:
     """Write the details to a new file that only its user can read; ``None`` where even that is impossible."""
-    head = f"llm-perf-opt {__version__}, Python {sys.version.split()[0]}\ncommand: {sys.argv}\n\n"
+    head = f"llm-perf-opt {__version__}, Python {sys.version.split()[0]}\ncommand: {mask_arguments(sys.argv)}\n\n"
     try:
         descriptor, name = tempfile.mkstemp(prefix="llm-perf-opt-", suffix=".log")
         with open(descriptor, "wb") as stream:  # noqa: PTH123 - a descriptor, not a path

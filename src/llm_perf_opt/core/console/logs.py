@@ -6,11 +6,14 @@ A command is checked before its run directory exists. What was said until then i
 from __future__ import annotations
 
 import logging
+import os
 from enum import IntEnum
+from io import TextIOWrapper
 from pathlib import Path
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.console.terminal import PlainFormatter
+from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.core.secrets import mask_text
 
@@ -20,6 +23,17 @@ class _Masking(PlainFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return mask_text(super().format(record))
+
+
+class _MaskingAnother(logging.Formatter):
+    """The same for a formatter that somebody else chose."""
+
+    def __init__(self, other: logging.Formatter | None) -> None:
+        super().__init__()
+        self._other = other or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_text(visible(self._other.format(record)))
 
 
 ROOT = "llm_perf_opt"
@@ -60,6 +74,25 @@ class _EarlyRecords(logging.Handler):
             self.records.append(record)
 
 
+class _OwnFile(logging.FileHandler):
+    """A log that is appended to, and never through a link."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.baseFilename, flags, 0o666)
+        return TextIOWrapper(os.fdopen(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
+
+
+def mask_other_logs() -> None:
+    """Mask what the libraries of this process log through the root logger, to whatever file or terminal.
+
+    Hydra sets that up where a user asks for it (``hydra/job_logging=default``: a file in the run directory).
+    """
+    for handler in logging.getLogger().handlers:
+        if not isinstance(handler.formatter, _MaskingAnother):
+            handler.setFormatter(_MaskingAnother(handler.formatter))
+
+
 class Verbosity(IntEnum):
     """How much the console shows."""
 
@@ -96,7 +129,7 @@ def run_log(run_dir: Path) -> logging.Handler:
     """Also write everything, with times, to ``<run>/run.log``; the caller removes the handler."""
     with explain_os_errors(run_dir / RUN_LOG):
         refuse_link(run_dir / RUN_LOG)
-        handler = logging.FileHandler(run_dir / RUN_LOG, encoding="utf-8", errors="backslashreplace")
+        handler = _OwnFile(run_dir / RUN_LOG, encoding="utf-8", errors="backslashreplace")
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger(ROOT)

@@ -91,10 +91,14 @@ def operator_table(
     external: Int64,
     calls: HostCalls,
     names: int,
+    behind_graph: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[OperatorTable, HostSpans]:
     """Sum operator calls, and return the calls themselves in order.
 
     ``external`` is the operator id of each device operation (-1: absent).
+
+    What a graph launch started (``behind_graph``) was recorded earlier, by other operators than the one that happens
+    to surround the launch: no operator gets its time.
 
     ``spans`` is used up: it is by far the largest part of a trace that is kept.
     """
@@ -122,7 +126,7 @@ def operator_table(
     del duration, inner
     self_device = total_device = None
     if len(ops):
-        device = _device_time(nodes, ops, external, calls)
+        device = _device_time(nodes, ops, external, calls, behind_graph)
         self_device = summed(device)
         for level in reversed(levels[1:]):
             np.add.at(device, nodes.parent[level], device[level])
@@ -215,7 +219,13 @@ def _inside_same_name(nodes: _Nodes) -> npt.NDArray[np.bool_]:
         rows, above = rows[~same], nodes.parent[above[~same]]
 
 
-def _device_time(nodes: _Nodes, ops: DeviceOps, external: Int64, calls: HostCalls) -> Int64:
+def _device_time(
+    nodes: _Nodes,
+    ops: DeviceOps,
+    external: Int64,
+    calls: HostCalls,
+    behind_graph: npt.NDArray[np.bool_] | None,
+) -> Int64:
     """Device time each node caused directly.
 
     The operator's id on the device operation decides. Without one (or when ids repeat, as in merged traces)
@@ -232,6 +242,8 @@ def _device_time(nodes: _Nodes, ops: DeviceOps, external: Int64, calls: HostCall
     node[left] = _operator_at(nodes, calls.thread[ops.launch[left]], calls.start_ns[ops.launch[left]])
     caused = np.zeros(len(nodes.start), np.int64)
     hit = node >= 0
+    if behind_graph is not None:
+        hit &= ~behind_graph
     np.add.at(caused, node[hit], (ops.end_ns - ops.start_ns)[hit])
     return caused
 

@@ -6,15 +6,16 @@ streams, CUDA graphs, CPU only. Memory grows with what is kept, not with the fil
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from llm_perf_opt.ingest.graphs import behind_graph_launch, is_graph_launch
 from llm_perf_opt.ingest.kineto.collectives import collective_calls
 from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
+from llm_perf_opt.ingest.kineto.device_names import device_names
 from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
 from llm_perf_opt.ingest.kineto.sides import device_side, frame_spans, host_side, process_id
@@ -26,7 +27,6 @@ from llm_perf_opt.model.timeline import (
     Timeline,
 )
 
-_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 _STEP = "ProfilerStep"
 _METADATA = (
     "cuda_runtime_version",
@@ -102,7 +102,8 @@ def read_kineto(path: Path) -> KinetoCapture:
     )
     frames = frame_spans(columns, origin_ns)
     spans = SpanTable(columns.operators, origin_ns, host.unique_operator_ids)
-    operators, calls = operator_table(spans, host.ranges, ops, external, host.calls, len(names))
+    behind = behind_graph_launch(names, host.calls, ops) if facts["graph_launches"] else None
+    operators, calls = operator_table(spans, host.ranges, ops, external, host.calls, len(names), behind)
     timeline = replace(timeline, operators=calls, frames=frames, collectives=collectives)
     return KinetoCapture(timeline, operators, _memory(columns, origin_ns), facts)
 
@@ -124,20 +125,14 @@ def _memory(columns: Columns, origin_ns: int) -> MemorySamples:
 
 
 def _device_names(metadata: dict[str, Any], ops: DeviceOps) -> dict[int, str]:
-    used = set(np.unique(ops.device).tolist())
-    listed = metadata.get("deviceProperties")
-    found = {}
-    for entry in listed if isinstance(listed, list) else []:
-        if isinstance(entry, dict) and entry.get("id") in used and entry.get("name"):
-            found[int(entry["id"])] = str(entry["name"])
-    return found
+    return device_names(metadata, np.unique(ops.device).tolist())
 
 
 def _facts(stream: EventStream, columns: Columns, timeline: Timeline) -> dict[str, Any]:
     metadata = stream.metadata
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
-    is_graph = np.array([bool(_GRAPH_LAUNCH.match(name)) for name in timeline.names] or [False])
+    is_graph = np.array([is_graph_launch(name) for name in timeline.names] or [False])
     is_step = np.array([name.startswith(_STEP) for name in timeline.names] or [False])
     return {
         "tool": "torch profiler",

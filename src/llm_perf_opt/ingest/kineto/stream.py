@@ -93,9 +93,16 @@ _DEPTH_CHANGE[[ord("}"), ord("]")]] = -1
 class EventStream:
     """Iterate over lists of events; afterwards ``metadata`` holds everything beside them."""
 
-    def __init__(self, path: Path, *, exact: bool = False, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        exact: bool = False,
+        piece_bytes: int = PIECE_BYTES,
+        decoder: PieceDecoder | None = None,
+    ) -> None:
         self.path = Path(path)
-        self.decoder = PieceDecoder(exact=exact)
+        self.decoder = PieceDecoder(exact=exact) if decoder is None else decoder
         self.metadata: dict[str, Any] = {}
         self.warnings: list[str] = []
         self.collectives = CollectiveEvents()

@@ -66,7 +66,16 @@ def _merge_into(known: NcuLaunch, other: NcuLaunch) -> None:
     known.rules.extend(rule for rule in other.rules if rule not in known.rules)
     known.sources += tuple(source for source in other.sources if source not in known.sources)
     known.notes.extend(note for note in other.notes if note not in known.notes)
-    for name in ("grid", "block", "device", "compute_capability", "device_name", "context", "stream"):
+    for name in (
+        "grid",
+        "block",
+        "device",
+        "compute_capability",
+        "device_name",
+        "context",
+        "stream",
+        "settings",
+    ):
         if getattr(known, name) is None:
             setattr(known, name, getattr(other, name))
 

@@ -9,6 +9,7 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
 from llm_perf_opt.ingest.ncu.merge import merge_launches
 from llm_perf_opt.ingest.ncu.report import read_ncu_report, report_reader_available
+from llm_perf_opt.ingest.ncu.settings import settings_beside
 from llm_perf_opt.model.counters import (
     NcuCapture,
     NcuLaunch,
@@ -33,6 +34,10 @@ def read_ncu(path: Path | str) -> NcuCapture:
     path = Path(path)
     if path.is_dir():
         return _read_folder(path)
+    return _with_settings(_read_file(path), path.parent)
+
+
+def _read_file(path: Path) -> NcuCapture:
     if not path.exists():
         raise InputError(f"{path} does not exist", hint="give a .ncu-rep, a CSV or a folder", path=str(path))
     if path.suffix in _REPORT_SUFFIXES:
@@ -55,6 +60,9 @@ def _read_folder(folder: Path) -> NcuCapture:
         if capture is None:
             continue
         _mark_origin(capture, each)
+        # The command of a run stands beside its captures, or beside the folders of their phases or kernels.
+        for place in dict.fromkeys((each, each.parent if each != folder else each)):
+            _with_settings(capture, place)
         result.launches.extend(capture.launches)
         result.notes.extend(capture.notes)
         result.messages.extend(capture.messages)
@@ -68,6 +76,15 @@ def _read_folder(folder: Path) -> NcuCapture:
         )
     result.notes.extend(f"left out: {failure.message}" for failure in failures)
     return result
+
+
+def _with_settings(capture: NcuCapture, folder: Path) -> NcuCapture:
+    """Add the conditions that the command in ``folder`` states, where the capture itself states none."""
+    unknown = [launch for launch in capture.launches if launch.settings is None]
+    found = settings_beside(folder) if unknown else None
+    for launch in unknown:
+        launch.settings = found
+    return capture
 
 
 def _read_files(folder: Path, failures: list[InputError]) -> NcuCapture | None:
@@ -93,7 +110,7 @@ def _read_all(files: list[Path], failures: list[InputError]) -> NcuCapture | Non
     capture: NcuCapture | None = None
     for path in files:
         try:
-            part = read_ncu(path)
+            part = _read_file(path)
         except InputError as error:
             failures.append(error)
             continue

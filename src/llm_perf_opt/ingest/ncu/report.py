@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.ingest.ncu.merge import complete_from_metrics
+from llm_perf_opt.ingest.ncu.settings import settings_of_report
 from llm_perf_opt.ingest.ncu.vendor_units import parse_unit
 from llm_perf_opt.model.counters import (
     NcuCapture,
@@ -48,8 +49,9 @@ def read_ncu_report(path: Path) -> NcuCapture:
     if not launches:
         # The package gives a corrupt or empty file back as a report without ranges.
         raise _unreadable(path, "no profiled kernel in it")
+    settings = settings_of_report(path)
     for number, launch in enumerate(launches):
-        launch.launch_id = str(number)
+        launch.launch_id, launch.settings = str(number), settings
     return NcuCapture(launches, str(path))
 
 

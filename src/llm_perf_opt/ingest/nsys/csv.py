@@ -17,12 +17,13 @@ from pathlib import Path
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.model.limits import MOST_COUNT, MOST_SUMMED_SECONDS
-from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
+from llm_perf_opt.model.timeline import KernelTotals, NamedTotal, RangeTotals
 
 _UNITS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9}
 _TIME_COLUMN = re.compile(r"^Total Time(?: \((?P<unit>[^)]+)\))?$", re.IGNORECASE)
 _MISSING = {"", "none", "n/a", "nan", "-"}
 _BANNER_LINES = 20
+_RANGE, _RANGE_COUNT = "NVTX Range", "NVTX Inst"
 _MOST_CELL = 1e24
 _DAMAGED = "the file is damaged; write it again with nsys stats"
 _OTHER_LOCALE = (
@@ -69,14 +70,34 @@ def read_nsys_csv(path: Path) -> KernelTotals:
             path=str(path),
         )
     totals, warnings = _totals(path, header, report, rows[first:])
+    by_range = _by_range(path, header, report, rows[first:]) if report.field == "ranges_kernels" else ()
     label = "gpukernsum" if "GridXYZ" in header else report.label
     found = {"kernels" if report.field == "ranges_kernels" else report.field: totals}
     return KernelTotals(
         source=f"{path.name} (nsys summary {label})",
         facts={"tool": "nsys", "report": label},
         warnings=tuple(warnings),
+        by_range=by_range,
         **found,
     )
+
+
+def _by_range(
+    path: Path, header: list[str], report: _Report, rows: list[list[str]]
+) -> tuple[RangeTotals, ...]:
+    """Split a table of kernels in ranges by the name of the range; a domain in front of it stays."""
+    place, often = header.index(_RANGE), header.index(_RANGE_COUNT) if _RANGE_COUNT in header else None
+    found: dict[str, list[list[str]]] = {}
+    for row in rows:
+        if len(row) == len(header) and row[place].strip():
+            found.setdefault(row[place].strip().removeprefix(":"), []).append(row)
+    result = []
+    for name, own in found.items():
+        counts = [_number(path, 0, _RANGE_COUNT, row[often]) for row in own] if often is not None else []
+        # Of each kernel the table counts the ranges that hold it.
+        instances = max((round(count) for count in counts if count is not None), default=None)
+        result.append(RangeTotals(name, instances, _totals(path, header, report, own)[0]))
+    return tuple(result)
 
 
 def merge_totals(parts: Sequence[KernelTotals]) -> KernelTotals:
@@ -90,6 +111,7 @@ def merge_totals(parts: Sequence[KernelTotals]) -> KernelTotals:
         source=", ".join(part.source for part in parts),
         facts={"tool": "nsys", "report": ", ".join(str(part.facts.get("report")) for part in parts)},
         warnings=tuple(warning for part in parts for warning in part.warnings),
+        by_range=next((part.by_range for part in parts if part.by_range), ()),
         **merged,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.model.summary import SampleTimes
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.charts.colours import PHASE_COLOURS
@@ -20,7 +21,10 @@ def sample_chart(samples: Sequence[SampleTimes], title: str = "Every sample, by 
     rows = [
         StackedRow(
             sample.id,
-            [Segment(phase, getattr(sample, f"{phase}_s") or 0.0) for phase in PHASE_COLOURS],
+            [
+                Segment(phase, getattr(sample, f"{phase}_s") or 0.0)
+                for phase in ("preprocess", *REQUEST_PHASES)
+            ],
         )
         for sample in samples[:_MOST_SAMPLES]
     ]

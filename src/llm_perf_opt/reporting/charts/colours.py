@@ -6,7 +6,19 @@ from collections.abc import Iterable
 
 from llm_perf_opt.reporting.charts.svg import PALETTE_SIZE
 
-BUDGET_COLOURS = {"compute": 0, "copy": 4, "launch": 1, "sync": 5, "host": 3, "other": 6, "idle": 6}
+BUDGET_COLOURS = {
+    "compute": 0,
+    "communication": 2,
+    "copy": 4,
+    "launch": 1,
+    "sync": 5,
+    "allocation": 13,
+    "data": 11,
+    "host": 3,
+    "queue": 7,
+    "other": 6,
+    "idle": 6,
+}
 """Palette index of a budget part, so that every chart shows launch time in the same colour."""
 FAMILY_COLOURS = {
     "gemm": 0,
@@ -28,7 +40,7 @@ FAMILY_COLOURS = {
 }
 """Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
 
-PHASE_COLOURS = {"preprocess": 6, "vision": 2, "prefill": 0, "decode": 1}
+PHASE_COLOURS = {"preprocess": 6, "vision": 2, "prefill": 0, "mixed": 7, "decode": 1}
 """Palette index of a phase: the same in every chart and on every page."""
 
 

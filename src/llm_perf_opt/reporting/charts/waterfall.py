@@ -42,39 +42,68 @@ def waterfall(
         or not any(svg.positive(v) for _, v in (start, end))
     ):
         return svg.no_data(title, "No data to draw.", kind="waterfall")
-    levels = [start[1]]
-    for step in steps:
-        levels.append(levels[-1] + (step.change if svg.usable(step.change) else 0.0))
-    width = svg.DEFAULT_WIDTH
+    levels = _levels(start[1], steps)
     labels = [start[0], *(step.label for step in steps), end[0]]
     notes = [formatter(start[1]), *(_signed(step.change, formatter) for step in steps), formatter(end[1])]
+    spans = [(0.0, start[1]), *itertools.pairwise(levels), (0.0, end[1])]
+    kinds = [_ENDS, *_kinds(steps), _ENDS]
+    return _drawn(title, labels, notes, spans, kinds, formatter)
+
+
+def change_waterfall(
+    title: str, steps: Sequence[Step], end: str, *, formatter: Formatter = units.seconds
+) -> str:
+    """Draw the steps alone, from zero to their sum: for changes that are small beside the whole."""
+    if not any(svg.usable(step.change) and step.change for step in steps):
+        return svg.no_data(title, "No data to draw.", kind="waterfall")
+    levels = _levels(0.0, steps)
+    labels = [*(step.label for step in steps), end]
+    notes = [*(_signed(step.change, formatter) for step in steps), _signed(levels[-1], formatter)]
+    spans = [*itertools.pairwise(levels), (0.0, levels[-1])]
+    return _drawn(title, labels, notes, spans, [*_kinds(steps), _ENDS], formatter)
+
+
+def _levels(start: float, steps: Sequence[Step]) -> list[float]:
+    levels = [start]
+    for step in steps:
+        levels.append(levels[-1] + (step.change if svg.usable(step.change) else 0.0))
+    return levels
+
+
+def _kinds(steps: Sequence[Step]) -> list[markers.Kind]:
+    return [_LESS if step.change < 0 else _MORE for step in steps]
+
+
+def _drawn(
+    title: str,
+    labels: Sequence[str],
+    notes: Sequence[str],
+    spans: Sequence[tuple[float, float]],
+    kinds: Sequence[markers.Kind],
+    formatter: Formatter,
+) -> str:
+    width = svg.DEFAULT_WIDTH
     label_width = min(max(svg.text_width(label) for label in labels), width * 0.36)
     note_width = max(svg.text_width(note) for note in notes)
     left, right = _PAD + label_width + 12, width - _PAD - note_width - 10
-    x = linear_scale([*levels, end[1]], left, right)
+    x = linear_scale([end for span in spans for end in span], left, right)
     bottom = _TOP + _ROW * len(labels)
     body = [
         svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head"),
         *_grid(x, bottom, formatter),
     ]
-    spans = [(0.0, start[1]), *itertools.pairwise(levels), (0.0, end[1])]
     last = len(labels) - 1
-    for place, (label, note, (low, high)) in enumerate(zip(labels, notes, spans, strict=True)):
-        kind = _ENDS if place in (0, last) else _MORE if high >= low else _LESS
+    for place, (label, note, (low, high), kind) in enumerate(zip(labels, notes, spans, kinds, strict=True)):
         body += _bar(label, note, low, high, kind, _TOP + _ROW * place, x, label_width)
         if place < last:
             path = line_path([(x(high), _TOP + _ROW * place), (x(high), _TOP + _ROW * (place + 1) + _BAR)])
             body.append(svg.element("path", d=path, class_="lpo-axis lpo-dash"))
-    used_kinds = [_ENDS, *(kind for kind in (_MORE, _LESS) if _is_used(kind, steps))]
+    used_kinds = [kind for kind in (_ENDS, _MORE, _LESS) if kind in kinds]
     legend, used = markers.legend(used_kinds, _PAD, bottom + 4, width - 2 * _PAD)
     description = "; ".join(f"{label} {note}" for label, note in zip(labels, notes, strict=True))
     return svg.document(
         title, description, width, bottom + used + 16, [*body, legend], kind="waterfall", focusable=True
     )
-
-
-def _is_used(kind: markers.Kind, steps: Sequence[Step]) -> bool:
-    return any((step.change >= 0) == (kind is _MORE) for step in steps)
 
 
 def _grid(x: Scale, bottom: float, formatter: Formatter) -> list[str]:

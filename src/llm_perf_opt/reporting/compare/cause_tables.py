@@ -11,7 +11,8 @@ from llm_perf_opt.reporting.content.tables import Cell, Column, Row, Table, code
 
 SPLITS_TEXT = (
     "Means over the samples both sides share, of each sample's median; the parts of a whole add up to its change. "
-    "Where the sides made different numbers of decode steps, the steps are counted at A's speed first."
+    "Where the sides made different numbers of decode steps, the steps are counted at A's speed first. Kernel time of B is at "
+    "A's work."
 )
 _WHOLES = {"wall_clock": "wall-clock of a sample", "kernel_time": "kernel time"}
 _METRICS = {"total": "whole answer", "ttft": "time to first token", "tpot": "time per output token"}
@@ -29,16 +30,17 @@ def cause_table(splits: Sequence[Split]) -> Table:
                 text(name),
                 num(c.a_s, units.seconds),
                 num(c.b_s, units.seconds),
-                _adds(c.change_s),
+                adds(c.change_s),
             ]
             for c in split.causes
         ]
-        whole = [num(split.a_s, units.seconds), num(split.b_s, units.seconds), _adds(split.b_s - split.a_s)]
+        whole = [num(split.a_s, units.seconds), num(split.b_s, units.seconds), adds(split.b_s - split.a_s)]
         rows.append([text("together", strong=True), text(name), *whole])
     return simple(header, rows)
 
 
-def _adds(seconds: float) -> Cell:
+def adds(seconds: float) -> Cell:
+    """Show what a part adds or saves."""
     return Cell(f"{'+' if seconds >= 0 else '−'}{units.seconds(abs(seconds))}", seconds)
 
 

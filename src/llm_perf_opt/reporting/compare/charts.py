@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from llm_perf_opt.core import units
 from llm_perf_opt.model.comparison import Comparison, MetricChange, Outcome, Split
+from llm_perf_opt.model.conclusion import Conclusion
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
 from llm_perf_opt.reporting.charts.markers import Kind
-from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
+from llm_perf_opt.reporting.charts.waterfall import Step, change_waterfall, waterfall
+from llm_perf_opt.reporting.compare.conclusion_tables import whole_name
 from llm_perf_opt.reporting.compare.tables import METRIC_NAMES, change
 
 _OUTCOMES: dict[Outcome, Kind] = {
@@ -20,6 +22,9 @@ _OUTCOMES: dict[Outcome, Kind] = {
 _SIDE_A, _SIDE_B = Kind("A", "circle", 6), Kind("B", "diamond", 0)
 _TITLES = {"wall_clock": "Wall-clock of a sample, from A to B", "kernel_time": "Kernel time, from A to B"}
 _MOST_PAIRS = 40
+_MOST_STEPS = 9
+_LEAST_STEP = 0.01
+"""Of the largest step: smaller ones cannot be seen."""
 
 
 def forest_chart(metrics: Sequence[MetricChange]) -> str | None:
@@ -56,6 +61,19 @@ def split_charts(splits: Sequence[Split]) -> list[str]:
         )
         for split in splits
     ]
+
+
+def conclusion_chart(conclusion: Conclusion) -> str | None:
+    """Draw what each cause adds or saves at equal work; small ones and what is not explained are one step."""
+    if not conclusion.causes or not conclusion.change_s:
+        return None
+    largest = max(abs(cause.change_s) for cause in conclusion.causes)
+    shown = [c for c in conclusion.causes if abs(c.change_s) >= _LEAST_STEP * largest][:_MOST_STEPS]
+    steps = [Step(cause.name, cause.change_s) for cause in shown]
+    left = conclusion.change_s - sum(step.change for step in steps)
+    if abs(left) >= _LEAST_STEP * largest:
+        steps.append(Step("everything else", left))
+    return change_waterfall(f"Change of the {whole_name(conclusion)} at equal work", steps, "together")
 
 
 def pair_charts(comparison: Comparison) -> list[str]:

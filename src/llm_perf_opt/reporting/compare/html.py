@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.model.comparison import Comparison
-from llm_perf_opt.reporting.compare import cause_tables, charts, tables
+from llm_perf_opt.model.conclusion import Conclusion
+from llm_perf_opt.reporting.compare import cause_tables, charts, conclusion_tables, tables
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
@@ -24,6 +25,7 @@ def comparison_html(comparison: Comparison) -> str:
         data={},
         context={
             "heading": tables.heading(comparison),
+            "sentence": comparison.sentence,
             "sides": [*tables.side_facts(comparison), *([("both", f"settings {common}")] if common else [])],
             "notes": comparison.notes,
             "gates": [{"status": g.status, "metric": g.metric, "reason": g.reason} for g in comparison.gates],
@@ -35,7 +37,10 @@ def comparison_html(comparison: Comparison) -> str:
 
 def _sections(comparison: Comparison) -> list[Section]:
     forest = charts.forest_chart(comparison.metrics)
+    devices = conclusion_tables.device_table(comparison.conclusions)
     return [
+        *(_conclusion(number, each) for number, each in enumerate(comparison.conclusions)),
+        _section("devices", "Devices", devices),
         _section("metrics", "Metrics", tables.metric_table(comparison.metrics), [forest] if forest else []),
         Section("causes", "Where the change comes from", "Causes", _causes(comparison)),
         _section(
@@ -50,6 +55,21 @@ def _sections(comparison: Comparison) -> list[Section]:
         _section("families", "Kernel families", tables.family_table(comparison.families)),
         _section("kernels", "Kernels", tables.kernel_table(comparison.kernels, MOST_ROWS)),
     ]
+
+
+def _conclusion(number: int, conclusion: Conclusion) -> Section:
+    """What a conclusion is made of; the sentence of the first stands on top of the page already."""
+    name = conclusion_tables.whole_name(conclusion)
+    drawn = charts.conclusion_chart(conclusion)
+    table = conclusion_tables.conclusion_table(conclusion, MOST_ROWS)
+    said = [*([conclusion.sentence] if number else []), *conclusion_tables.facts(conclusion)]
+    blocks = [text_block(" ".join(said))]
+    if drawn is not None:
+        blocks.append(chart_block(drawn))
+    if table.rows:
+        blocks.append(text_block(conclusion_tables.EQUAL_WORK_TEXT))
+        blocks.append(Block("table", id=f"why-{number}-table", table=table, label=f"Why: {name}"))
+    return Section(f"why-{number}", f"Why: {name}", f"Why: {name}", blocks)
 
 
 def _causes(comparison: Comparison) -> list[Block]:

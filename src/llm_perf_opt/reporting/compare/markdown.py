@@ -12,7 +12,8 @@ from llm_perf_opt.core.escape import (
     one_line,
 )
 from llm_perf_opt.model.comparison import Comparison
-from llm_perf_opt.reporting.compare import cause_tables, tables
+from llm_perf_opt.model.conclusion import Conclusion
+from llm_perf_opt.reporting.compare import cause_tables, conclusion_tables, tables
 from llm_perf_opt.reporting.content.tables import Cell, Table
 from llm_perf_opt.reporting.markdown.writer import bullets, section, table
 
@@ -26,11 +27,18 @@ def comparison_markdown(comparison: Comparison) -> str:
         facts += f"\n- **both**: settings {md_text(common)}"
     return "".join(
         (
-            f"# Comparison: {md_text(tables.heading(comparison))}\n\n{facts}\n\n",
+            f"# Comparison: {md_text(tables.heading(comparison))}\n\n",
+            f"**{md_text(comparison.sentence)}**\n\n" if comparison.sentence else "",
+            f"{facts}\n\n",
             bullets(f"Note: {md_text(note)}" for note in comparison.notes) + "\n\n"
             if comparison.notes
             else "",
             section("Gates", _markdown(tables.gate_table(comparison.gates))),
+            *(
+                section(f"Why: {conclusion_tables.whole_name(each)}", _conclusion(each))
+                for each in comparison.conclusions
+            ),
+            section("Devices", _markdown(conclusion_tables.device_table(comparison.conclusions))),
             section("Metrics", _markdown(tables.metric_table(comparison.metrics))),
             section("Where the change comes from", _markdown(cause_tables.cause_table(comparison.splits))),
             section("Sample by sample", _markdown(_cut(cause_tables.sample_table(comparison.samples)))),
@@ -42,6 +50,11 @@ def comparison_markdown(comparison: Comparison) -> str:
             section("How this was made", tables.method_text(comparison)),
         )
     )
+
+
+def _conclusion(conclusion: Conclusion) -> str:
+    said = md_text(" ".join((conclusion.sentence, *conclusion_tables.facts(conclusion))))
+    return f"{said}\n\n{_markdown(conclusion_tables.conclusion_table(conclusion, MOST_ROWS))}"
 
 
 def _cut(value: Table) -> Table:
@@ -62,12 +75,17 @@ def _cell(cell: Cell) -> str:
 
 
 def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
-    """Lay out sides, metrics, gates and the kernels that changed most, in plain text."""
-    lines = [f"{letter}: {one_line(line)}" for letter, line in tables.side_facts(comparison)]
+    """Lay out the conclusion, sides, metrics, gates and the kernels that changed most, in plain text."""
+    lines = [one_line(comparison.sentence), ""] if comparison.sentence else []
+    lines.extend(f"{letter}: {one_line(line)}" for letter, line in tables.side_facts(comparison))
     lines.extend(
         one_line(f"differs: {row.what}: {row.a or units.MISSING} → {row.b or units.MISSING}")
         for row in comparison.differences
     )
+    for number, conclusion in enumerate(comparison.conclusions):
+        lines.extend(["", *_concluded(conclusion, most, first=number == 0)])
+    if any(conclusion.moved for conclusion in comparison.conclusions):
+        lines.extend(["", "devices", *_aligned(conclusion_tables.device_table(comparison.conclusions))])
     shown = [row for row in comparison.metrics if not row.name.startswith("component.")]
     lines.extend(["", *_aligned(tables.metric_table(shown))])
     if any(row.blocks for row in shown):
@@ -84,6 +102,15 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
         )
     lines.extend(one_line(f"note: {note}") for note in comparison.notes)
     return "\n".join(lines)
+
+
+def _concluded(conclusion: Conclusion, most: int, *, first: bool) -> list[str]:
+    """Return why a whole changed; its sentence where it is not the one on top."""
+    lines = [f"why: {conclusion_tables.whole_name(conclusion)} at equal work"]
+    lines += [] if first else [f"  {one_line(conclusion.sentence)}"]
+    lines += [f"  {one_line(fact)}" for fact in conclusion_tables.facts(conclusion)]
+    table = conclusion_tables.conclusion_table(conclusion, most)
+    return [*lines, *_aligned(table)] if table.rows else lines
 
 
 def _aligned(value: Table) -> list[str]:

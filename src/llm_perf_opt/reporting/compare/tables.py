@@ -51,6 +51,7 @@ _GATE_WORDS = {
     "regression": "REGRESSION",
     "undecided": "undecided",
     "not enough data": "not enough data",
+    "not comparable": "not comparable",
     "side failed": "SIDE FAILED",
 }
 
@@ -61,7 +62,7 @@ def change(ratio: float | None) -> str:
         return units.MISSING
     if ratio >= 10 or (0 < ratio <= 0.1):
         return f"× {units.number(ratio)}"
-    return f"{(ratio - 1) * 100:+.1f} %"
+    return f"{round((ratio - 1) * 100, 1) + 0.0:+.1f} %"  # + 0.0: no minus before a zero
 
 
 def _change_cell(ratio: float | None, *, strong: bool = False) -> Cell:
@@ -197,7 +198,7 @@ def family_table(rows: Sequence[FamilyChange]) -> Table:
         Column("phase"),
         Column("A", True),
         Column("B", True),
-        Column("change", True),
+        Column("change", True, "at equal work"),
         Column("share A", True, "of all kernel time"),
         Column("share B", True, "of all kernel time"),
         Column("launches A", True),
@@ -234,7 +235,7 @@ def kernel_table(rows: Sequence[KernelChange], most: int) -> Table:
         Column("phase"),
         Column("A", True),
         Column("B", True),
-        Column("change", True),
+        Column("change", True, "at equal work"),
         Column("per launch", True, "change of the mean time of a launch"),
         Column("launches A", True),
         Column("launches B", True),
@@ -321,5 +322,7 @@ def method_text(comparison: Comparison) -> str:
         f"{method.seed}); "
         f"p is an exact rank test. A difference counts as shown when the interval leaves out zero and "
         f"p ≤ {method.alpha}. A gate reports a regression only when the whole interval lies beyond its limit and the "
-        "one-sided rank test against the limit agrees."
+        "one-sided rank test against the limit agrees. Kernel time, copies and launches of B, decode and total, and the "
+        "changes of captured times are at A's work; seconds and launches in the tables of families and kernels are as "
+        "captured."
     )

@@ -65,7 +65,7 @@ def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool, narrow:
     ]
     if counted:
         cells += [
-            text(kernel.bound),
+            text(kernel.bound if kernel.counters_stand_for_run else f"{kernel.bound} (not representative)"),
             Cell(
                 (kernel.agreement or "see details") if kernel.vendor_verdict else units.MISSING,
                 full=kernel.vendor_verdict or "",
@@ -91,11 +91,38 @@ def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
         facts.append(
             ("NVIDIA's best estimate", f"{units.percent(kernel.estimated_speedup_ratio)} of its time")
         )
+    facts.extend(_profiled_details(kernel))
     facts.extend(
         (_counter_label(name), _counter(name, value))
         for name, value in kernel.counters.items()
         if value is not None
     )
+    return facts
+
+
+def _profiled_details(kernel: Kernel) -> list[tuple[str, str]]:
+    """Say what the profiled launches are, next to the launches of the run."""
+    profiled = kernel.profiled
+    if profiled is None:
+        return []
+    facts = [
+        ("profiled in", phase_name(profiled.phase) if profiled.phase else "a phase that is not recorded")
+    ]
+    if profiled.duration_ratio is not None:
+        facts.append(
+            ("profiled launch", f"{units.number(profiled.duration_ratio)} × the run's mean duration")
+        )
+    if profiled.configurations is not None:
+        covered = units.percent(profiled.covered_ratio)
+        facts.append(
+            (
+                "grids and blocks profiled",
+                f"{profiled.profiled_configurations} of {profiled.configurations}, {covered} of its time; "
+                "weighted by how often the run has them",
+            )
+        )
+    if profiled.remark:
+        facts.append(("not representative", profiled.remark))
     return facts
 
 

@@ -21,6 +21,13 @@ from llm_perf_opt.reporting.content.kernels import (
     kernel_table,
     vendor_rule_table,
 )
+from llm_perf_opt.reporting.content.parallel import (
+    collective_table,
+    device_table,
+    gap_table,
+    owner_table,
+    rank_table,
+)
 from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.content.time import (
@@ -39,7 +46,10 @@ from llm_perf_opt.reporting.html.blocks import (
 )
 from llm_perf_opt.reporting.html.limits import elsewhere_blocks, hardware_blocks
 from llm_perf_opt.reporting.wording import (
+    IDLE_TEXT,
     SAMPLES_TEXT,
+    budget_text,
+    communication_text,
     counted_text,
     missing_sections,
     phase_name,
@@ -58,6 +68,8 @@ def sections_of(summary: Summary) -> list[Section]:
     sections = [
         Section("time", "Time", "Time", _time(summary)),
         Section("budget", "Wall-clock budget", "Budget", _budget(summary)),
+        Section("idle", "Who owns the idle time", "Idle", _idle(summary)),
+        Section("parallel", "Devices, ranks and communication", "Devices", _parallel(summary)),
         Section("hardware", "Against the hardware", "Hardware", hardware_blocks(summary)),
         Section("model", "The model on paper", "Model", _model(summary)),
         Section("modules", "Module ledger", "Modules", _modules(summary)),
@@ -110,10 +122,37 @@ def _budget(summary: Summary) -> list[Block]:
         return []
     source = summary.sources.get("nsys") or summary.sources.get("trace")
     return [
-        text_block("Every instant of the captured time counted once: the parts of a phase sum to its span."),
+        text_block(budget_text(summary)),
         chart_block(charts.budget_chart({phase_name(phase): each for phase, each in summary.budget.items()})),
         table_block(budget_table(summary), "budget"),
         *source_block(source),
+    ]
+
+
+def _idle(summary: Summary) -> list[Block]:
+    owners, gaps = owner_table(summary), gap_table(summary)
+    if not owners and not gaps:
+        return []
+    blocks = [text_block(IDLE_TEXT)]
+    if owners:
+        blocks.append(table_block(owners, "owners", "By part"))
+    if gaps:
+        blocks.append(table_block(gaps, "gaps", "The longest gaps"))
+    return blocks
+
+
+def _parallel(summary: Summary) -> list[Block]:
+    if len(summary.devices) < 2 and not summary.ranks and summary.communication is None:
+        return []
+    tables = (
+        (device_table(summary), "devices", "By device"),
+        (rank_table(summary), "ranks", "By rank"),
+        (collective_table(summary), "collectives", "Collectives"),
+    )
+    words = communication_text(summary)
+    return [
+        *([text_block(words)] if words else []),
+        *(table_block(table, name, title) for table, name, title in tables if table),
     ]
 
 

@@ -7,6 +7,7 @@ from llm_perf_opt.analysis.shares import by_run_share
 from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_code, md_text
+from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.content.detail import (
     DECODE_ROWS,
@@ -18,6 +19,13 @@ from llm_perf_opt.reporting.content.detail import (
     stages_table,
 )
 from llm_perf_opt.reporting.content.kernels import family_table, kernel_table
+from llm_perf_opt.reporting.content.parallel import (
+    collective_table,
+    device_table,
+    gap_table,
+    owner_table,
+    rank_table,
+)
 from llm_perf_opt.reporting.content.sections import memory_table, stage_table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
@@ -36,7 +44,10 @@ from llm_perf_opt.reporting.origins import hardware_text
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
     FLOORS_TEXT,
+    IDLE_TEXT,
     SAMPLES_TEXT,
+    budget_text,
+    communication_text,
     counted_text,
     coverage_facts,
     fit_text,
@@ -53,7 +64,7 @@ from llm_perf_opt.reporting.wording import (
 )
 
 _TOP = 10
-_EXPLAINED = ("vision", "prefill", "decode", "all")
+_EXPLAINED = (*PHASES, WHOLE)
 """Phases whose arithmetic is spelled out; the others are sums of these."""
 _MOST_MODULES = 24
 _MOST_SAMPLES = 24
@@ -69,6 +80,8 @@ def report_markdown(summary: Summary) -> str:
                 section("What limits each phase", _verdicts(summary)),
                 section("What to change first", _findings(summary)),
                 section("Time", render_table(time_table(summary)), _samples(summary), _budget(summary)),
+                section("Who owns the idle time", *_idle(summary)),
+                section("Devices, ranks and communication", *_parallel(summary)),
                 section("Against the hardware", *_hardware(summary)),
                 section("The model on paper", *_static(summary)),
                 section("Module ledger", *_ledger(summary)),
@@ -163,11 +176,25 @@ def _answer(summary: Summary) -> str:
 
 def _budget(summary: Summary) -> str:
     table = render_table(budget_table(summary))
-    return (
-        f"Wall-clock budget of the captured timeline (the parts of a row sum to its span):\n\n{table}"
-        if table
-        else ""
-    )
+    return f"Wall-clock budget. {md_text(budget_text(summary))}\n\n{table}" if table else ""
+
+
+def _idle(summary: Summary) -> list[str]:
+    owners, gaps = render_table(owner_table(summary)), render_table(gap_table(summary))
+    if not owners and not gaps:
+        return []
+    return [IDLE_TEXT, owners, f"The longest gaps:\n\n{gaps}" if gaps else ""]
+
+
+def _parallel(summary: Summary) -> list[str]:
+    if len(summary.devices) < 2 and not summary.ranks and summary.communication is None:
+        return []
+    return [
+        md_text(communication_text(summary)),
+        render_table(device_table(summary)),
+        render_table(rank_table(summary)),
+        render_table(collective_table(summary)),
+    ]
 
 
 def _hardware(summary: Summary) -> list[str]:

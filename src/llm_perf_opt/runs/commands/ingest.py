@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import functools
 import logging
+import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.rank_names import rank_in_name
 from llm_perf_opt.analysis.summarise import Subject
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.dtypes import dtype_bytes, known_dtypes
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
@@ -22,6 +23,7 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
 from llm_perf_opt.runs.finish import print_result, save_and_render
+from llm_perf_opt.runs.output_directory import hold_output
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -56,7 +58,13 @@ def ingest(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--out {out} is not a directory", hint="give a directory; it is created when absent"
         )
-    began = datetime.now(UTC)
+    with hold_output(out):
+        return _ingest_into(out, options, given)
+
+
+def _ingest_into(out: Path, options: argparse.Namespace, given: Given) -> int:
+    """Read, analyse and write; the caller holds the directory."""
+    started, began = now_text(), time.monotonic()
     command = [
         "llm-perf-opt",
         "ingest",
@@ -75,7 +83,7 @@ def ingest(options: argparse.Namespace) -> int:
         run=RunInfo(
             id=out.name,
             status="ok",
-            started=began.astimezone().isoformat(timespec="seconds"),
+            started=started,
             seconds=None,
             command=mask_arguments(command),
         ),
@@ -84,9 +92,7 @@ def ingest(options: argparse.Namespace) -> int:
     )
     assembled = assemble(subject, facts, DeviceChoice(options.device, options.catalogue))
     summary = assembled.summary
-    with explain_os_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    summary.run.seconds = (datetime.now(UTC) - began).total_seconds()
+    summary.run.seconds = time.monotonic() - began
     report = save_and_render(summary, assembled.facts, out)
     print_result(summary, report, quiet=False, as_json=options.json)
     return 0
@@ -213,7 +219,7 @@ def _exported(path: Path, out: Path) -> Path:
         name="export",
         timeout_s=_EXPORT_TIMEOUT_S,
     )
-    if not target.is_file() or target.stat().st_size == 0:
+    if not result.ok or not target.is_file() or target.stat().st_size == 0:
         raise ToolError(
             f"nsys could not export {path}: {result.tail(3)}",
             hint="the report may be newer than this nsys, or damaged",

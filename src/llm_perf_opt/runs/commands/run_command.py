@@ -122,10 +122,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(parsed: RunArguments) -> int:
+    from llm_perf_opt.config.hydra_bridge.refusals import refuse_calls, refuse_package
     from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
     from llm_perf_opt.config.legacy import translate_overrides
     from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
 
+    refuse_calls(parsed.overrides)  # also where Hydra only prints something
+    for flag in parsed.hydra_flags:
+        refuse_package(flag.rpartition("=")[2])
     if parsed.composes_only:
         # `--info defaults`: a word is its value.
         given = [word for word in parsed.overrides if "=" in word or word.startswith("~")]

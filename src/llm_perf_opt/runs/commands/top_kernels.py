@@ -11,6 +11,7 @@ from pathlib import Path
 from llm_perf_opt.core.console.command_line import print_error, share, whole_number
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.vendor.ncu.targets import (
     KernelTime,
     kernel_filter,
@@ -85,8 +86,8 @@ def read_kernel_list(path: Path, top_n: int | None = None) -> KernelList:
 
     hint = "make one with: llm-perf-opt top-kernels summary.csv -o kernels.yaml"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = yaml.safe_load(read_document(path).decode("utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise InputError(f"cannot read {path}: {error}", hint=hint, path=str(path)) from error
     entries = content.get("kernels") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
+from llm_perf_opt.analysis.compare.gate import UNDECIDED, gate_exit_code, parse_gate
 from llm_perf_opt.core.console.command_line import time_limit, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
@@ -154,7 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print gates and the path of the report only"
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print the conclusion, gates and the path of the report only",
     )
     parser.add_argument("--together", action="store_true", help="with --run: both models in one process")
     parser.add_argument(
@@ -227,6 +230,7 @@ def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool)
     if as_json:
         print(json.dumps(to_plain(result)))
     elif quiet:
+        print(result.sentence)
         for gate in result.gates:
             print(f"gate {gate.metric}: {gate.status}: {gate.reason}")
     else:
@@ -240,5 +244,5 @@ def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool)
                 file=sys.stderr,
             )
     for gate in result.gates:
-        if gate.status in ("undecided", "not enough data"):
+        if gate.status in UNDECIDED:
             print(f"warning: gate {gate.metric} could not be decided: {gate.reason}", file=sys.stderr)

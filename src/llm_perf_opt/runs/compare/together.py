@@ -8,13 +8,14 @@ The price: both models are in memory, and process-wide settings cannot differ.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, explain_os_errors
@@ -66,7 +67,7 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
             hint="compare them without --together",
             key="run.threads",
         )
-    began = datetime.now(UTC)
+    started, began = now_text(), time.monotonic()
     try:
         warm = {side: _warm_up(configs[side]) for side in sides}
         turns = order(plan.rounds)
@@ -80,7 +81,7 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
         ) from error
     shared = uuid.uuid4().hex
     for side, measured in warm.items():
-        _write(measured.run.result, plan, side, out / side, shared, began)
+        _write(measured.run.result, plan, side, out / side, shared, (started, time.monotonic() - began))
     return str(out / "a"), str(out / "b")
 
 
@@ -107,8 +108,9 @@ def _warm_up(config: AppConfig) -> _WarmSide:
 
 
 def _write(
-    result: WorkloadResult, plan: Plan, side: Letter, folder: Path, shared: str, began: datetime
+    result: WorkloadResult, plan: Plan, side: Letter, folder: Path, shared: str, when: tuple[str, float]
 ) -> None:
+    """Write one side as a run; ``when``: its start, and how long both took together."""
     from llm_perf_opt.analysis.summarise import Subject
     from llm_perf_opt.model.summary import RunInfo
     from llm_perf_opt.model.summary_file import save_summary
@@ -122,8 +124,8 @@ def _write(
     run = RunInfo(
         id=side,
         status="ok",
-        started=began.astimezone().isoformat(timespec="seconds"),
-        seconds=(datetime.now(UTC) - began).total_seconds(),
+        started=when[0],
+        seconds=when[1],
         command=mask_arguments(["llm-perf-opt", "compare", "--together", *plan.overrides(side)]),
     )
     facts = [timings_facts(path)]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.facts import Capture, Facts
+
+if TYPE_CHECKING:
+    from llm_perf_opt.model.counters import LaunchConfiguration
 
 
 def ncu_facts(path: Path) -> Facts:
@@ -13,3 +18,23 @@ def ncu_facts(path: Path) -> Facts:
 
     capture = read_ncu(path)
     return Facts(sources={"ncu": (path,)}, counters=capture, notes=list(dict.fromkeys(capture.notes)))
+
+
+def run_configurations(captures: Iterable[Capture]) -> list[LaunchConfiguration]:
+    """Return grids and blocks of the kernels of nsys exports, to weigh counters with; empty where none tells.
+
+    Read here and not with the timeline: only counters need them, and reading them costs half as much again.
+    """
+    from llm_perf_opt.analysis.timeline.launch_shapes import launch_configurations
+    from llm_perf_opt.ingest.nsys.launches import read_launch_shapes
+    from llm_perf_opt.model.timeline import Timeline
+
+    found: list[LaunchConfiguration] = []
+    for capture in captures:
+        timeline, path = capture.found, capture.path
+        if capture.tool != "nsys" or not isinstance(timeline, Timeline) or capture.attribution is None:
+            continue
+        shapes = read_launch_shapes(path) if path.is_file() else None
+        if shapes is not None:
+            found += launch_configurations(timeline, capture.attribution, *shapes) or []
+    return found

@@ -12,7 +12,10 @@ from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import MemoryUse
 
 if TYPE_CHECKING:
+    from llm_perf_opt.analysis.operator_work import OperatorWork
     from llm_perf_opt.analysis.operators import RankBy
+    from llm_perf_opt.analysis.timeline.attribution import Attribution
+    from llm_perf_opt.ingest.kineto.reader import KinetoCapture
     from llm_perf_opt.ingest.torch_profile import TorchProfile
 
 DISTURBANCE = 1
@@ -40,12 +43,15 @@ def trace_facts(path: Path) -> Facts:
 def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     from llm_perf_opt.analysis.operators import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.module_times import module_host_shares, phase_host_seconds
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
     from llm_perf_opt.ingest.kineto.reader import read_kineto
 
     capture = read_kineto(path)
     timeline = capture.timeline
+    if steps := capture.facts.get("profiler_steps"):
+        facts.metrics["profiler_steps"] = float(steps)
     attribution = attribute(timeline)
     facts.operators = operator_records(
         capture.operators,
@@ -60,6 +66,13 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )
+    engine = engine_facts("torch_profiler", timeline, attribution)
+    facts.metrics |= engine.metrics
+    facts.sections += engine.sections
+    facts.notes += engine.notes
+    if engine.is_recording:
+        return  # kernels of a warm-up say nothing of how busy a device is
+    facts.operator_work = _operator_work(path, capture, attribution)
     if len(timeline.ops):
         found = summarise_timeline(timeline, attribution=attribution, source=str(path))
         facts.captures.append(
@@ -69,6 +82,18 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
         # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
         facts.module_shares = module_host_shares(timeline, attribution)
         facts.host_seconds = phase_host_seconds(timeline, attribution)
+
+
+def _operator_work(path: Path, capture: KinetoCapture, attribution: Attribution) -> OperatorWork | None:
+    """Count the work of a trace that recorded shapes; the file is read a second time, for these operators only."""
+    from llm_perf_opt.analysis.operator_flops import COUNTED_OPERATORS
+    from llm_perf_opt.analysis.operator_work import operator_work
+    from llm_perf_opt.ingest.kineto.calls import has_shapes, read_operator_calls
+
+    if not has_shapes(capture.facts) or not len(capture.timeline.ops):
+        return None
+    calls = read_operator_calls(path, COUNTED_OPERATORS, capture.facts["threads"])
+    return operator_work(capture.timeline, attribution, calls)
 
 
 def memory_facts(path: Path) -> Facts:

@@ -33,6 +33,8 @@ REPLAY_MODES = ("kernel", "application", "range", "app-range")
 NAME_BASES = ("function", "demangled", "mangled")
 FILTER_MODES = ("global", "per-gpu", "per-launch-config")
 TARGET_PROCESSES = ("all", "application-only")
+CLOCK_CONTROLS = ("base", "boost", "none")
+CACHE_CONTROLS = ("all", "none")
 
 _ALWAYS_KNOWN = (
     "launch__",
@@ -65,6 +67,8 @@ def build_ncu_cmd(
     filter_mode: str | None = None,
     launch_skip: int | None = None,
     launch_count: int | None = None,
+    clock_control: str | None = None,
+    cache_control: str | None = None,
     force_overwrite: bool = True,
     log_file: Path | str | None = None,
     extra_args: Sequence[str] = (),
@@ -94,6 +98,8 @@ def build_ncu_cmd(
     argv += ["--filter-mode", filter_mode] if filter_mode else []
     argv += ["--launch-skip", str(launch_skip)] if launch_skip else []
     argv += ["--launch-count", str(launch_count)] if launch_count is not None else []
+    argv += ["--clock-control", clock_control] if clock_control else []
+    argv += ["--cache-control", cache_control] if cache_control else []
     if csv_log is not None:
         argv += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(csv_log)]
     elif log_file is not None:

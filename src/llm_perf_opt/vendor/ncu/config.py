@@ -13,7 +13,8 @@ class NcuNvtxConfig:
     """``pipeline.ncu.ncu_cli.nvtx.*``"""
 
     include: Any = None
-    """Ranges to profile in: a name, a glob (``decode*``), ncu's own syntax, or a list of them."""
+    """Ranges to profile in: auto (the phases that nsys captured, else every phase), a name, a glob (``decode*``), ncu's
+    own syntax, or a list of them. null: everywhere."""
 
 
 @dataclass
@@ -48,6 +49,10 @@ class NcuCliConfig:
     """``--launch-skip``: matching launches to leave out first."""
     launch_count: int | None = None
     """``--launch-count``; null: two of each launch configuration, or a limit on all where ncu cannot do that."""
+    clock_control: str | None = None
+    """``--clock-control``: base, boost or none; null: not passed (ncu locks clocks to base)."""
+    cache_control: str | None = None
+    """``--cache-control``: all or none; null: not passed (ncu flushes caches before every replay)."""
     force_overwrite: bool = True
     """``--force-overwrite``: replace an earlier report of the same run directory."""
     extra_args: list[str] = field(default_factory=list)
@@ -59,9 +64,9 @@ class NcuSelectionConfig:
     """``pipeline.ncu.selection.*``: which kernels of the nsys stage are profiled."""
 
     top_n: int | None = None
-    """Most kernels; null: ``run.top_n_kernels``."""
-    per_phase: bool = False
-    """The top of every captured NVTX label, instead of the top of all."""
+    """Most kernels of a run; null: ``run.top_n_kernels``."""
+    per_phase: bool = True
+    """A run of its own for every phase, with the top kernels of that phase; false: one run, the top of all phases."""
     until_share: float | None = None
     """Stop once this share of kernel time is covered (0.9)."""
     kernel_regex: str | None = None

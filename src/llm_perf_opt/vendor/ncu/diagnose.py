@@ -61,9 +61,9 @@ def diagnose(evidence: NcuEvidence) -> NcuFault | None:
     if known is not None:
         return known
     if evidence.report_written and evidence.kernels != 0:
-        return _program_fault(evidence, status="degraded")
+        return _program_fault(evidence)
     # A program that failed early launches no kernel either: that it failed is the news.
-    if not evidence.report_written and (fault := _program_fault(evidence, status="failed")):
+    if not evidence.report_written and (fault := _program_fault(evidence)):
         return fault
     if NO_KERNELS in text or evidence.kernels == 0:
         return NcuFault(
@@ -79,7 +79,7 @@ def diagnose(evidence: NcuEvidence) -> NcuFault | None:
             "ncu found no metrics to collect",
             "check pipeline.ncu.ncu_cli.set and sections (ncu --list-sets, ncu --list-sections)",
         )
-    return _program_fault(evidence, status="failed") or NcuFault(
+    return _program_fault(evidence) or NcuFault(
         "no-report",
         "failed",
         f"ncu wrote no report: {_last_error(text) or 'it gave no reason'}",
@@ -161,12 +161,13 @@ def _known_error(text: str) -> NcuFault | None:
     return None
 
 
-def _program_fault(evidence: NcuEvidence, *, status: Literal["failed", "degraded"]) -> NcuFault | None:
+def _program_fault(evidence: NcuEvidence) -> NcuFault | None:
+    """Counters of a program that did not come to its end are kept, and the stage has failed all the same."""
     if evidence.ended == "signal":
         number = -(evidence.returncode or 0)
         return NcuFault(
             "tool-killed",
-            status,
+            "failed",
             f"ncu itself was killed (signal {number})",
             "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
         )
@@ -174,9 +175,10 @@ def _program_fault(evidence: NcuEvidence, *, status: Literal["failed", "degraded
     if match is None and evidence.ended == "exit":
         return None
     how = f"exit code {match.group(1)}" if match else f"ended by {evidence.ended}"
+    stopped_at_limit = match is None and evidence.report_written
     return NcuFault(
         "program",
-        status,
+        "degraded" if stopped_at_limit else "failed",
         f"the profiled program failed ({how})",
         "run the program without ncu first; its output is in ncu/logs",
     )

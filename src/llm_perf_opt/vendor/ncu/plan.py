@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.process.tools import nvidia_driver
 from llm_perf_opt.vendor.ncu.command import (
+    CACHE_CONTROLS,
+    CLOCK_CONTROLS,
     FILTER_MODES,
     NAME_BASES,
     REPLAY_MODES,
@@ -19,16 +20,10 @@ from llm_perf_opt.vendor.ncu.command import (
     accept_set,
     estimated_passes,
     metric_list,
-    nvtx_includes,
 )
+from llm_perf_opt.vendor.ncu.phase_tables import Captured, PhaseGroup, Tables, phase_groups
 from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, device_metrics, known_metrics
-from llm_perf_opt.vendor.ncu.targets import (
-    KernelTime,
-    Target,
-    kernel_filter,
-    read_kernel_summary,
-    select_targets,
-)
+from llm_perf_opt.vendor.ncu.targets import Target, kernel_filter, select_targets
 
 if TYPE_CHECKING:
     from llm_perf_opt.vendor.ncu.config import NcuConfig
@@ -68,6 +63,8 @@ class NcuPlan:
     """Kernels × passes, for people."""
     warnings: list[str] = field(default_factory=list)
     export_sections: tuple[str, ...] = ()
+    phase: str = ""
+    """The phase this run is of; empty: all that is profiled."""
 
 
 def config_errors(config: NcuConfig) -> list[ConfigError]:
@@ -78,6 +75,8 @@ def config_errors(config: NcuConfig) -> list[ConfigError]:
         ("replay_mode", cli.replay_mode, REPLAY_MODES),
         ("kernel_name_base", cli.kernel_name_base, NAME_BASES),
         ("filter_mode", cli.filter_mode, FILTER_MODES),
+        ("clock_control", cli.clock_control, CLOCK_CONTROLS),
+        ("cache_control", cli.cache_control, CACHE_CONTROLS),
     ):
         if value is not None and value not in allowed:
             errors.append(_error(f"ncu_cli.{key}", value, f"one of: {', '.join(allowed)}"))
@@ -107,7 +106,7 @@ def _type_errors(config: NcuConfig) -> list[ConfigError]:
         if value is not None and not isinstance(value, str) and not listed:
             errors.append(_error(key, value, "a list of names, a comma-separated string, or null"))
     ranges = config.ncu_cli.replay_mode in {"range", "app-range"}
-    if config.gating_nvtx and ranges and not _includes(config):
+    if config.gating_nvtx and ranges and not config.ncu_cli.nvtx.include:
         errors.append(_error("ncu_cli.nvtx.include", None, "a range: replay by range needs one"))
     return errors
 
@@ -119,39 +118,48 @@ def _error(key: str, value: object, hint: str) -> ConfigError:
     )
 
 
-def _includes(config: NcuConfig) -> tuple[str, ...]:
+def _include(config: NcuConfig) -> str | list[str] | None:
     value = config.ncu_cli.nvtx.include
-    return tuple(nvtx_includes(value if value is None or isinstance(value, str) else list(value)))
+    if not config.gating_nvtx or value is None:
+        return None
+    return value if isinstance(value, str) else [str(part) for part in value]
 
 
-def make_plan(
-    config: NcuConfig,
-    capabilities: NcuCapabilities,
-    tables: Mapping[str, Sequence[KernelTime]],
-    top_n: int,
-) -> NcuPlan:
-    """Decide the run. ``tables``: what nsys saw, by phase; empty: no kernel filter."""
+def make_plans(
+    config: NcuConfig, capabilities: NcuCapabilities, captured: Captured, top_n: int
+) -> list[NcuPlan]:
+    """Decide the runs: one for each phase that is asked for and that nsys captured, else one for all."""
+    groups = phase_groups(_include(config), captured, per_phase=config.selection.per_phase)
+    return [_make_plan(config, capabilities, group, top_n) for group in groups]
+
+
+def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGroup, top_n: int) -> NcuPlan:
     cli = config.ncu_cli
     wanted = metric_list(cli.metrics)
     sections = accept_sections(cli.sections, capabilities.sections)
     metrics = accept_metrics(wanted, _available_metrics(config, capabilities)) if wanted else None
-    warnings = [*sections.warnings, *(metrics.warnings if metrics else [])]
+    warnings = [*sections.warnings, *(metrics.warnings if metrics else []), *group.warnings]
     if cli.sections and not sections.names and not (metrics and metrics.names) and not cli.set:
         raise ConfigError(
             "none of pipeline.ncu.ncu_cli.sections exists in this ncu",
             hint="list them with: ncu --list-sections",
             key="pipeline.ncu.ncu_cli.sections",
         )
-    targets = _targets(config, tables, top_n)
-    names = [kernel.name for table in tables.values() for kernel in table]
+    targets = _targets(config, group.tables, top_n)
+    names = [kernel.name for table in group.tables.values() for kernel in table]
     regex = config.selection.kernel_regex or kernel_filter(
         [target.name for target in targets], names, name_base=cli.kernel_name_base
     )
     set_name = accept_set(cli.set, capabilities.sets)
     names_collected = tuple(metrics.names) if metrics else ()
     filter_mode, count = _launch_limits(config, capabilities, len(targets), regex)
+    cost = _cost_estimate(
+        targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count
+    )
+    for target in targets:
+        target.phases = target.phases or [label for label in group.tables if label]
     return NcuPlan(
-        nvtx_include=_includes(config) if config.gating_nvtx else (),
+        nvtx_include=group.include if config.gating_nvtx else (),
         kernel_regex=regex,
         targets=targets,
         set_name=set_name,
@@ -159,11 +167,10 @@ def make_plan(
         metrics=names_collected,
         filter_mode=filter_mode,
         launch_count=count,
-        cost=_cost_estimate(
-            targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count
-        ),
+        cost=f"{group.phase}: {cost}" if group.phase else cost,
         warnings=warnings,
         export_sections=_export_sections(set_name, sections.names, capabilities),
+        phase=group.phase,
     )
 
 
@@ -178,12 +185,10 @@ def _available_metrics(config: NcuConfig, capabilities: NcuCapabilities) -> froz
     return known_metrics(capabilities.executable, chips or capabilities.default_chips) or None
 
 
-def _targets(config: NcuConfig, tables: Mapping[str, Sequence[KernelTime]], top_n: int) -> list[Target]:
+def _targets(config: NcuConfig, tables: Tables, top_n: int) -> list[Target]:
     if config.selection.kernel_regex:
         return []
-    return select_targets(
-        tables, top_n=top_n, until_share=config.selection.until_share, per_phase=config.selection.per_phase
-    )
+    return select_targets(tables, top_n=top_n, until_share=config.selection.until_share)
 
 
 def _export_sections(
@@ -218,20 +223,3 @@ def _cost_estimate(targets: list[Target], passes: int, filter_mode: str | None, 
             " of each configuration" if filter_mode == "per-launch-config" else " at most"
         )
     return f"{what}{share}{limit}, each replayed about {passes} times, in one run of the program"
-
-
-def nsys_tables(folder: Path) -> dict[str, list[KernelTime]]:
-    """Read the kernel tables that the nsys stage left, by captured label; empty when there are none."""
-    tables: dict[str, list[KernelTime]] = {}
-    whole = folder / "summary.csv"
-    for path in sorted(folder.glob("summary.*.csv")):
-        tables |= _read_table(path, path.name.removeprefix("summary.").removesuffix(".csv"))
-    return tables or (_read_table(whole, "") if whole.is_file() else {})
-
-
-def _read_table(path: Path, label: str) -> dict[str, list[KernelTime]]:
-    try:
-        kernels = read_kernel_summary(path)
-    except InputError:
-        return {}  # another report of nsys stats, not kernels
-    return {label: kernels} if kernels else {}

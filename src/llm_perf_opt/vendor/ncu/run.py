@@ -52,6 +52,8 @@ class NcuRequest:
     filter_mode: str | None = None
     launch_skip: int | None = None
     launch_count: int | None = None
+    clock_control: str | None = None
+    cache_control: str | None = None
     force_overwrite: bool = True
     extra_args: tuple[str, ...] = ()
     timeout_s: float | None = 1800.0
@@ -75,6 +77,8 @@ class NcuRequest:
             filter_mode=self.filter_mode,
             launch_skip=self.launch_skip,
             launch_count=self.launch_count,
+            clock_control=self.clock_control,
+            cache_control=self.cache_control,
             force_overwrite=self.force_overwrite,
             log_file=self.log_file,
             extra_args=self.extra_args,

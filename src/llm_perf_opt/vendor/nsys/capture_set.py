@@ -18,6 +18,8 @@ from llm_perf_opt.vendor.nsys.run import Captured, CaptureRequest, capture
 from llm_perf_opt.vendor.workload import CAPTURED_ENVIRONMENT, replay_lines
 
 _NOTE_EVERY_S = 15.0
+_CUT_SHORT = ("program-crashed", "tool-killed")
+"""Whatever the report holds is not the work that was to be measured."""
 
 
 class CaptureSet:
@@ -38,7 +40,7 @@ class CaptureSet:
         self._logs = folder / "logs"
         self._result = StageResult("ok")
         self._faults: list[tuple[str, Fault]] = []
-        self._reports = 0
+        self._exported = 0
         self._captures = 0
         self._commands = [f"# Nsight Systems {capabilities.version_text}. Run again with: sh cmd.txt"]
         self._commands.append(CAPTURED_ENVIRONMENT)
@@ -66,12 +68,12 @@ class CaptureSet:
             self._faults += [(name, fault)] if fault else []
 
     def result(self) -> StageResult:
-        """Sum up: failed without any report or when a program crashed, degraded when something is missing."""
+        """Sum up: failed when nothing can be read or something was cut short, degraded when something is missing."""
         self._result.artifacts.insert(0, self._folder / "cmd.txt")
         if self._faults:
             failed = any(fault.status == "failed" for _, fault in self._faults)
-            some = self._reports and not all(fault.kind == "program-crashed" for _, fault in self._faults)
-            self._result.status = "failed" if failed and not some else "degraded"
+            cut_short = any(fault.kind in _CUT_SHORT for _, fault in self._faults)
+            self._result.status = "failed" if cut_short or (failed and not self._exported) else "degraded"
             self._result.reason = "; ".join(self._fault_messages())
             self._result.fix = "; ".join(dict.fromkeys(fault.fix for _, fault in self._faults))
         return self._result
@@ -94,7 +96,6 @@ class CaptureSet:
         result.artifacts += [
             path for path in (captured.process.stdout_path, captured.process.stderr_path) if path
         ]
-        self._reports += len(captured.reports)
         self._captures += 1
         if captured.fault:
             self._faults.append((name, captured.fault))
@@ -109,12 +110,13 @@ class CaptureSet:
         if database is None:
             fault = Fault(
                 "export",
-                "degraded",
+                "failed",
                 f"{report.name} could not be exported: {process.tail(3) or process.ended}",
                 f"try by hand: nsys export --type=sqlite {report}",
             )
             self._faults.append((name, fault))
             return None
+        self._exported += 1
         self._result.artifacts.append(database)
         self._summarise(name, database)
         return has_kernels(database)

@@ -124,10 +124,9 @@ def diagnose(evidence: Evidence) -> Fault | None:
     if evidence.trigger and not evidence.opened:
         return _range_never_opened(evidence)
     if _program_failed(evidence):
-        status: Literal["failed", "degraded"] = "failed" if evidence.built_in else "degraded"
         return Fault(
             "program-crashed",
-            status,
+            "failed",
             f"the program under nsys ended with {_exit_description(process)}; the report holds what came before\n"
             + _quoted(process),
             _PROGRAM_FIX,
@@ -176,7 +175,7 @@ def _tool_killed(evidence: Evidence) -> Fault:
     what = "the report holds what came before" if evidence.reports else "no report was written"
     return Fault(
         "tool-killed",
-        "degraded" if evidence.reports else "failed",
+        "failed",
         f"nsys itself was killed (signal {-(evidence.process.returncode or 0)}); {what}",
         "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
     )

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.config.dimensions import wrong_dimensions
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.tokenizer import (
@@ -53,27 +54,14 @@ def named_config(name: str) -> dict[str, Any]:
     return loading.read_json(path)
 
 
-_DIMENSIONS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "max_position_embeddings",
-)
-
-
 def check_dimensions(document: dict[str, Any], file: Path) -> None:
     """Refuse dimensions no model can have; transformers takes them and ends in the middle of an operator."""
-    for key in _DIMENSIONS:
-        value = document.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(
-                f"{file}: {key} must be a positive whole number, not {value!r}",
-                hint="get the config.json of the checkpoint again",
-                path=str(file),
-            )
+    for wrong in wrong_dimensions(document):
+        raise InputError(
+            f"{file}: {wrong.key} must be {wrong.meaning}, not {wrong.value!r}",
+            hint="get the config.json of the checkpoint again",
+            path=str(file),
+        )
 
 
 def random_tokenizer(config: Any) -> TextTokenizer:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core.files import atomic_write_bytes, explain_os_errors
+from llm_perf_opt.core.files import atomic_write_bytes, explain_os_errors, refuse_link
 
 LOGGER = logging.getLogger(__name__)
 
@@ -29,8 +29,10 @@ class PredictionLog:
         self._earlier: dict[str, Record] = {}
         with explain_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            refuse_link(path)
             self._recover(workload)
-            self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            self._descriptor: int | None = os.open(path, flags, 0o644)
 
     def record(self, sample_id: str, sha256: str | None) -> Record | None:
         """Return the line of an earlier run for this very request, if there is one."""

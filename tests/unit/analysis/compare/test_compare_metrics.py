@@ -274,8 +274,6 @@ def test_notes_of_unequal_captures() -> None:
     b = summary(kernels=[kernel("k", "gemm", 1.0)], workload=Workload(samples=3))
     assert compare(side(a), side(b)).notes == []
     assert compare(side(a, a), side(b)).notes == ["A has 2 runs and B 1: the first 1 of each are compared."]
-    b.workload.samples = 4
-    assert any("different amounts of work" in note for note in compare(side(a), side(b)).notes)
     b.kernels = []
     assert compare(side(a), side(b)).notes == []
 
@@ -364,7 +362,9 @@ def test_tokens_are_compared_only_where_both_decoded() -> None:
     def decoded(tokens: float, **phases: float) -> Side:
         return side(summary(timings=timings(**phases), workload=Workload(new_tokens=tokens)))
 
-    said = "The sides generated different numbers of tokens: compare tpot, not decode."
+    said = (
+        "The sides generated different numbers of tokens: decode and total of B are at as many tokens as A's."
+    )
     assert said in compare(decoded(3.0, decode=1.0), decoded(4.0, decode=1.0)).notes
     assert said not in compare(decoded(3.0, decode=1.0), decoded(3.0, decode=1.0)).notes
     assert said not in compare(decoded(3.0, decode=1.0), decoded(4.0, prefill=1.0)).notes

@@ -6,6 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline, summarise_totals
 from llm_perf_opt.analysis.timeline.totals import (
+    decode_steps_captured,
     joined_attribution,
     joined_budget,
     joined_busy_ratio,
@@ -91,7 +92,7 @@ def test_scalars_of_a_timeline() -> None:
     )
     timeline.ops.bytes[2] = 1000
     facts = summarise_timeline(timeline)
-    metrics = {**facts.metrics, **token_metrics(facts.kernels, 3.0, 2)}
+    metrics = {**facts.metrics, **token_metrics(facts.kernels, decode_steps_captured(None, 2, 3.0))}
     assert {name: value for name, value in metrics.items() if value is not None} == {
         "kernel_launches": 2.0,
         "kernel_time_s": 3.0,
@@ -137,13 +138,22 @@ def test_launches_per_token() -> None:
     facts = summarise_totals(found)
     assert (facts.metrics["copy_s"], facts.metrics["copies"]) == (2.0, 5.0)
     assert "copy_s" not in summarise_totals(table(("k", 1, 1))).metrics
-    # Without phases: all launches by all tokens.
-    assert token_metrics(facts.kernels, 3.0, 2)["launches_per_token"] == 2.0
-    assert token_metrics(launched("decode", 12), 3.0, None)["launches_per_token"] == 6.0
-    assert token_metrics(launched("decode", 12), 1.0, None)["launches_per_token"] is None
-    assert token_metrics(launched("prefill", 12), 3.0, None)["launches_per_token"] is None
-    assert token_metrics(facts.kernels, None, None)["launches_per_token"] is None
-    assert token_metrics([], 3.0, 1)["launches_per_token"] is None
+    # Without phases nothing is known of decode: the launches are of prefill and vision too.
+    assert token_metrics(facts.kernels, 4.0) == {"decode_launches": None, "launches_per_token": None}
+    assert token_metrics(launched("vision", 12), 4.0) == {"decode_launches": None, "launches_per_token": None}
+    assert token_metrics(launched("decode", 12), 2.0) == {"decode_launches": 12.0, "launches_per_token": 6.0}
+    both = [*launched("decode", 12), *launched("prefill", 90)]
+    assert token_metrics(both, 2.0)["launches_per_token"] == 6.0
+    assert token_metrics(launched("decode", 12), None)["launches_per_token"] is None
+    assert token_metrics([], 4.0)["launches_per_token"] is None
+
+
+def test_decode_steps_of_a_capture() -> None:
+    assert decode_steps_captured(40, 2, 3.0) == 40.0  # what the capture counts itself
+    assert decode_steps_captured(None, 2, 3.0) == 4.0  # the first token of each pass comes from prefill
+    assert decode_steps_captured(None, 2, 1.0) is None
+    assert decode_steps_captured(None, None, 3.0) is None
+    assert decode_steps_captured(None, 2, None) is None
 
 
 def test_families_and_what_is_classified_of_a_few_nanoseconds() -> None:

@@ -112,8 +112,8 @@ def test_the_real_summary_adds_up(shared_data: Path) -> None:
     assert sum(one.total_ns for one in totals.kernels) == 4_946_064_742
     assert sum(one.count for one in totals.kernels) == 1_695_983
     facts = summarise_totals(totals)
-    per_token = token_metrics(facts.kernels, new_tokens=64, samples=20)["launches_per_token"]
-    assert per_token == pytest.approx(1_695_983 / 1280)
+    # All stages together: how many of the launches are decode's is not known.
+    assert token_metrics(facts.kernels, 20 * 63)["launches_per_token"] is None
     assert sum(kernel.share_ratio or 0 for kernel in facts.kernels) == pytest.approx(1)
     assert facts.budget == {}
     assert facts.time_attributed_ratio is None

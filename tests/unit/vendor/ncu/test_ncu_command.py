@@ -285,7 +285,7 @@ def evidence(text: str = "", *, written: bool = False, **more: object) -> NcuEvi
         (
             evidence("==ERROR== The application returned an error code (3).", written=True, kernels=4),
             "program",
-            "degraded",
+            "failed",
         ),
         (evidence("", ended="timeout", returncode=None, timeout_s=9.0), "timeout", "failed"),
         (evidence("", written=True, kernels=2, ended="timeout", timeout_s=9.0), "timeout", "degraded"),

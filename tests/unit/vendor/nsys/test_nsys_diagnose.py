@@ -74,7 +74,7 @@ def test_a_crash_shows_the_programs_own_words(code: int, words: str) -> None:
     assert "100%" not in fault.message
     own = diagnose(evidence(said, code=code, built_in=False))
     assert own is not None
-    assert own.status == "degraded"
+    assert own.status == "failed"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""What a configuration names (a model, a checkpoint, a device), looked at before any work, for ``--plan`` too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core.errors import ConfigError, InputError
+
+_TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
+"""Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
+
+
+def check_names(config: AppConfig) -> None:
+    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
+    from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.workloads.registry import load_adapter
+
+    if config.workload_command.command is None:
+        load_adapter(config.model, config.infer)
+        _check_checkpoint(config)
+    if config.hardware.device is not None or config.hardware.catalogue is not None:
+        catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
+        if config.hardware.device is not None:
+            _check_device_kind(config, catalogue.named(config.hardware.device).kind)
+
+
+def _check_device_kind(config: AppConfig, kind: str) -> None:
+    """Times of one device against the limits of another say nothing; a static run may name any."""
+    measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
+    if kind != "gpu" or not measured or config.resolved_device != "cpu" or config.workload_command.command:
+        return
+    raise ConfigError(
+        f"hardware.device='{config.hardware.device}' is a GPU, but the run is measured on the CPU",
+        hint="leave hardware.device out (the what-if table has every device), or switch off the stages that measure: "
+        + " ".join(f"pipeline.{name}.enable=false" for name in measured),
+        key="hardware.device",
+    )
+
+
+def _check_checkpoint(config: AppConfig) -> None:
+    """Look for a checkpoint that is named as a path, and at its dimensions; ``organisation/name`` may be on a hub."""
+    if config.model.path is None:
+        _check_named_document(config)
+        return
+    path, hint = (
+        Path(config.model.path).expanduser(),
+        "give the directory that holds config.json and the weights",
+    )
+    if not path.exists():
+        if not config.model.path.startswith(("/", ".", "~")):
+            return
+        wrong = "does not exist"
+    elif not path.is_dir():
+        wrong = "is a file, not a checkpoint's directory"
+    elif next(path.iterdir(), None) is None:
+        wrong = "is an empty directory"
+    elif not (path / "config.json").is_file() and config.model.adapter in _TRANSFORMERS_ADAPTERS:
+        wrong = "has no config.json"
+    else:
+        if config.model.adapter in _TRANSFORMERS_ADAPTERS:
+            _check_document(path / "config.json")
+        return
+    raise InputError(f"model.path={config.model.path} {wrong}", hint=hint, key="model.path")
+
+
+def _check_named_document(config: AppConfig) -> None:
+    """Look at the dimensions of what ``model.config_name`` names, where an adapter reads it."""
+    from llm_perf_opt.workloads.models.config_sources import check_dimensions, named_config
+
+    name = config.model.config_name
+    if name is not None and config.model.adapter == "hf_causal_lm":
+        check_dimensions(named_config(name), Path(name))
+
+
+def _check_document(file: Path) -> None:
+    from llm_perf_opt.workloads.models.config_sources import check_dimensions
+    from llm_perf_opt.workloads.models.loading import read_json
+
+    check_dimensions(read_json(file), file)

@@ -1,0 +1,59 @@
+"""Rules about kernels on real captures: one that has each problem, and those that have not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.cli import main
+
+RULES = {"eager-attention", "misaligned-gemm", "old-flash-attention", "unfused-elementwise"}
+OWLV2 = "torch-traces-more/mi300-owlv2-inference.json.gz"
+QWEN = "h100-torch-traces/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+
+
+def ingested(capture: Path, out: Path) -> dict[str, Any]:
+    flag = "--trace" if capture.name.endswith(".json.gz") else "--nsys"
+    assert main(["ingest", "--out", str(out), flag, str(capture)]) == 0
+    found: dict[str, Any] = json.loads((out / "summary.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("capture", "expected"),
+    [
+        ("nsys-labelled/healthy.sqlite", set()),
+        ("h100-nsys/h100_2gpu_1s.sqlite", set()),
+        ("torch-traces-more/mi300-resnet-training-rccl.json.gz", set()),
+        ("torch-traces-more/mi300-sglang-qwen3-8b-decode.json.gz", set()),
+        ("torch-traces-more/mi300-vllm-piecewise-graphs.json.gz", set()),
+        (OWLV2, {"eager-attention"}),
+        (QWEN, {"old-flash-attention", "unfused-elementwise"}),
+        ("h100-torch-traces/gaunernst_bert-small-uncased__1016001.json.gz", {"misaligned-gemm"}),
+        ("rtx5090-deepseek-ocr/nsys/all-stage.cuda_gpu_kern_sum.csv", {"unfused-elementwise"}),
+    ],
+)
+def test_what_the_rules_say_of_real_captures(
+    shared_data: Path, tmp_path: Path, capture: str, expected: set[str]
+) -> None:
+    summary = ingested(shared_data / capture, tmp_path / "run")
+    assert {finding["id"] for finding in summary["findings"]} & RULES == expected
+    assert summary["coverage"]["kernel_time_classified_ratio"] == pytest.approx(1.0)
+    assert not [kernel for kernel in summary["kernels"] if kernel["name"].startswith("_Z")]
+
+
+def test_a_capture_labelled_healthy_gets_no_finding_at_all(shared_data: Path, tmp_path: Path) -> None:
+    assert ingested(shared_data / "nsys-labelled" / "healthy.sqlite", tmp_path / "run")["findings"] == []
+
+
+def test_eager_attention_is_priced_by_its_softmax(shared_data: Path, tmp_path: Path) -> None:
+    summary = ingested(shared_data / OWLV2, tmp_path / "run")
+    (found,) = [one for one in summary["findings"] if one["id"] == "eager-attention"]
+    softmax = sum(kernel["total_s"] for kernel in summary["kernels"] if kernel["family"] == "softmax")
+    assert softmax == pytest.approx(0.1540, abs=1e-4)  # 153.7 + 0.3 ms by the trace's own durations
+    assert found["gain_upper_s"] == pytest.approx(softmax, rel=0.02)
+    assert found["confidence"] == "high"
+    assert summary["hardware"]["name"] == "AMD Instinct MI300X VF"

@@ -1,0 +1,181 @@
+"""Changes planted in real traces: the first sentence must name the cause, with its size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.analysis.compare.compare import compare
+from llm_perf_opt.analysis.compare.gate import parse_gate
+from llm_perf_opt.analysis.compare.origin import Side
+from llm_perf_opt.cli import main
+from llm_perf_opt.model.comparison import Comparison
+from llm_perf_opt.model.summary_file import load_summary
+from tests.unit import planted_traces as plant
+from tests.unit.planted_traces import Event
+
+ATTENTION = "flash_fwd"
+
+
+@pytest.fixture(scope="module")
+def prefill(shared_data: Path) -> list[Event]:
+    """One step of a language model: busy most of the time."""
+    return plant.read_events(shared_data / "h100-torch-traces" / "Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+
+
+@pytest.fixture(scope="module")
+def small(shared_data: Path) -> list[Event]:
+    """One step of a small model: idle most of the time."""
+    return plant.read_events(
+        shared_data / "h100-torch-traces" / "gaunernst_bert-small-uncased__1016001.json.gz"
+    )
+
+
+@pytest.fixture(scope="module")
+def ingest(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Sequence[Event]], Side]:
+    """Read events as the command line does."""
+
+    def read(events: Sequence[Event]) -> Side:
+        folder = tmp_path_factory.mktemp("trace")
+        trace = plant.write_trace(events, folder / "trace.json")
+        assert main(["ingest", "--trace", str(trace), "--out", str(folder / "out")]) == 0
+        return Side("side", [], [load_summary(folder / "out")], [None])
+
+    return read
+
+
+Ingest = Callable[[Sequence[Event]], Side]
+
+
+def size_s(sentence: str) -> float:
+    """Read the size of the first cause: ``(+1.93 ms``, or in all of several steps."""
+    found = re.search(r"\(([+−])[\d.]+ \w+ per [a-z ]+, [+−]([\d.]+) (µs|ms|s) in all", sentence)
+    found = found or re.search(r"\(([+−])([\d.]+) (µs|ms|s)", sentence)
+    assert found is not None, sentence
+    return {"+": 1, "−": -1}[found[1]] * float(found[2]) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[found[3]]
+
+
+def add_up(result: Comparison) -> None:
+    for each in result.conclusions:
+        assert each.change_s is not None and each.a_s is not None and each.remainder_s is not None
+        explained = sum(cause.change_s for cause in each.causes)
+        assert explained + each.remainder_s == pytest.approx(each.change_s, abs=1e-9)
+        assert abs(each.remainder_s) <= 0.001 * each.a_s
+
+
+def test_a_slower_kernel_and_its_repair(prefill: list[Event], ingest: Ingest) -> None:
+    planted = 0.5e-6 * sum(kernel["dur"] for kernel in plant.kernels_named(prefill, ATTENTION))
+    base, slow = ingest(prefill), ingest(plant.slower(prefill, ATTENTION, 1.5))
+    result = compare(base, slow)
+    assert "slower per step" in result.sentence
+    assert "`flash_fwd bf16 d64` takes 50.0 % longer per launch" in result.sentence
+    assert size_s(result.sentence) == pytest.approx(planted, rel=0.05)
+    add_up(result)
+    back = compare(slow, base)
+    assert "faster per step" in back.sentence and "33.3 % less time per launch" in back.sentence
+    assert size_s(back.sentence) == pytest.approx(-planted, rel=0.05)
+
+
+def test_twice_as_many_launches(prefill: list[Event], ingest: Ingest) -> None:
+    planted = 1e-6 * sum(kernel["dur"] for kernel in plant.kernels_named(prefill, ATTENTION))
+    result = compare(ingest(prefill), ingest(plant.launched_twice(prefill, ATTENTION)))
+    assert "`flash_fwd bf16 d64` is launched 2.00 times as often" in result.sentence
+    assert size_s(result.sentence) == pytest.approx(planted, rel=0.05)
+    add_up(result)
+
+
+def test_all_kernels_slower_is_one_cause(prefill: list[Event], ingest: Ingest) -> None:
+    result = compare(ingest(prefill), ingest(plant.slower(prefill, "", 1.08)))
+    assert "all kernels take 8.00 % longer per launch" in result.sentence
+    add_up(result)
+
+
+def test_a_pause_of_the_device(prefill: list[Event], ingest: Ingest) -> None:
+    result = compare(ingest(prefill), ingest(plant.with_pause(prefill, 8000.0)))
+    assert "slower per step" in result.sentence and "waits longer" in result.sentence
+    assert size_s(result.sentence) == pytest.approx(8e-3, rel=0.05)
+    add_up(result)
+
+
+def test_a_collective_that_nothing_overlaps(prefill: list[Event], ingest: Ingest) -> None:
+    result = compare(ingest(prefill), ingest(plant.with_collective(prefill, 6000.0)))
+    assert re.search("communication that nothing overlaps|AllReduce", result.sentence)
+    assert size_s(result.sentence) == pytest.approx(6e-3, rel=0.05)
+    add_up(result)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.parametrize(("before", "after", "said"), [(8, 7, "12.5 % less"), (7, 8, "14.3 % more")])
+def test_another_number_of_steps_is_no_change(
+    small: list[Event], ingest: Ingest, before: int, after: int, said: str, steps: bool
+) -> None:
+    def made(times: int) -> Side:
+        events = plant.repeated(small, times)
+        kept = plant.without(events, lambda e: not steps and str(e.get("name")).startswith("ProfilerStep"))
+        return ingest(kept)
+
+    result = compare(made(before), made(after))
+    assert result.sentence.startswith(f"B holds {said} work")
+    assert f"per {'step' if steps else 'unit of work'} nothing changed" in result.sentence
+    rows = {row.name: row for row in result.metrics}
+    assert rows["kernel_time"].ratio == pytest.approx(1.0, abs=0.001)
+    assert rows["launches"].ratio == pytest.approx(1.0, abs=0.001)
+    assert all(row.ratio == pytest.approx(1.0, abs=0.001) for row in (*result.families, *result.kernels))
+    add_up(result)
+
+
+def test_fewer_steps_do_not_hide_a_pause_in_each(small: list[Event], ingest: Ingest) -> None:
+    eight, seven = plant.repeated(small, 8), plant.repeated(plant.with_pause(small, 1000.0), 7)
+    result = compare(ingest(eight), ingest(seven))
+    assert "12.5 % less work" in result.sentence and "slower per step" in result.sentence
+    assert "waits longer" in result.sentence
+    assert size_s(result.sentence) == pytest.approx(8e-3, rel=0.05)
+
+
+@pytest.mark.parametrize("limit", ["kernel_time:+3%", "launches:+3%"])
+def test_a_capture_that_was_cut_off_is_neither_gain_nor_regression(
+    prefill: list[Event], ingest: Ingest, limit: str
+) -> None:
+    whole, cut = ingest(prefill), ingest(plant.cut_off(prefill, 0.88))
+    for a, b in ((whole, cut), (cut, whole)):
+        five = [Side("x", [], [side.first] * 5, [None] * 5) for side in (a, b)]
+        result = compare(*five, [parse_gate(limit)])
+        assert "work (launches of the same kernels); per unit of work nothing changed" in result.sentence
+        assert result.conclusions[0].verdict == "no change"
+        assert [gate.status for gate in result.gates] == ["not comparable"]
+        assert "contradicts another count" in result.gates[0].reason
+
+
+def test_a_cut_through_uneven_work_claims_nothing(shared_data: Path, ingest: Ingest) -> None:
+    """Three steps, of which a third is missing: the kernels that are left are not the mean of all."""
+    path = shared_data / "torch-traces-more" / "mi300-resnet-training-rccl.json.gz"
+    events = plant.read_events(path)
+    result = compare(ingest(events), ingest(plant.cut_off(events, 0.67)))
+    assert result.conclusions[0].verdict in ("not shown", "no change")
+    assert "less work" in result.sentence
+
+
+def test_two_ranks_and_different_programs(shared_data: Path, ingest: Ingest) -> None:
+    more = shared_data / "torch-traces-more"
+    ranks = [ingest(plant.read_events(more / f"two-ranks-rank{number}.json.gz")) for number in (0, 1)]
+    result = compare(*ranks)
+    add_up(result)
+    assert "gemm kernels take" in result.sentence, "rank 1 computes longer"
+    vllm = ingest(plant.read_events(more / "mi300-vllm-piecewise-graphs.json.gz"))
+    other = compare(ranks[0], vllm)
+    assert other.sentence.startswith("No conclusion from the captures. How much work each capture holds")
+    assert other.conclusions[0].verdict == "undecided"
+
+
+def test_a_capture_of_two_devices_against_itself(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "h100-nsys" / "h100_2gpu_1s.sqlite"
+    assert main(["ingest", "--nsys", str(path), "--out", str(tmp_path)]) == 0
+    side = Side("x", [], [load_summary(tmp_path)], [None])
+    result = compare(side, side)
+    assert result.sentence.startswith("Per unit of work nothing changed")
+    assert result.conclusions[0].causes == [] and result.conclusions[0].moved == []

@@ -1,0 +1,122 @@
+"""Rules about the model and the measurement: cache, vision, modules, padding, noise."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_perf_opt.analysis.findings import kv_cache, module_gap, noise, padding, pollution, vision_share
+from llm_perf_opt.model.summary import LedgerRow, Prediction, Stat, StaticPhase
+from tests.unit.summaries import one, static, summary, timings, verdict
+
+# cache, vision, padding
+
+
+def _decode(kv_bytes: float, weight_bytes: float) -> StaticPhase:
+    return StaticPhase(1e9, weight_bytes, None, kv_bytes, None)
+
+
+def test_kv_cache_by_bytes_and_by_growth() -> None:
+    by_bytes = summary(static=static(decode=_decode(4e8, 6e8)), timings=timings(prefill=0.1, decode=1.0))
+    (found,) = kv_cache.find(by_bytes)
+    assert found.gain_upper_s == pytest.approx(0.4)
+    growing = summary(timings=timings(prefill=0.1, decode=1.0), metrics={"tpot_growth_ratio": 1.5})
+    (grown,) = kv_cache.find(growing)
+    assert grown.gain_upper_s == pytest.approx(1 - 2 / 2.5)
+    assert (
+        kv_cache.find(summary(static=static(decode=_decode(1e8, 9e8)), metrics={"tpot_growth_ratio": 1.05}))
+        == []
+    )
+    (untimed,) = kv_cache.find(summary(static=static(decode=_decode(4e8, 6e8))))
+    assert untimed.gain_upper_s is None
+
+
+def test_vision_dominated_first_token_names_a_vision_component() -> None:
+    timed = timings(vision=0.8, prefill=0.2, decode=1.0)
+    timed.components = {"sam_s": one(0.5), "clip_s": one(0.2), "language_model_prefill_s": one(0.7)}
+    floor = Prediction(0.3, "compute", 0.8 / 0.3)
+    (found,) = vision_share.find(summary(timings=timed, predictions={"vision": floor}))
+    assert found.gain_upper_s == pytest.approx(0.5)
+    assert "sam" in found.evidence[1]
+    assert "800 ms − 300 ms = 500 ms: all of vision above its roofline floor" in found.arithmetic
+    # The whole encoder can never go: without a floor nothing says how much of it could.
+    (unbounded,) = vision_share.find(summary(timings=timed))
+    assert unbounded.gain_upper_s is None
+    assert unbounded.confidence == "medium"
+    assert vision_share.find(summary(timings=timings(vision=0.3, prefill=0.7, decode=1.0))) == []
+    assert vision_share.find(summary(timings=timings(prefill=0.7, decode=1.0))) == []
+
+
+def _part(module: str, measured: float | None, floor: float | None, phase: str = "vision") -> LedgerRow:
+    return LedgerRow(
+        module, phase, module.count(".") + 1, measured_s=measured, floor_s=floor, measured_source="profiler"
+    )
+
+
+def test_module_gap_names_the_innermost_module_that_explains_the_loss() -> None:
+    rows = [
+        _part("model", 0.8, 0.2),
+        _part("model.proj", 0.1, 0.05),
+        _part("model.layers", 0.7, 0.15),
+        _part("model.layers.0", 0.2, 0.05),
+        _part("model.layers.0.attn", 0.15, 0.02),
+        _part("model.layers.1", 0.5, 0.1),
+        _part("model.layers.1.attn", 0.4, 0.06),
+        _part("model.layers.1.attn.qkv", 0.1, 0.05),
+        LedgerRow("component", "vision", 0, measured_s=9.0, floor_s=0.1),
+    ]
+    data = summary(timings=timings(vision=1.0, prefill=0.2, decode=0.8), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert (found.id, found.phase) == ("module-gap", "vision")
+    assert found.title.startswith("layers.*.attn is farthest")
+    assert found.gain_upper_s == pytest.approx(0.55 - 0.08)
+    assert "550 ms per sample (55.0 % of vision), its floor is 80.0 ms" in found.evidence[0]
+    assert found.evidence[1] == "largest of 2: model.layers.1.attn with 400 ms"
+
+
+def test_module_gap_counts_every_decode_step_and_ignores_small_gaps() -> None:
+    rows = [_part("lm", 0.01, 0.002, "decode"), _part("x", 0.05, 0.04)]
+    data = summary(timings=timings(vision=0.1, prefill=0.1, decode=0.5, tpot=0.02), ledger=rows)
+    (found,) = module_gap.find(data)
+    assert (found.phase, found.gain_upper_s) == ("decode", pytest.approx(0.008 * 25))
+    assert module_gap.find(summary(timings=timings(decode=0.5), ledger=[_part("lm", 0.01, None)])) == []
+    unknown = summary(timings=timings(prefill=0.1, tpot=0.02), ledger=rows[:1])
+    assert module_gap.find(unknown) == []  # one step of how many?
+    data.verdicts = {"decode": verdict("launch")}
+    assert module_gap.find(data) == []  # it waits; the launch rule says so
+
+
+def test_padding_waste() -> None:
+    (found,) = padding.find(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
+    assert found.gain_upper_s == pytest.approx(0.5)
+    assert padding.find(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.05})) == []
+
+
+# measurement
+
+
+def test_pollution() -> None:
+    data = summary(metrics={"first_repeat_ratio": 2.0, "profiled_over_unprofiled_ratio": 3.0})
+    found = pollution.find(data)
+    assert [finding.id for finding in found] == ["warm-up-pollution", "profiler-pollution"]
+    assert all(finding.gain_upper_s is None for finding in found)
+    calm = summary(metrics={"first_repeat_ratio": 1.1, "profiled_over_unprofiled_ratio": 1.2})
+    assert pollution.find(calm) == []
+
+
+def test_noise() -> None:
+    data = summary(
+        repeat_spread={
+            "decode": Stat(1.0, 0.8, 1.4, 1.0, 0.2, 9),
+            "prefill": Stat(1.0, 0.99, 1.01, 1.0, 0.0, 9),
+        },
+        metrics={"last_over_first_repeat_ratio": 1.3},
+        environment={"load_average": [9.0, 8.0, 7.0], "cpu": {"cores": 2}},
+    )
+    (found,) = noise.find(data)
+    assert "decode: spread 60.0 %" in found.evidence[0]
+    assert not any("prefill" in line for line in found.evidence)
+    assert any("load average 9.0 on 2 cores" in line for line in found.evidence)
+    few = summary(repeat_spread={"decode": Stat(1.0, 0.5, 2.0, 1.0, 0.2, 2)})
+    assert noise.find(few) == []
+    busy_but_calm = summary(environment=data.environment)
+    assert noise.find(busy_but_calm) == []
