@@ -14,6 +14,9 @@ _EARLY_NS = 20_000
 """Clocks of host and device are aligned to some microseconds; a kernel this long before its launch shows that they are not."""
 _ENOUGH = 0.01
 """Share of launches (or calls) from which a clock is doubted: one odd event is not a clock."""
+_OVERLAP_NS = 5_000
+"""Dependent launches may begin this much before the end of the kernel they depend on."""
+_ENOUGH_OVERLAPS = 0.05
 _SILENT_NS = 10_000_000_000
 _SILENT_TIMES = 10
 """A silence must be this many times as long as all that was recorded to be taken for a jump."""
@@ -37,7 +40,7 @@ def clock_doubts(timeline: Timeline) -> ClockDoubts:
             f"For {units.seconds(silence.length_ns / 1e9)} neither host nor device recorded anything, far longer than all that "
             "was recorded: a clock jumped, or nothing was done. That time is left out."
         )
-    return ClockDoubts(silence, [*notes, *_early(timeline), *_back(timeline)])
+    return ClockDoubts(silence, [*notes, *_early(timeline), *(_back(timeline) or _overlaps(timeline))])
 
 
 def _silence(timeline: Timeline) -> IntervalSet:
@@ -84,6 +87,27 @@ def _back(timeline: Timeline) -> list[str]:
     return [
         f"{crossing} of {len(calls)} calls cross another of the same thread: a clock jumped back, or threads were mixed up. Times "
         "that overlap count once, and what the host did is uncertain."
+    ]
+
+
+def _overlaps(timeline: Timeline) -> list[str]:
+    """Operations of one stream that overlap: a stream runs them in order. Graphs may have branches, and are not asked."""
+    ops = timeline.ops
+    known = np.flatnonzero(ops.launch >= 0)
+    if not len(known):
+        return []
+    alone = known[np.bincount(ops.launch[known])[ops.launch[known]] == 1]
+    alone = alone[np.lexsort((ops.start_ns[alone], ops.stream[alone], ops.device[alone]))]
+    start, end = ops.start_ns[alone], ops.end_ns[alone]
+    same = (ops.stream[alone][1:] == ops.stream[alone][:-1]) & (
+        ops.device[alone][1:] == ops.device[alone][:-1]
+    )
+    overlapping = int((same & (start[1:] < end[:-1] - _OVERLAP_NS)).sum())
+    if overlapping < max(3, _ENOUGH_OVERLAPS * len(alone)):
+        return []
+    return [
+        f"{overlapping} of {len(alone)} device operations begin before the one before them on their stream has ended: a clock jumped "
+        "back, or streams were mixed up. Times that overlap count once."
     ]
 
 
