@@ -7,7 +7,7 @@ sets are equal exactly when their arrays are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -22,6 +22,8 @@ class IntervalSet:
 
     start: Int64
     end: Int64
+    _sums: list[Int64] = field(default_factory=list, repr=False)
+    """Length of all intervals left of each, once it was asked for: large sets are measured many times."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -40,19 +42,27 @@ class IntervalSet:
         """Length of the set left of each time in ``at``."""
         if not len(self):
             return np.zeros(len(at), np.int64)
-        lengths = self.end - self.start
-        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        index = np.searchsorted(self.start, at, side="right")
-        last = np.maximum(index - 1, 0)
-        inside = np.clip(at - self.start[last], 0, lengths[last])
-        return np.where(index > 0, before[last] + inside, 0)
+        if not self._sums:
+            lengths = self.end - self.start
+            self._sums.append(np.cumsum(lengths) - lengths)
+        last = np.searchsorted(self.start, at, side="right") - 1
+        row = np.maximum(last, 0)
+        inside = np.minimum(at, self.end[row]) - self.start[row]
+        return np.where(last >= 0, self._sums[0][row] + inside, 0)
 
     def length_within(self, window: IntervalSet) -> int:
         """Length of the intersection with ``window``."""
-        return int((self.length_before(window.end) - self.length_before(window.start)).sum())
+        ends = self.length_before(np.concatenate((window.start, window.end)))
+        return int(ends[len(window) :].sum() - ends[: len(window)].sum())
 
 
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def apart(start: Int64, end: Int64) -> IntervalSet:
+    """Make a set of intervals that are known to be in order and not to touch; empty and negative ones count for nothing."""
+    real = end > start
+    return IntervalSet(start, end) if real.all() else IntervalSet(start[real], end[real])
 
 
 def union(start: Int64, end: Int64) -> IntervalSet:

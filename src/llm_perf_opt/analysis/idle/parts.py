@@ -27,6 +27,7 @@ from llm_perf_opt.analysis.idle.host_sets import HostSets, feeding_threads, host
 from llm_perf_opt.analysis.intervals import (
     EMPTY,
     IntervalSet,
+    apart,
     complement,
     intersect,
     time_at,
@@ -94,13 +95,10 @@ def idle_of(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: 
     else:
         begins, returns, ahead = gaps.end, gaps.end, np.zeros(len(gaps), bool)
     queued = ahead | (gaps.end - returns > LATENCY_NS)
-    queue = union(returns[queued], gaps.end[queued])
-    launching = [union(begins, returns), union(returns[~queued], gaps.end[~queued])]
-    parts = _host_parts(gaps, begins, sets)
-    parts["launch"] = unite(parts["launch"], *launching)
-    parts["queue"] = queue
+    parts = _host_parts(gaps, begins, np.where(queued, returns, gaps.end), sets)
+    parts["queue"] = apart(returns[queued], gaps.end[queued])
     _blame_waits(parts, gaps, begins, sets.waiting)
-    return Idle(gaps, parts, _held(queue, busy))
+    return Idle(gaps, parts, _held(parts["queue"], busy))
 
 
 def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: int) -> Gaps:
@@ -119,16 +117,17 @@ def _gaps(timeline: Timeline, rows: Int64, busy: IntervalSet, low: int, high: in
     return Gaps(start, end, launch, thread)
 
 
-def _host_parts(gaps: Gaps, begins: Int64, sets: HostSets) -> dict[str, IntervalSet]:
-    """Split the time before each launching call by what its thread was doing."""
+def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: HostSets) -> dict[str, IntervalSet]:
+    """Split the time before each launching call by what its thread was doing; from there on it launches."""
     short = gaps.end - gaps.start <= DISPATCH_NS
     plain = sets.explains.length_before(gaps.start) == sets.explains.length_before(begins)
+    other = np.flatnonzero(plain & ~short)
     parts = {
-        "launch": union(gaps.start[plain & short], begins[plain & short]),
-        "host": union(gaps.start[plain & ~short], begins[plain & ~short]),
+        "launch": apart(np.where(plain & short, gaps.start, begins), launched),
+        "host": apart(gaps.start[other], begins[other]),
     }
     mixed = np.flatnonzero(~plain)
-    rest = union(gaps.start[mixed], begins[mixed])
+    rest = apart(gaps.start[mixed], begins[mixed])
     for name, found in (
         ("data", sets.loading),
         ("allocation", sets.allocating),
@@ -137,7 +136,7 @@ def _host_parts(gaps: Gaps, begins: Int64, sets: HostSets) -> dict[str, Interval
     ):
         parts[name] = intersect(rest, found)
         rest = complement(found, rest)
-    dispatch = union(gaps.start[mixed][short[mixed]], begins[mixed][short[mixed]])
+    dispatch = apart(gaps.start[mixed][short[mixed]], begins[mixed][short[mixed]])
     parts["launch"] = unite(parts["launch"], intersect(rest, dispatch))
     parts["host"] = unite(parts["host"], complement(dispatch, rest))
     return parts

@@ -49,7 +49,8 @@ def _silence(timeline: Timeline) -> IntervalSet:
         return EMPTY
     first = min(int(each.start_ns.min(initial=int(ops.start_ns[0]))) for each in (ops, calls, operators))
     last = max(int(each.end_ns.max(initial=int(ops.end_ns[0]))) for each in (ops, calls, operators))
-    if last - first < _SILENT_NS:
+    starts = np.concatenate(([first], ops.start_ns, [last]))
+    if np.diff(starts).max() < _SILENT_NS:
         return EMPTY  # nearly every capture: nothing is united for it
     seen = unite(*(union(each.start_ns, each.end_ns) for each in (ops, calls, operators)))
     gaps = complement(seen, union(np.array([first]), np.array([last])))
