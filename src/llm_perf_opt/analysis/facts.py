@@ -77,6 +77,8 @@ class Facts:
     model: dict[str, str] = field(default_factory=dict)
     """``name``, ``architecture``, ``dtype`` of the model, where known."""
     captures: list[Capture] = field(default_factory=list)
+    recordings: list[Path] = field(default_factory=list)
+    """Traces of graphs being recorded: they say whose kernels a graph launch runs, and nothing of how long they take."""
     operators: list[Operator] = field(default_factory=list)
     operator_work: OperatorWork | None = None
     """FLOPs of the operators, where a trace recorded their shapes."""

@@ -30,6 +30,7 @@ from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.stages.facts.static import static_facts
 from llm_perf_opt.stages.facts.timings import timings_facts
 from llm_perf_opt.stages.facts.trace import trace_facts
+from llm_perf_opt.stages.facts.traces import traces_facts
 
 LOGGER = logging.getLogger("llm_perf_opt.ingest")
 
@@ -135,14 +136,14 @@ def _read(given: Given, out: Path) -> list[Facts]:
         named = [path for each, path in given if each == kind]
         files = [file for path in named for file in _files(kind, path, out)]
         if files:
-            parts = [Part(what, functools.partial(read, file)) for file in dict.fromkeys(files)]
-            facts = collect(stage, parts, strict=True)
-            if len(parts) > 1 and facts.operators:
-                from llm_perf_opt.analysis.operators import add_up
-
-                facts.operators = add_up(facts.operators)
-            found.append(facts)
+            found.append(collect(stage, _parts(kind, what, read, list(dict.fromkeys(files))), strict=True))
     return found
+
+
+def _parts(kind: str, what: str, read: Callable[[Path], Facts], files: list[Path]) -> list[Part]:
+    if kind == "trace" and len(files) > 1:
+        return [Part(what, functools.partial(traces_facts, files))]
+    return [Part(what, functools.partial(read, file)) for file in files]
 
 
 def _files(kind: str, path: Path, out: Path) -> list[Path]:

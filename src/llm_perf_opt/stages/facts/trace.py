@@ -71,6 +71,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     facts.sections += engine.sections
     facts.notes += engine.notes
     if engine.is_recording:
+        facts.recordings.append(path)
         return  # kernels of a warm-up say nothing of how busy a device is
     facts.operator_work = _operator_work(path, capture, attribution)
     if len(timeline.ops):
