@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.intervals import union
+from llm_perf_opt.analysis.kernels.alignment import load_narrowing
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.operator_flops import Work, call_work, needs_pairs
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, take_or_none
@@ -19,6 +20,8 @@ from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
 
 Mask = npt.NDArray[np.bool_]
 
+_SIMILAR = 0.1
+"""Products with less than this share of the work of the narrow ones are too small to compare with."""
 MATRIX_FAMILIES = frozenset(("gemm", "gemv", "attention", "conv", "moe"))
 """Kernels of these families compute matrix products, whoever launched them."""
 
@@ -56,11 +59,22 @@ class PhaseWork:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductRates:
+    """How fast matrix products with narrow loads are beside those with wide ones."""
+
+    narrow_flops: int
+    narrow_s: float
+    wide_flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorWork:
     """Work of a trace."""
 
     phases: dict[str, PhaseWork]
     """Phase → its work; ``all`` is the whole trace."""
+    products: ProductRates | None = None
+    """Matrix products by the width of their loads; ``None`` where none has narrow ones."""
     uses_tf32: bool = False
     """Kernels name the reduced precision that float32 products may run in."""
 
@@ -87,7 +101,11 @@ def operator_work(timeline: Timeline, attribution: Attribution, calls: OperatorC
             found[attribution.phases[phase[row]]].add(work)
     _add_device_time(found, timeline, attribution, calls, counted)
     tf32 = any("tf32" in timeline.names[name].casefold() for name in np.unique(timeline.ops.name).tolist())
-    return OperatorWork({name: work for name, work in found.items() if work.calls or work.matrix_s}, tf32)
+    return OperatorWork(
+        {name: work for name, work in found.items() if work.calls or work.matrix_s},
+        _product_rates(timeline, calls, works, counted),
+        tf32,
+    )
 
 
 def _paths_of(timeline: Timeline, attribution: Attribution, calls: OperatorCalls) -> Int32:
@@ -172,6 +190,35 @@ def _add_device_time(
         work.counted_s = int(durations[ours & inside].sum()) / 1e9
         work.graph_s = int(durations[matrix & behind & inside].sum()) / 1e9
         work.busy_s = _busy_ns(timeline, inside) / 1e9
+
+
+def _product_rates(
+    timeline: Timeline, calls: OperatorCalls, works: list[Work | None], counted: Mask
+) -> ProductRates | None:
+    """Compare calls whose products load narrowly with the others of a similar size."""
+    ops = timeline.ops
+    kinds = np.zeros(len(timeline.names) + 1, np.int8)  # 1: a product, 2: one with narrow loads
+    for name in np.unique(ops.name).tolist():
+        if family_of(timeline.names[name]) == "gemm":
+            kinds[name] = 1 if load_narrowing(timeline.names[name]) is None else 2
+    if not (kinds == 2).any():
+        return None
+    launched = _launched_by(timeline, calls, counted)
+    rows = np.flatnonzero((launched >= 0) & (kinds[ops.name] > 0))
+    seconds = np.bincount(launched[rows], (ops.end_ns - ops.start_ns)[rows] / 1e9, len(calls))
+    narrow = np.zeros(len(calls), bool)
+    narrow[launched[rows[kinds[ops.name[rows]] == 2]]] = True
+    flops = np.array([work.flops if work is not None else 0 for work in works], np.float64)
+    timed = counted & (seconds > 0) & (flops > 0)
+    slow = timed & narrow
+    if not slow.any():
+        return None
+    wide = timed & ~narrow & (flops >= _SIMILAR * flops[slow].mean())
+    if not wide.any():
+        return None
+    return ProductRates(
+        int(flops[slow].sum()), float(seconds[slow].sum()), float(flops[wide].sum() / seconds[wide].sum())
+    )
 
 
 def _busy_ns(timeline: Timeline, rows: Mask) -> int:

@@ -181,6 +181,12 @@ def _add_traced_work(summary: Summary, work: OperatorWork) -> None:
     phases = traced_phases(work, summary.hardware)
     add_traced_utilisation(summary.utilisation, phases)
     summary.metrics |= traced_metrics(phases)
+    if work.products is not None:
+        summary.metrics |= {
+            "narrow_product_flops": float(work.products.narrow_flops),
+            "narrow_product_s": work.products.narrow_s,
+            "wide_product_flops_per_s": work.products.wide_flops_per_s,
+        }
     summary.sections += traced_section("torch_profiler", phases, summary.hardware)
 
 
