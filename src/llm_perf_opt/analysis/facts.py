@@ -82,6 +82,8 @@ class Facts:
     """FLOPs of the operators, where a trace recorded their shapes."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     """Share of its phase's host time a module has, where the work ran on the host."""
+    host_seconds: dict[str, float] = field(default_factory=dict)
+    """Phase → what its ranges took under the profiler, where the work ran on the host."""
     profiled: ProfiledPass | None = None
     counters: NcuCapture | None = None
     """Hardware counters of kernels."""

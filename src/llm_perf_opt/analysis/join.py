@@ -54,6 +54,9 @@ class Joined:
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     module_times: dict[ModulePhase, float] = field(default_factory=dict)
     """Module and phase → seconds a stage measured itself."""
+    host_seconds: dict[str, float] = field(default_factory=dict)
+    """Phase → what its ranges took under the profiler, where the work ran on the host."""
+    profiled: ProfiledPass | None = None
     time_attributed_ratio: float | None = None
     kernel_time_classified_ratio: float | None = None
     has_time_axis: bool = False
@@ -83,6 +86,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         clock=_first(each.wall_clock for each in facts),
         static=_first(each.static for each in facts),
         counters=_first(each.counters for each in facts),
+        profiled=_first(each.profiled for each in facts),
         operators=next((each.operators for each in facts if each.operators), []),
         operator_work=_first(each.operator_work for each in facts),
         findings=[finding for each in facts for finding in each.findings],
@@ -95,6 +99,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         _fill_in(joined.budget, each.budget)
         _fill_in(joined.module_shares, each.module_shares)
         _fill_in(joined.module_times, each.module_times)
+        _fill_in(joined.host_seconds, each.host_seconds)
         _fill_in(joined.memory, each.memory)
         _fill_in(joined.metrics, each.metrics)
         if each.profiled is not None:

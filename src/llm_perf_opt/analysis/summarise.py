@@ -8,6 +8,8 @@ from typing import Any
 
 from llm_perf_opt.analysis.busy_from_totals import busy_from_totals
 from llm_perf_opt.analysis.cautions import cautions
+from llm_perf_opt.analysis.cpu.section import work_section
+from llm_perf_opt.analysis.cpu.work import cpu_work
 from llm_perf_opt.analysis.facts import Facts, ModulePhase
 from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
@@ -213,6 +215,8 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
         _device_times(joined),
         _host_times(summary, joined),
     )
+    summary.cpu_work = cpu_work(summary, joined.host_seconds, joined.profiled)
+    summary.sections += work_section(summary.cpu_work)
     summary.verdicts = judge(summary)
     summary.findings = rank_findings([*find_all(summary), *joined.findings])
     if summary.static is not None and dtype is not None and catalogue is not None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llm_perf_opt.analysis.cpu.verdict import cpu_answer
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import (
@@ -31,22 +32,6 @@ NEAR_A_LIMIT = 0.4
 COUNTER_NEAR = 0.6
 """Share of a unit's peak from which ncu itself calls it the limiter."""
 BALANCED_WITHIN = 0.1
-ARITHMETIC_MOSTLY = 0.6
-MATRIX_NEAR = 0.25
-"""Share of its limit that matrix work must reach, in its own time, before the limit explains it."""
-
-_MATRIX_OPERATORS = (
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "linear",
-    "conv",
-    "attention",
-    "_grouped_mm",
-    "matmul",
-    "einsum",
-)
 
 _LEVERS: dict[Bound, str | None] = {
     "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
@@ -257,41 +242,12 @@ def _larger(compute: float, memory: float) -> Bound:
     return "compute" if compute > memory else "memory"
 
 
-def matrix_operator_share(summary: Summary, phase: str) -> float | None:
-    """Return the share of a phase's operator time inside matrix products, convolutions and attention."""
-    rows = [op for op in summary.operators if op.phase == phase]
-    total = sum(op.self_cpu_s for op in rows)
-    if total <= 0:
-        return None
-    inside = [op for op in rows if any(word in op.name.rsplit("::", 1)[-1] for word in _MATRIX_OPERATORS)]
-    return sum(op.self_cpu_s for op in inside) / total
-
-
 def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
-    """On a CPU there is no device to wait: compare time inside matrix operators with all operator time."""
-    share = matrix_operator_share(summary, phase) if summary.hardware.kind == "cpu" else None
-    if share is None:
+    """On a CPU there is no device to wait: what the operators do decides."""
+    answer = cpu_answer(summary, phase)
+    if answer is None:
         return None
-    prediction = summary.predictions.get(phase)
-    text = f"{units.percent(share)} of operator time is inside matrix products, convolutions and attention"
-    if share < 1 - ARITHMETIC_MOSTLY:
-        return _Answer(
-            "launch", f"only {text}; the rest is small operators and dispatch", _sources(summary, "trace")
-        )
-    if share >= ARITHMETIC_MOSTLY and prediction is not None:
-        reached = 1 / (prediction.error_ratio * share) if prediction.error_ratio else None
-        if reached is not None and reached < MATRIX_NEAR:
-            text += (
-                f", but in that time it reaches {units.percent(reached)} of its {prediction.bound} limit: "
-                "small products, or kernels that do not use the machine"
-            )
-            return _Answer("unknown", f"no single limit: {text}", _sources(summary, "trace", "static"))
-        return _Answer(
-            prediction.bound,
-            f"{text}, and their roofline floor is set by {prediction.bound}: {prediction.arithmetic}",
-            _sources(summary, "trace", "static"),
-        )
-    return None
+    return _Answer(answer.bound, answer.arithmetic, _sources(summary, *answer.sources))
 
 
 def _what_is_missing(summary: Summary, phase: str) -> str:
@@ -308,9 +264,7 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
         wants.append("FLOPs and a hardware peak")
     elif use.mbu_ratio is not None and summary.hardware.kind == "cpu":
         near = f"MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)}"
-        share = matrix_operator_share(summary, phase)
-        mixed = f", and {units.percent(share)} of operator time is matrix work" if share is not None else ""
-        return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}{mixed}"
+        return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}"
     elif use.mbu_ratio is not None:
         wants.append(
             f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} "

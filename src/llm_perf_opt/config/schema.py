@@ -44,7 +44,11 @@ class CacheKind(StrEnum):
     """Key-value cache implementation."""
 
     dynamic = "dynamic"
+    """Grows by copying: old and new keys and values are joined in a new tensor for every token."""
+    preallocated = "preallocated"
+    """Room for the whole answer; tokens are written in place, attention sees what is filled."""
     static = "static"
+    """Room for the whole answer, all of which attention sees, behind a mask: shapes stay the same, as compiling needs."""
 
 
 class ImageMode(StrEnum):

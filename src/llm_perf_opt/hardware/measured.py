@@ -10,6 +10,7 @@ from llm_perf_opt.model.summary import Hardware, Peak
 
 SOURCE = "measured on this machine"
 BANDWIDTH = "bandwidth"
+OPERATOR = "operator"
 MOST_TRIES = 5
 """A machine that is never quiet is not measured again for ever."""
 
@@ -26,6 +27,8 @@ class ProbeResult:
     flops_per_s: dict[str, Rate] = field(default_factory=dict)
     """Data type → best rate of a large matrix product."""
     bandwidth_bytes_per_s: Rate | None = None
+    operator_s: SummedSeconds | None = None
+    """Shortest time of an operator on one element, called from Python."""
     conditions: dict[str, str] = field(default_factory=dict)
     """How each number was reached: matrix size, stream kind, instruction set."""
     notes: list[str] = field(default_factory=list)
@@ -51,6 +54,8 @@ class ProbeResult:
 
     def has(self, item: str) -> bool:
         """Whether a quantity (a data type, or ``bandwidth``) was measured."""
+        if item == OPERATOR:
+            return self.operator_s is not None
         return self.bandwidth_bytes_per_s is not None if item == BANDWIDTH else item in self.flops_per_s
 
     def judge_load(self, *, busy_otherwise: bool | None) -> None:
@@ -84,6 +89,7 @@ class ProbeResult:
         hardware.measured_under_load = self.under_load
         hardware.measured_other_load_ratio = self.other_load_ratio
         hardware.measurements = self.tries
+        hardware.measured_operator_s = self.operator_s
 
 
 def best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
@@ -98,6 +104,7 @@ def best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
     if new.bandwidth_bytes_per_s is not None and new.bandwidth_bytes_per_s > (bandwidth or 0.0):
         bandwidth, rose = new.bandwidth_bytes_per_s, True
         conditions[BANDWIDTH] = new.conditions.get(BANDWIDTH, "")
+    costs = [cost for cost in (kept.operator_s, new.operator_s) if cost is not None]
     loads = [load for load in (kept.other_load_ratio, new.other_load_ratio) if load is not None]
     tries = kept.tries + new.tries
     under_load = (
@@ -107,6 +114,7 @@ def best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
         new,
         flops_per_s=flops,
         bandwidth_bytes_per_s=bandwidth,
+        operator_s=min(costs, default=None),
         conditions=conditions,
         measured_at=new.measured_at if rose else kept.measured_at,
         under_load=under_load,

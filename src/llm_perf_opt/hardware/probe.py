@@ -18,7 +18,7 @@ from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
 from llm_perf_opt.hardware.load import machine_is_busy
-from llm_perf_opt.hardware.measured import BANDWIDTH, ProbeResult, best_of
+from llm_perf_opt.hardware.measured import BANDWIDTH, OPERATOR, ProbeResult, best_of
 from llm_perf_opt.hardware.probe_cache import cache_directory, cache_key, keep, read_kept
 from llm_perf_opt.model.summary import Hardware
 
@@ -80,7 +80,7 @@ def cpu_hardware(result: ProbeResult, cpu: DetectedCpu) -> Hardware:
 def _default_dtypes(device: str) -> tuple[str, ...]:
     # Riskiest last: what was printed before a crash is kept.
     if device == "cpu":
-        return (BANDWIDTH, "float32", "bfloat16")
+        return (OPERATOR, BANDWIDTH, "float32", "bfloat16")
     return (BANDWIDTH, "float32", "tf32", "bfloat16", "float16")
 
 
@@ -140,6 +140,9 @@ def _apply_measurement(result: ProbeResult, row: dict[str, Any], isa: str | None
     elif row["kind"] == "bandwidth":
         result.bandwidth_bytes_per_s = float(row["bytes_per_s"])
         result.conditions[BANDWIDTH] = f"{row['how']}, {result.threads} threads"
+    elif row["kind"] == "operator":
+        result.operator_s = float(row["seconds"])
+        result.conditions[OPERATOR] = str(row["how"])
     elif row["kind"] == "gemm":
         side = int(row["side"])
         result.flops_per_s[row["dtype"]] = float(row["flops_per_s"])

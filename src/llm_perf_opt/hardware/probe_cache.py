@@ -16,7 +16,7 @@ from llm_perf_opt.hardware.detect import DetectedCpu
 from llm_perf_opt.hardware.measured import ProbeResult
 from llm_perf_opt.model.codec import decode_file
 
-PROBE_VERSION = 2
+PROBE_VERSION = 3
 """Raised when the measurement changes, so that old cache entries are not used."""
 
 

@@ -1,4 +1,4 @@
-"""Measure this machine: large matrix products and streaming memory. Runs as a program of its own.
+"""Measure this machine: large matrix products, streaming memory, and what an operator costs by itself. Runs as a program of its own.
 
 ``python -m llm_perf_opt.hardware.probe_worker cpu THREADS DTYPE…`` prints one JSON object per line as each
 result is in, so that a processor that kills the process on an instruction it announced but does not have
@@ -33,6 +33,10 @@ _LARGER_GAIN_RATIO = 0.02
 _MIN_STREAM_BYTES = 256 << 20
 _MAX_STREAM_BYTES = 1 << 30
 _PIECES = 8
+_CALLS = 200
+"""Operator calls that are timed together: one of them is hardly longer than reading the clock."""
+_OTHERS = ("bandwidth", "operator")
+"""What can be asked for besides data types."""
 
 
 def best_time(
@@ -113,6 +117,17 @@ def stream_bytes_per_s(torch: Any, device: str, wait: Callable[[], object]) -> t
     return rates[fastest], fastest
 
 
+def operator_s(torch: Any) -> float:
+    """Return what an operator on one element costs when Python calls it: dispatch, an allocation, no work."""
+    one = torch.ones(1)
+
+    def calls() -> None:
+        for _ in range(_CALLS):
+            torch.add(one, one)
+
+    return best_time(calls, lambda: None) / _CALLS
+
+
 def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """Return a buffer size well above the last cache, within reason."""
     if device != "cpu":
@@ -144,12 +159,18 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
             yield {"kind": "load", "other_load_ratio": ratio}
 
     with torch.inference_mode():
+        if "operator" in dtypes:
+            yield {
+                "kind": "operator",
+                "seconds": operator_s(torch),
+                "how": f"addition of one element, {_CALLS} in a row",
+            }
         if "bandwidth" in dtypes:
             rate, how = stream_bytes_per_s(torch, device, wait)
             yield {"kind": "bandwidth", "bytes_per_s": rate, "how": how}
             yield from load()
         for name in dtypes:
-            if name == "bandwidth":
+            if name in _OTHERS:
                 continue
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             kind = torch.float32 if name == "tf32" else getattr(torch, name)

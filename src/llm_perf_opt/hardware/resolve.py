@@ -57,7 +57,7 @@ def resolve_hardware(
     if chosen:
         return catalogue.named(chosen).to_hardware()
     if run_device == "cpu":
-        items = ("bandwidth", "float32") if dtype in (None, "auto", "float32") else None
+        items = ("operator", "bandwidth", "float32") if dtype in (None, "auto", "float32") else None
         return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
     index = int(run_device.partition(":")[2] or 0)
     gpu = detect_gpu(index)

@@ -11,6 +11,7 @@ Of a user's own program nothing but its runs is known:
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -161,7 +162,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         metrics=measurement_metrics(samples),
         repeat_spread=repeat_spread(samples),
         sample_totals=sample_totals(samples),
-        notes=_batch_notes(document.get("configured_batch_size"), sizes),
+        notes=[*_engine_notes(document), *_batch_notes(document.get("configured_batch_size"), sizes)],
         samples=sample_rows(samples),
     )
 
@@ -170,6 +171,16 @@ def _as_run(sizes: list[int]) -> float | None:
     """Return the batch size that ran; the mean where batches differ."""
     mean = mean_of([float(size) for size in sizes])
     return int(mean) if mean is not None and mean.is_integer() else mean
+
+
+def _engine_notes(document: Mapping[str, Any]) -> list[str]:
+    """Return what the engine changed or cut short; that weights are random, ``workload.weights`` says."""
+    notes = document.get("notes")
+    return (
+        [str(note) for note in notes if not str(note).startswith("random weights")]
+        if isinstance(notes, list)
+        else []
+    )
 
 
 def _batch_notes(wanted: int | None, sizes: list[int]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from llm_perf_opt.model.cpu_work import CpuWork
 from llm_perf_opt.model.limits import (
     Amount,
     Bytes,
@@ -98,6 +99,8 @@ class Hardware:
     """Share of the processor's time that other programs took, in the quietest of the measurements."""
     measurements: int | None = None
     """Measurements the rates are the best of."""
+    measured_operator_s: SummedSeconds | None = None
+    """What calling an operator on a single element costs on this machine: dispatch, and next to no work."""
 
 
 @dataclass(slots=True)
@@ -126,6 +129,10 @@ class Workload:
     """Mean generated tokens per sample."""
     program: list[str] | None = None
     """Argument list of your own program (``pipeline.workload.command``); ``None``: the built-in workload."""
+    cache: str | None = None
+    """Key-value cache of the built-in workload (``model.cache``)."""
+    compiled: bool | None = None
+    """Whether its decode step was compiled (``model.compile``)."""
 
 
 @dataclass(slots=True)
@@ -715,5 +722,7 @@ class Summary:
     """Collectives between devices; ``None`` when no capture holds one."""
     idle_gaps: list[IdleGap] = field(default_factory=list)
     """The longest stretches in which a device ran nothing, the longest first."""
+    cpu_work: dict[str, CpuWork] = field(default_factory=dict)
+    """Phase → what the processor does in it, where the work runs on the processor itself."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     """Phase → memory in use, where it was watched; ``all`` is the whole pass. On a CPU: allocated since the pass began."""

@@ -58,6 +58,11 @@ SCHEMA_CHANGES = (
         "kernels have `profiled`, the launches behind their counters next to those of the run; `counters` says under which "
         "conditions they were measured; counters of one phase no longer stand with the rows of another",
     ),
+    SchemaChange(
+        "1.1",
+        "`cpu_work` says what a processor does in each phase; `workload.cache` and `workload.compiled` say how the built-in "
+        "workload decodes, `hardware.measured_operator_s` what an operator costs by itself",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -216,6 +216,10 @@ class ModelAdapter(ABC):
             f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
         )
 
+    def notes(self) -> Sequence[str]:
+        """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""
+        return []
+
     def tiling(self) -> Tiling | None:
         """Say how pages are cut into tiles; ``None``: the model knows no tiles."""
         return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from llm_perf_opt.analysis.findings import (
     copies_and_casts,
+    cpu_work,
     eager_attention,
     full_precision,
     host_syncs,
@@ -33,6 +34,7 @@ Rule = Callable[[Summary], list[Finding]]
 RULES: tuple[Rule, ...] = (
     losses.find,
     launch_bound.find,
+    cpu_work.find,
     host_syncs.find,
     eager_attention.find,
     full_precision.find,

@@ -1,9 +1,8 @@
-"""The device waits for the host to launch work."""
+"""The device waits for the host to launch work. Where the processor does the work itself: ``cpu_work``."""
 
 from __future__ import annotations
 
 from llm_perf_opt.analysis.findings.common import part_share, phase_seconds, span_seconds
-from llm_perf_opt.analysis.verdicts import matrix_operator_share
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import Finding, Summary
@@ -11,6 +10,8 @@ from llm_perf_opt.model.summary import Finding, Summary
 
 def find(summary: Summary) -> list[Finding]:
     """Report phases judged launch-bound without a timeline, which has its own losses; the whole run when no phase was."""
+    if summary.hardware.kind == "cpu":
+        return []
     phases = [p for p in PHASES if _is_launch(summary, p)] or [p for p in (WHOLE,) if _is_launch(summary, p)]
     return [_finding(summary, phase) for phase in phases if phase not in summary.budget]
 
@@ -32,11 +33,6 @@ def _finding(summary: Summary, phase: str) -> Finding:
         "Capture the decode step as a CUDA graph or compile it (model.compile=true with "
         "model.cache=static); fuse small kernels; raise infer.batch_size."
     )
-    if summary.hardware.kind == "cpu":
-        advice = (
-            "Compile the decode step (model.compile=true with model.cache=static) so that small operators "
-            "are fused; raise infer.batch_size."
-        )
     name = "The run" if phase == WHOLE else phase.capitalize()
     return Finding(
         id="launch-bound",
@@ -84,8 +80,4 @@ def _waiting_share(summary: Summary, phase: str) -> float | None:
     use = summary.utilisation.get(phase)
     if use is not None and use.device_busy_ratio is not None:
         return 1.0 - use.device_busy_ratio
-    if summary.hardware.kind == "cpu":
-        # No device to wait: what is not matrix work is small operators and dispatch.
-        share = matrix_operator_share(summary, phase)
-        return None if share is None else 1.0 - share
     return None

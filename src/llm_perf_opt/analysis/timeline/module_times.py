@@ -44,14 +44,21 @@ def phase_ranges(timeline: Timeline, attribution: Attribution) -> dict[str, int]
     return counts
 
 
-def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
-    """Return each module's share of the host time of its phase; phases inside a phase are not part of it."""
+def phase_host_seconds(timeline: Timeline, attribution: Attribution) -> dict[str, float]:
+    """Return phase → host time of its ranges; phases inside a phase are not part of it."""
     seconds = _seconds_by_path(timeline, attribution)
     phases: dict[str, float] = {}
     for path in _phase_paths(attribution):
         if not _inside_its_phase(attribution, path):
             name = attribution.phases[int(attribution.path_phase[path])]
             phases[name] = phases.get(name, 0.0) + seconds[path]
+    return phases
+
+
+def module_host_shares(timeline: Timeline, attribution: Attribution) -> dict[Key, float]:
+    """Return each module's share of the host time of its phase."""
+    seconds = _seconds_by_path(timeline, attribution)
+    phases = phase_host_seconds(timeline, attribution)
     times = _module_times(attribution, seconds)
     return {key: own / phases[key[1]] for key, (own, _calls) in times.items() if phases.get(key[1], 0.0) > 0}
 

@@ -44,7 +44,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     from llm_perf_opt.analysis.operators import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.analysis.timeline.engines import engine_facts
-    from llm_perf_opt.analysis.timeline.module_times import module_host_shares
+    from llm_perf_opt.analysis.timeline.module_times import module_host_shares, phase_host_seconds
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
     from llm_perf_opt.ingest.kineto.reader import read_kineto
 
@@ -81,6 +81,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     elif not len(timeline.calls):
         # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
         facts.module_shares = module_host_shares(timeline, attribution)
+        facts.host_seconds = phase_host_seconds(timeline, attribution)
 
 
 def _operator_work(path: Path, capture: KinetoCapture, attribution: Attribution) -> OperatorWork | None:

@@ -102,6 +102,7 @@ class _Run:
         self.result = WorkloadResult(engine.info(), [], [], workload.infer.batch_size)
         if self.result.info.weights == "random":
             self.result.notes.append("random weights: timings are real, the text is meaningless")
+        self.result.notes.extend(engine.adapter.notes())
 
     def warm_up(self, groups: list[list[Sample]]) -> None:
         """Warm up on the first batch that can be read."""

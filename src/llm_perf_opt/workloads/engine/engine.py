@@ -70,6 +70,8 @@ class Engine:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             load_s=self.load_s,
             threads=torch.get_num_threads() if self.device == "cpu" else None,
+            cache=self.workload.model.cache.value,
+            compiled=self.workload.model.compile,
         )
 
     def prepare(self, samples: Sequence[Sample]) -> Batch:

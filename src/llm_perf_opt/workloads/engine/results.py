@@ -129,6 +129,10 @@ class EngineInfo:
     """Building the model and loading its weights."""
     threads: int | None = None
     """CPU threads of torch (``None`` on a GPU)."""
+    cache: str | None = None
+    """``model.cache``."""
+    compiled: bool | None = None
+    """``model.compile``."""
 
 
 @dataclass(slots=True)
@@ -161,6 +165,8 @@ class WorkloadResult:
             prompt_tokens=_mean([sample.prompt_tokens for sample in self.samples]),
             image_tokens=_mean([sample.image_tokens for sample in self.samples]),
             new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
+            cache=self.info.cache,
+            compiled=self.info.compiled,
         )
 
     def mean_batch_size(self) -> float | None:

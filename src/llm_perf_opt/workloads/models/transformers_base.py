@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,6 +119,10 @@ class TransformersAdapter(ModelAdapter):
         config = self.text_config()
         if static:
             return StaticCache(config=config, max_cache_len=length + max_new_tokens)
+        if self.config.cache is CacheKind.preallocated:
+            from llm_perf_opt.workloads.models.preallocated_cache import preallocated_cache
+
+            return preallocated_cache(config, length + max_new_tokens)
         return DynamicCache(config=config)
 
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
@@ -163,13 +167,33 @@ class TransformersAdapter(ModelAdapter):
         return logits[:, -1]
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product."""
+        """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product.
+
+        A compiled step needs batched products everywhere. They are switched on for decode alone: in a prefill, where
+        every position copies its experts' weights, they take many times as long.
+        """
+        if self.config.experts_implementation is not None:
+            return contextlib.nullcontext()
+        if self._compiles_batched_experts():
+            return _batched_experts(model)
         # transformers has no public name for this; without it a MoE model would decode slower here than in generate().
         switch = getattr(model, "_optimize_model_for_decode", None)
-        if switch is None or self.config.experts_implementation is not None:
-            return contextlib.nullcontext()
-        mode: contextlib.AbstractContextManager[None] = switch()
+        mode: contextlib.AbstractContextManager[None] = (
+            contextlib.nullcontext() if switch is None else switch()
+        )
         return mode
+
+    def notes(self) -> Sequence[str]:
+        """Say what ``model.compile`` changes besides compiling."""
+        if not self._compiles_batched_experts():
+            return []
+        return [
+            "model.compile=true: the experts run as batched products (batched_mm) in decode, because grouped products cannot be "
+            "compiled; prefill keeps the model's own. Choose for both with model.experts_implementation."
+        ]
+
+    def _compiles_batched_experts(self) -> bool:
+        return self.config.compile and self.config.experts_implementation is None and self.is_mixture()
 
     def compile_decode(self, model: torch.nn.Module) -> None:
         """Compile the decode step (``model.compile``). The prefill stays eager: its shape changes with every prompt."""
@@ -201,13 +225,10 @@ class TransformersAdapter(ModelAdapter):
         return cache
 
     def options(self) -> Mapping[str, Any]:
-        """Return attention and experts choices; a compiled MoE step needs batched products unless it is bfloat16."""
+        """Return attention and experts choices."""
         from llm_perf_opt.workloads.models.loading import implementation_kwargs
 
-        chosen = implementation_kwargs(self.config)
-        if self.config.compile and self.is_mixture():
-            chosen.setdefault("experts_implementation", "batched_mm")
-        return chosen
+        return implementation_kwargs(self.config)
 
     def is_mixture(self) -> bool:
         """Whether the language model has routed experts."""
@@ -215,3 +236,16 @@ class TransformersAdapter(ModelAdapter):
         return any(
             getattr(config, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts")
         )
+
+
+@contextlib.contextmanager
+def _batched_experts(model: Any) -> Iterator[None]:
+    """Run every mixture of experts inside as batched products."""
+    before = model.get_experts_implementation()
+    model.set_experts_implementation(
+        {part: "batched_mm" if chosen is not None else None for part, chosen in before.items()}
+    )
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)

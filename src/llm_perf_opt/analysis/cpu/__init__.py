@@ -1,0 +1,1 @@
+"""Work on a processor: what operators do, what dispatching them costs, and what limits a phase."""
