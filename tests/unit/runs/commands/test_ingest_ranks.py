@@ -21,8 +21,8 @@ def events(late_us: float) -> list[dict[str, Any]]:
     """Two collectives of 100 µs each, which this rank enters ``late_us`` after the first one could."""
     found = []
     for number in range(2):
-        start = 1000.0 * number
-        enter, end = start + 100.0 + late_us, start + 1000.0
+        start = 600.0 * number
+        enter, end = start + 100.0 + late_us, start + 600.0
         found += [
             kineto.op("aten::mm", start, 20.0, 10 * number + 1),
             kineto.call("cudaLaunchKernel", start + 1, 2.0, 10 * number + 1),
