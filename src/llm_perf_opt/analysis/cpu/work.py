@@ -110,7 +110,7 @@ def unprofiled_seconds(
     row = next((row for row in samples if row.id == "+".join(profiled.sample_ids)), None)
     if row is None:
         return None
-    seconds: float | None = getattr(row, f"{phase}_s")
+    seconds: float | None = getattr(row, f"{phase}_s", None)
     if phase == DECODE and row.new_tokens != profiled.new_tokens:
         # Cut short: as many steps as were profiled.
         seconds = None if row.tpot_s is None else row.tpot_s * (profiled.new_tokens - 1)
@@ -151,7 +151,7 @@ def _part(name: str, one: _Sum, span_s: float) -> CpuPart:
 
 def _of_a_sample(summary: Summary, phase: str, work: CpuWork) -> CpuWork:
     """Turn the profiled sample's seconds into those of the median sample; shares stay."""
-    stat = getattr(summary.timings, f"{phase}_s")
+    stat = getattr(summary.timings, f"{phase}_s", None)
     if stat is None or stat.median <= 0:
         return work
     for part in work.parts:

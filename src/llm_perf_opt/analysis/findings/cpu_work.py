@@ -44,9 +44,9 @@ def _growing_cache(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -
         gain_upper_s=part.seconds,
         arithmetic=_arithmetic(work, part),
         advice="Use model.cache=preallocated: room for the whole answer is reserved at the start (prompt and infer.max_new_tokens, "
-        "so memory is held that a short answer never fills), tokens are written in place, and the answer stays the same. The "
-        "gain is smaller than the copies' time: attention then reads keys from memory that the copy had just brought into the "
-        "cache. model.cache=static by itself is slower on a processor; it pays only with model.compile=true.",
+        "so a short answer holds memory that it never fills), tokens are written in place, and the answer stays the same. "
+        "model.cache=static by itself makes decode slower on a processor, because attention then works on all of the room "
+        "behind a mask; it pays only together with model.compile=true.",
         confidence=_confidence(work),
     )
 
