@@ -78,6 +78,18 @@ FINDINGS = {
         "The accelerator has work and does not start it",
         "Have the engineers look for what else uses the accelerator at that time.",
     ),
+    "growing-cache": Plain(
+        "For every word, everything the model remembers of the conversation is copied once more",
+        "Reserve the space for the whole answer at the start.",
+    ),
+    "memory-movement": Plain(
+        "Much of the time goes into moving data about instead of calculating with it",
+        "Have the engineers leave out copies that are not needed.",
+    ),
+    "dispatch": Plain(
+        "The program spends its time on starting small calculations, not on doing them",
+        "Have the engineers join many small calculations into few large ones.",
+    ),
     "full-precision": Plain(
         "The model calculates with more digits than it usually needs",
         "Let it calculate with fewer digits, and check that the answers stay as good.",

@@ -2,7 +2,8 @@
 
 The profiler slows the host down between operators, hardly inside their kernels. So what operators do is taken from the
 profiled pass, and dispatch is what the wall-clock of the same work *without* a profiler leaves over. Where that is not
-known, or the profiled pass was the faster of the two (other programs disturbed the measurement), dispatch is not told.
+known, or other programs disturbed one of the two (the profiled pass is the faster one, or has more work in its operators
+than the other has time), dispatch is not told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from llm_perf_opt.model.summary import Operator, SampleTimes, Summary
 
 GROWS_BY_COPYING = "dynamic"
 """The cache implementation (``Workload.cache``) that joins old and new keys in a new tensor for every token."""
+
+_FITS = 1.05
+"""Work inside operators this much above the wall-clock without a profiler: the profiled pass was disturbed."""
 
 
 @dataclass(slots=True)
@@ -86,8 +90,7 @@ def phase_work(
     of: Basis
     if host_s is None:
         span_s, of = working_s + dispatched_s, "operators"
-    elif clock.wall_s and clock.wall_s <= host_s:
-        # More work than the wall-clock has room for is noise between two passes; shares must not exceed 1.
+    elif clock.wall_s and clock.wall_s <= host_s and working_s <= _FITS * clock.wall_s:
         span_s, of = max(clock.wall_s, working_s), "wall-clock"
     else:
         span_s, of = host_s, "profiled"

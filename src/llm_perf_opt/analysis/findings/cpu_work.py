@@ -92,13 +92,14 @@ def _dispatch(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -> Fin
 
 
 def _dispatch_advice(phase: str) -> str:
-    if phase == DECODE:
-        return (
-            "Compile the decode step: model.compile=true together with model.cache=static, never the static cache alone. The first "
-            "pass then compiles for a minute or more, which the timings leave out, and a mixture of experts decodes with batched "
-            "products. A larger infer.batch_size divides the same calls among more answers."
-        )
-    return "Raise infer.batch_size, so that the same calls do more work; fuse small operators of the modules that make most calls."
+    larger = "A larger infer.batch_size divides the same calls among more answers, each of which then takes longer."
+    if phase != DECODE:
+        return larger
+    return (
+        "Compile the decode step: model.compile=true together with model.cache=static, never the static cache alone. The first "
+        "pass then compiles for a minute or more, which the timings leave out, and a mixture of experts decodes with batched "
+        f"products. {larger}"
+    )
 
 
 _RULES: dict[CpuPartName, _Rule] = {

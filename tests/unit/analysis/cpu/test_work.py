@@ -55,9 +55,16 @@ def test_joins_are_movement_unless_the_cache_is_known_to_grow() -> None:
     assert "growing cache" not in found
 
 
-@pytest.mark.parametrize("clock", [PhaseClock(host_s=1.0), PhaseClock(host_s=1.0, wall_s=1.1)])
-def test_without_a_slower_profiled_pass_dispatch_is_not_told(clock: PhaseClock) -> None:
-    """The rest of the profiled time holds the profiler too; a profiled pass that is faster was disturbed less."""
+@pytest.mark.parametrize(
+    "clock",
+    [
+        PhaseClock(host_s=1.0),
+        PhaseClock(host_s=1.0, wall_s=1.1),  # the profiled pass was disturbed less
+        PhaseClock(host_s=1.0, wall_s=0.5),  # 0.577 s of work do not fit: it was disturbed more
+    ],
+)
+def test_without_two_passes_that_fit_dispatch_is_not_told(clock: PhaseClock) -> None:
+    """The rest of the profiled time holds the profiler too."""
     work = phase_work(ROWS, clock, operator_cost_s=COST_S)
     assert work is not None and work.of == "profiled"
     assert "dispatch" not in shares(work)
@@ -93,6 +100,13 @@ def test_calls_shorter_than_a_call_costs_are_all_dispatch() -> None:
 def test_no_operators_no_work() -> None:
     assert phase_work([], PhaseClock(1.0, 0.8)) is None
     assert phase_work([operator("aten::mm", 1, 0.0)], PhaseClock(1.0, 0.8)) is None
+
+
+def test_a_little_more_work_than_wall_clock_is_noise() -> None:
+    work = phase_work(ROWS, PhaseClock(host_s=1.0, wall_s=0.56), operator_cost_s=COST_S)
+    assert work is not None and work.of == "wall-clock"
+    assert "dispatch" not in shares(work)
+    assert sum(shares(work).values()) == pytest.approx(1.0)
 
 
 @given(
