@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
-from llm_perf_opt.analysis.operator_work import OperatorWork
+from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.traced import (
     add_traced_utilisation,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.findings import (
-    RULES,
+from llm_perf_opt.analysis.findings import RULES, host_syncs, launch_bound
+from llm_perf_opt.analysis.findings.kernels import (
     copies_and_casts,
     full_precision,
-    host_syncs,
-    launch_bound,
     underfilled_grids,
     unfused_elementwise,
 )

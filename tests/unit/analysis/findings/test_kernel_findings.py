@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.findings import (
+from llm_perf_opt.analysis.findings import find_all
+from llm_perf_opt.analysis.findings.kernels import (
     eager_attention,
-    find_all,
     misaligned_gemm,
     old_flash_attention,
     unfused_elementwise,

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
-from llm_perf_opt.analysis.findings.kernel_rows import launches_of, longest_named, mean_launch_s, seconds_of
+from llm_perf_opt.analysis.findings.kernels.kernel_rows import (
+    launches_of,
+    longest_named,
+    mean_launch_s,
+    seconds_of,
+)
 from llm_perf_opt.analysis.kernels.attention import attention_kind
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Finding, Kernel, Summary

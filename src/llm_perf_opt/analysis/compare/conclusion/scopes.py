@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llm_perf_opt.analysis.compare.work import Scaling
+from llm_perf_opt.analysis.compare.conclusion.work import Scaling
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.comparison import KernelChange
 from llm_perf_opt.model.summary import Budget, BudgetPart, Summary

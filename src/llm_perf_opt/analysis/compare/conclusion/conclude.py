@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.analysis.compare.captured import conclude_captures
-from llm_perf_opt.analysis.compare.wall_clock import conclude_wall_clock
+from llm_perf_opt.analysis.compare.conclusion.captured import conclude_captures
+from llm_perf_opt.analysis.compare.conclusion.wall_clock import conclude_wall_clock
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.conclusion import Conclusion, Work
 from llm_perf_opt.model.summary import Summary

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.compare.causes import MORE_STEPS, WALL_CLOCK
+from llm_perf_opt.analysis.compare.conclusion.causes import MORE_STEPS, WALL_CLOCK
+from llm_perf_opt.analysis.compare.conclusion.sentences import because, speed
 from llm_perf_opt.analysis.compare.gate import signed_percent
-from llm_perf_opt.analysis.compare.sentences import because, speed
 from llm_perf_opt.core import units
 from llm_perf_opt.model.comparison import MetricChange, Split
 from llm_perf_opt.model.conclusion import Cause, Conclusion, Verdict, Work

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
-from llm_perf_opt.analysis.findings.kernel_rows import longest_named, mean_launch_s, seconds_of
+from llm_perf_opt.analysis.findings.kernels.kernel_rows import longest_named, mean_launch_s, seconds_of
 from llm_perf_opt.analysis.kernels.attention import FLASH_2, attention_kind
 from llm_perf_opt.core import units
 from llm_perf_opt.core.packaged import packaged_rows
@@ -37,7 +37,7 @@ class Generation:
 @lru_cache(maxsize=1)
 def generations() -> tuple[Generation, ...]:
     """Return the table that ships with the package."""
-    rows = packaged_rows("llm_perf_opt.analysis.findings", "attention_generations.yaml")
+    rows = packaged_rows("llm_perf_opt.analysis.findings.kernels", "attention_generations.yaml")
     return tuple(Generation(**{**row, "devices": re.compile(row["devices"], re.IGNORECASE)}) for row in rows)
 
 

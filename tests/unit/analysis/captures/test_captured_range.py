@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.timeline.captured_range import captured_range, split_by_phase
+from llm_perf_opt.analysis.captures.captured_range import captured_range, split_by_phase
 from llm_perf_opt.ingest.nsys.capture_configuration import read_capture_configuration
 from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
 from llm_perf_opt.model.captured import CaptureConfiguration

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from llm_perf_opt.analysis.captures.completeness import Shortage, cut_pass, shortage
 from llm_perf_opt.analysis.facts import Capture
-from llm_perf_opt.analysis.timeline.completeness import Shortage, cut_pass, shortage
 from llm_perf_opt.analysis.verdicts import measured_passes
 from llm_perf_opt.core.phases import DECODE, PHASES
 from llm_perf_opt.model.captured import CapturedRange

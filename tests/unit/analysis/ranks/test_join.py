@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import join
-from llm_perf_opt.analysis.ranks import Ranks, join_ranks, rank_of
+from llm_perf_opt.analysis.ranks.join import Ranks, join_ranks, rank_of
 from llm_perf_opt.model.parallel import Communication
 from tests.unit.rank_captures import rank_capture, rank_timeline
 from tests.unit.timelines import ALL_REDUCE, LAUNCH, US, make_timeline

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.operator_flops import COUNTED_OPERATORS, call_work
-from llm_perf_opt.analysis.operator_work import operator_work
+from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS, call_work
+from llm_perf_opt.analysis.operators.work import operator_work
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.ingest.kineto.calls import Signature, read_operator_calls

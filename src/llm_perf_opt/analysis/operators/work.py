@@ -10,7 +10,7 @@ import numpy.typing as npt
 from llm_perf_opt.analysis.intervals import union
 from llm_perf_opt.analysis.kernels.alignment import load_narrowing
 from llm_perf_opt.analysis.kernels.families import family_of
-from llm_perf_opt.analysis.operator_flops import Work, call_work, needs_pairs
+from llm_perf_opt.analysis.operators.flops import Work, call_work, needs_pairs
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, take_or_none
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.ingest.graphs import behind_graph_launch
@@ -73,10 +73,10 @@ class OperatorWork:
 
     phases: dict[str, PhaseWork]
     """Phase → its work; ``all`` is the whole trace."""
-    products: ProductRates | None = None
-    """Matrix products by the width of their loads; ``None`` where none has narrow ones."""
     uses_tf32: bool = False
     """Kernels name the reduced precision that float32 products may run in."""
+    products: ProductRates | None = None
+    """Matrix products by the width of their loads; ``None`` where none has narrow ones."""
 
 
 def operator_work(timeline: Timeline, attribution: Attribution, calls: OperatorCalls) -> OperatorWork:
@@ -103,8 +103,8 @@ def operator_work(timeline: Timeline, attribution: Attribution, calls: OperatorC
     tf32 = any("tf32" in timeline.names[name].casefold() for name in np.unique(timeline.ops.name).tolist())
     return OperatorWork(
         {name: work for name, work in found.items() if work.calls or work.matrix_s},
-        _product_rates(timeline, calls, works, counted),
         tf32,
+        _product_rates(timeline, calls, works, counted),
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from llm_perf_opt.analysis.compare.conclusion.work import Scaling
 from llm_perf_opt.analysis.compare.metrics import WHOLE_RUN
 from llm_perf_opt.analysis.compare.series import Samples, Series
-from llm_perf_opt.analysis.compare.work import Scaling
 from llm_perf_opt.model.comparison import SampleChange, Split
 from llm_perf_opt.model.conclusion import Cause, CauseKind
 from llm_perf_opt.model.statistics import percentile

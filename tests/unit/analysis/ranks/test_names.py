@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.rank_names import rank_in_name
+from llm_perf_opt.analysis.ranks.names import rank_in_name
 
 
 @pytest.mark.parametrize(

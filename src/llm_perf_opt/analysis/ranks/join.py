@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
-from llm_perf_opt.analysis.rank_names import rank_in_name
+from llm_perf_opt.analysis.ranks.names import rank_in_name
 from llm_perf_opt.analysis.timeline.communication import CollectiveRows, bus_factor
 from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis

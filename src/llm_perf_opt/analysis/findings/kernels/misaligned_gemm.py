@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
-from llm_perf_opt.analysis.findings.full_precision import is_full_precision
-from llm_perf_opt.analysis.findings.kernel_rows import longest_named, seconds_of
+from llm_perf_opt.analysis.findings.kernels.full_precision import is_full_precision
+from llm_perf_opt.analysis.findings.kernels.kernel_rows import longest_named, seconds_of
 from llm_perf_opt.analysis.kernels.alignment import ALIGNED_BYTES, load_narrowing
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Finding, Kernel, Summary

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.compare.devices import compare_devices, find_moved
-from llm_perf_opt.analysis.compare.kernel_causes import kernel_causes, kernel_effects
-from llm_perf_opt.analysis.compare.part_causes import part_causes
-from llm_perf_opt.analysis.compare.scopes import Scope, find_scopes
-from llm_perf_opt.analysis.compare.sentences import captured_sentence, verdict_of
-from llm_perf_opt.analysis.compare.work import Scaling
+from llm_perf_opt.analysis.compare.conclusion.devices import compare_devices, find_moved
+from llm_perf_opt.analysis.compare.conclusion.kernel_causes import kernel_causes, kernel_effects
+from llm_perf_opt.analysis.compare.conclusion.part_causes import part_causes
+from llm_perf_opt.analysis.compare.conclusion.scopes import Scope, find_scopes
+from llm_perf_opt.analysis.compare.conclusion.sentences import captured_sentence, verdict_of
+from llm_perf_opt.analysis.compare.conclusion.work import Scaling
 from llm_perf_opt.model.comparison import KernelChange
 from llm_perf_opt.model.conclusion import Cause, Conclusion, Work
 from llm_perf_opt.model.summary import Summary

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.findings import eager_attention
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
-from llm_perf_opt.analysis.findings.kernel_rows import launches_of, longest_named, mean_launch_s, seconds_of
+from llm_perf_opt.analysis.findings.kernels import eager_attention
+from llm_perf_opt.analysis.findings.kernels.kernel_rows import (
+    launches_of,
+    longest_named,
+    mean_launch_s,
+    seconds_of,
+)
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Finding, Kernel, Summary
 

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.graph_join import GraphOwner, graph_operator_times, join_graphs, join_note
+from llm_perf_opt.analysis.operators.graph_join import (
+    GraphOwner,
+    graph_operator_times,
+    join_graphs,
+    join_note,
+)
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.ingest.kineto.recorded import RecordedKernel, RecordedRun, read_recorded
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, span, write

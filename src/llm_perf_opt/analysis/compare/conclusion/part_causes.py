@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.compare.kernel_causes import more_or_less_time
-from llm_perf_opt.analysis.compare.scopes import Scope
+from llm_perf_opt.analysis.compare.conclusion.kernel_causes import more_or_less_time
+from llm_perf_opt.analysis.compare.conclusion.scopes import Scope
 from llm_perf_opt.core import units
 from llm_perf_opt.model.conclusion import Cause, CauseKind
 from llm_perf_opt.model.parallel import Communication, IdleOwner

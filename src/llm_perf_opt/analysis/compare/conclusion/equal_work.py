@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from llm_perf_opt.analysis.compare.conclusion.work import Scaling, captured_work
 from llm_perf_opt.analysis.compare.kernels import compare_kernels
 from llm_perf_opt.analysis.compare.metrics import side_series, summary_scalars, timing_scalars
 from llm_perf_opt.analysis.compare.origin import Side
 from llm_perf_opt.analysis.compare.series import Series
-from llm_perf_opt.analysis.compare.work import Scaling, captured_work
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.summary import Summary
 

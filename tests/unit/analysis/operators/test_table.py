@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.operators import operator_records
+from llm_perf_opt.analysis.operators.table import operator_records
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.ingest.kineto.reader import read_kineto
 from llm_perf_opt.model.summary import Operator

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.timeline.completeness import (
+from llm_perf_opt.analysis.captures.completeness import (
     attention_layers,
     cut_pass,
     matrix_modules,

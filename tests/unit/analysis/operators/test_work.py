@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.operator_flops import COUNTED_OPERATORS
-from llm_perf_opt.analysis.operator_work import OperatorWork, operator_work
+from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
+from llm_perf_opt.analysis.operators.work import OperatorWork, operator_work
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.ingest.kineto.calls import read_operator_calls
