@@ -154,6 +154,7 @@ def test_ranks_that_enter_together_wait_for_nobody() -> None:
     found = joined([[100, 400], [104, 405]], [200, 500])
     assert talk_of(found).straggler is None
     assert [row.last_in for row in found.ranks] == [0, 0]
+    assert [row.last_in for row in joined([[100, 400], [104, 406]], [200, 500]).ranks] == [0, 1]
 
 
 def test_among_eight_ranks_most_of_the_waiting_decides() -> None:
