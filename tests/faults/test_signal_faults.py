@@ -17,6 +17,7 @@ import pytest
 from llm_perf_opt.core.console.signals import (
     Interrupted,
     held,
+    interruption_first,
     raise_if_interrupted,
     settle_interruption,
     stop_signals,
@@ -208,6 +209,19 @@ def test_where_work_goes_on_a_lost_signal_is_raised_at_once() -> None:
             raise_if_interrupted()
         settle_interruption()
         raise_if_interrupted()
+
+
+@pytest.mark.parametrize("number", ASKED)
+def test_a_signal_that_somebody_makes_another_error_of_is_the_signal(number: signal.Signals) -> None:
+    """Python itself does, while a class is made."""
+
+    class Named:
+        def __set_name__(self, owner: type, name: str) -> None:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted) as caught, stop_signals(), interruption_first():
+        type("Made", (), {"named": Named()})
+    assert caught.value.exit_code == 128 + number
 
 
 def test_signals_wait_while_something_is_written_whole() -> None:

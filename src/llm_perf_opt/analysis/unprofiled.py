@@ -36,9 +36,7 @@ def against_wall_clock(
     for phase, budget in budgets.items():
         wall, per = _wall_clock(phase, timings, workload)
         if wall is not None and phase == PREFILL and prefill_includes_vision:
-            wall = (
-                wall - timings.vision_s.median if timings.vision_s is not None and VISION in budgets else None
-            )
+            wall = _without_vision(wall, timings, vision_captured=VISION in budgets)
         count = counts.get(phase)
         if wall is None or wall <= 0 or not count or budget.span_s <= 0:
             continue
@@ -56,6 +54,14 @@ def against_wall_clock(
         if whole is not None:
             found[WHOLE] = whole
     return found, notes
+
+
+def _without_vision(prefill_s: float, timings: Timings, *, vision_captured: bool) -> float | None:
+    """Time of a prefill that was timed with the vision encoder inside, as the capture has it; ``None`` when not known."""
+    if timings.vision_s is None:
+        # Neither timed nor captured apart: both are of the same work.
+        return None if vision_captured else prefill_s
+    return prefill_s - timings.vision_s.median if vision_captured else None
 
 
 def occurrences(

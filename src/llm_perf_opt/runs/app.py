@@ -20,7 +20,7 @@ from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
-from llm_perf_opt.core.console.signals import raise_if_interrupted
+from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.runs import old_places
 from llm_perf_opt.runs.checks import check_names
@@ -117,7 +117,8 @@ def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) ->
         codes.append(_run_job(raw, options or RunOptions()))
 
     raise_if_interrupted()
-    own_code = run_job(job, hydra_arguments)
+    with interruption_first():
+        own_code = run_job(job, hydra_arguments)
     return max(codes) if own_code is None else own_code
 
 
@@ -134,7 +135,8 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
         yaml = resolved_yaml(raw, overrides, cwd=settings.original_directory)
         with hold(artifacts.root):
             try:
-                return _run_and_report(config, artifacts, overrides, yaml, options)
+                with interruption_first():
+                    return _run_and_report(config, artifacts, overrides, yaml, options)
             except KeyboardInterrupt:
                 finish_interrupted(artifacts)
                 raise

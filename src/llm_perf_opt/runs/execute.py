@@ -18,6 +18,7 @@ from llm_perf_opt.core.console.progress import Progress
 from llm_perf_opt.core.console.signals import (
     held,
     interrupted_exit_code,
+    interruption_first,
     raise_if_interrupted,
     settle_interruption,
 )
@@ -137,7 +138,8 @@ def _run_stage(
     write_manifest(context.artifacts, manifest)
     began = time.perf_counter()
     try:
-        result = stage.run(context)
+        with interruption_first():
+            result = stage.run(context)
         raise_if_interrupted()  # a library may have swallowed it
         _apply_degradations(result, problems)
         if result.status == "failed":
@@ -148,8 +150,9 @@ def _run_stage(
         LOGGER.error("%s failed: %s", stage.title, error)
         result = StageResult(status="failed", reason=error.message, fix=error.hint, error=error.code)
     except Exception as error:
-        # The isolation boundary: one stage's bug must not cost the others their results. It is logged whole.
-        LOGGER.exception("%s failed", stage.title)
+        # The isolation boundary: one stage's bug must not cost the others their results. The log has it whole.
+        LOGGER.error("%s failed: %s: %s", stage.title, type(error).__name__, error)
+        LOGGER.debug("%s failed", stage.title, exc_info=True)
         result = StageResult(
             status="failed",
             reason=f"{type(error).__name__}: {error}",

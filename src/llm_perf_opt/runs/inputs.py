@@ -68,7 +68,8 @@ def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:
         return {"count": None, "left_out": [error.message], "samples": []}
     except Exception as error:
         # A plug-in's data set may raise anything; the run's results must not be lost over the list of its samples.
-        LOGGER.exception("the samples of the run cannot be listed")
+        LOGGER.warning("the samples of the run cannot be listed: %s: %s", type(error).__name__, error)
+        LOGGER.debug("the samples of the run cannot be listed", exc_info=True)
         return {"count": None, "left_out": [f"{type(error).__name__}: {error}"], "samples": []}
     _really_run(config, manifest, len(samples))
     return {"source": "the configuration: no stage told which samples it used", **document}

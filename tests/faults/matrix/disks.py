@@ -29,22 +29,33 @@ def _mounted(folder: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def _fill_up(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+        for _ in range(_BALLAST_BYTES >> 10):
+            ballast.write(b"x" * 1024)
+
+
+def _use_up_inodes(disk: Path) -> None:
+    with contextlib.suppress(OSError):
+        for number in range(1000):
+            (disk / f"ballast-{number}").touch()
+
+
+def _read_only(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+
+
 def _disk(
-    options: str, *, then: str | None = None, full: bool = False
+    options: str, then: Callable[[Path], None]
 ) -> Callable[[Path], contextlib.AbstractContextManager[Path]]:
-    """Return a small file system with the output of ``ingest`` on it; then filled up, or mounted anew."""
+    """Return a small file system with the output of ``ingest`` on it, to which ``then`` something happens."""
 
     @contextlib.contextmanager
     def around(folder: Path) -> Iterator[Path]:
         with _mounted(folder, options) as disk:
             made = cli(*_ingest_to("made")(folder), cwd=folder)
             assert made.returncode == 0, made.stderr
-            if full:
-                with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
-                    for _ in range(_BALLAST_BYTES >> 10):
-                        ballast.write(b"x" * 1024)
-            if then is not None:
-                subprocess.run(["mount", "-o", f"remount,{then}", str(disk)], check=True)
+            then(disk)
             yield disk
 
     return around
@@ -99,15 +110,15 @@ def _cases() -> Iterator[Case]:
             (1, 4),
             (_FULL,),
             slow=True,
-            around=_disk("size=4m", full=True),
+            around=_disk("size=4m", _fill_up),
         )
         yield Case(
             "disk", f"{verb} on a read-only disk", command, 4, ("no permission to write",), slow=True,
-            around=_disk("size=4m", then="ro"),
+            around=_disk("size=4m", _read_only),
         )  # fmt: skip
         yield Case(
             "disk", f"{verb} without inodes", command, (1, 4), (_FULL,), slow=True,
-            around=_disk("size=4m,nr_inodes=40", then="nr_inodes=20"),
+            around=_disk("size=4m,nr_inodes=100", _use_up_inodes),
         )  # fmt: skip
     yield Case(
         "disk",

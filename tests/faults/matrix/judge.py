@@ -14,7 +14,8 @@ def problems(case: Case, folder: Path, code: int, printed: str) -> list[str]:
     found = []
     if code not in case.exit_codes:
         found.append(f"exit code {code}, expected {case.exit_code}: …{printed[-300:]}")
-    if "Traceback (most recent call last)" in printed:
+    # What a program said before it failed is quoted, with a bar before each line.
+    if any(line.startswith("Traceback (most recent call last)") for line in printed.splitlines()):
         found.append("a traceback was printed")
     flat = " ".join(printed.split())
     found += [f"does not say '{words}'" for words in case.says if " ".join(words.split()) not in flat]

@@ -71,17 +71,27 @@ def _while_measuring(number: signal.Signals) -> Callable[[Running], None]:
 def _after(seconds: float, number: signal.Signals) -> Callable[[Running], None]:
     def send(running: Running) -> None:
         time.sleep(seconds)
+        wait_for(lambda: not _is_python_alone(running.process.pid))
         os.kill(running.process.pid, number)
 
     return send
 
 
+def _is_python_alone(pid: int) -> bool:
+    """Whether Python handles Ctrl-C, and our program, which would also handle SIGTERM, has not begun."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught >> (signal.SIGINT - 1) & 1) and not caught >> (signal.SIGTERM - 1) & 1
+
+
 def _at(place: str, number: signal.Signals) -> str:
     """Return Python that sends the signal to its own process the first time that a function is called."""
-    module, _, name = place.rpartition(".")
+    module, _, path = place.partition(":")
+    holder, _, name = path.rpartition(".")
     return (
         f"import {module} as place\n"
-        f"whole, first = place.{name}, []\n"
+        + (f"place = place.{holder}\n" if holder else "")
+        + f"whole, first = place.{name}, []\n"
         "def replaced(*arguments, **named):\n"
         "    if not first:\n"
         f"        first.append(1); os.kill(os.getpid(), {int(number)})\n"
@@ -120,7 +130,7 @@ def _cases() -> Iterator[Case]:
             during=_in_capture(number), slow=number is not signal.SIGTERM,
         )  # fmt: skip
         yield Case(
-            "signal", f"{name} twice in a capture", _capturing(), code, ("interrupted",), stopped, "interrupted",
+            "signal", f"{name} twice in a capture", _capturing(), (code, -number), ("interrupted",), stopped, "interrupted",
             during=_in_capture(number, number), slow=True,
         )  # fmt: skip
         yield Case(
@@ -128,11 +138,11 @@ def _cases() -> Iterator[Case]:
             during=_while_measuring(number), slow=True,
         )  # fmt: skip
         for place, what in {
-            "llm_perf_opt.runs.execute._write_hardware": "before the first stage",
-            "llm_perf_opt.stages.static_analysis.StaticAnalysisStage.run": "as a stage begins",
-            "llm_perf_opt.runs.execute.write_manifest": "while the manifest is written",
-            "llm_perf_opt.runs.finish.save_summary": "while the summary is written",
-            "llm_perf_opt.runs.finish.render": "while the report is written",
+            "llm_perf_opt.runs.execute:_write_hardware": "before the first stage",
+            "llm_perf_opt.stages.static_analysis:StaticAnalysisStage.run": "as a stage begins",
+            "llm_perf_opt.runs.execute:write_manifest": "while the manifest is written",
+            "llm_perf_opt.runs.finish:save_summary": "while the summary is written",
+            "llm_perf_opt.runs.finish:render": "while the report is written",
         }.items():
             yield Case(
                 "signal", f"{name} {what}", _static, code, ("interrupted",), status="interrupted", hook=_at(place, number),
@@ -140,15 +150,15 @@ def _cases() -> Iterator[Case]:
             )  # fmt: skip
         yield Case(
             "signal", f"{name} while Hydra composes", _static, code, ("interrupted",), writes_nothing=True,
-            hook=_at("llm_perf_opt.config.hydra_bridge.compose.compose", number), slow=number is not signal.SIGINT,
+            hook=_at("llm_perf_opt.config.hydra_bridge.compose:compose", number), slow=number is not signal.SIGINT,
         )  # fmt: skip
         yield Case(
             "signal", f"{name} while ingest reads", _ingest, code, ("interrupted",), writes_nothing=True,
-            hook=_at("llm_perf_opt.runs.commands.ingest._read", number), slow=number is not signal.SIGHUP,
+            hook=_at("llm_perf_opt.runs.commands.ingest:_read", number), slow=number is not signal.SIGHUP,
         )  # fmt: skip
         yield Case(
             "signal", f"{name} while ingest writes its summary", _ingest, code, ("interrupted",),
-            hook=_at("llm_perf_opt.model.summary_file.save_json", number), check=_no_summary, slow=True,
+            hook=_at("llm_perf_opt.model.summary_file:save_json", number), check=_no_summary, slow=True,
         )  # fmt: skip
         for seconds in (0.1, 0.5, 1.0, 1.5):
             yield Case(
@@ -157,7 +167,7 @@ def _cases() -> Iterator[Case]:
             )  # fmt: skip
     yield Case(
         "signal", "SIGHUP under nohup", _static, 0, status="ok", slow=True,
-        hook="signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + _at("llm_perf_opt.runs.finish.render", signal.SIGHUP),
+        hook="signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + _at("llm_perf_opt.runs.finish:render", signal.SIGHUP),
     )  # fmt: skip
     yield Case(
         "signal", "stopped and continued", _static, 0, status="ok", during=_stop_and_continue, slow=True

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from llm_perf_opt.process.tools import find_tool
 from tests.faults.matrix.case import STATIC_ONLY, Case
 
 
@@ -61,6 +62,35 @@ def _cases() -> Iterator[Case]:
         yield Case(
             "tool", f"{tool} is no program", _tool(tool, "\x7fELFnot really"), 0, (tool,), skipped, slow=True
         )
+    if find_tool("nsys") is not None:
+        for what, content in {
+            "garbage": b"\x00\x01" * 5000,
+            "nothing": b"",
+            "a page": b"<html>404</html>",
+        }.items():
+            yield Case(
+                "tool", f"real nsys cannot export {what}", _report("run.nsys-rep", "--nsys", content), 4, ("could not export",),
+                slow=True, check=_no_summary,
+            )  # fmt: skip
+    yield Case(
+        "tool",
+        "a report of ncu that is none",
+        _report("run.ncu-rep", "--ncu", b"\x00" * 5000),
+        3,
+        ("run.ncu-rep",),
+    )
+
+
+def _report(name: str, option: str, content: bytes) -> Callable[[Path], list[str]]:
+    def build(folder: Path) -> list[str]:
+        (folder / name).write_bytes(content)
+        return ["ingest", f"{option}={folder / name}", f"--out={folder / 'run'}"]
+
+    return build
+
+
+def _no_summary(folder: Path) -> None:
+    assert not (folder / "run" / "summary.json").exists()
 
 
 CASES = tuple(_cases())

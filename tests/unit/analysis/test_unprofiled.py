@@ -155,11 +155,28 @@ def test_losses_of_prefill_are_not_those_of_the_vision_inside_it() -> None:
     assert gains == {"vision": pytest.approx(0.1), "prefill": pytest.approx(0.2)}
 
 
-def test_vision_that_was_not_timed_or_not_captured_apart_leaves_prefill_as_captured() -> None:
+@pytest.mark.parametrize(
+    ("timed_apart", "captured_apart"),
+    [(True, False), (False, True)],
+)
+def test_vision_that_is_told_apart_on_one_side_only_leaves_prefill_as_captured(
+    timed_apart: bool, captured_apart: bool
+) -> None:
     captured = {"prefill": budget(1.0, compute=0.3, launch=0.7)}
-    for timed in (timings(prefill=1.0), timings(vision=0.6, prefill=1.0)):
-        found, _ = against_wall_clock(captured, {"prefill": 1}, timed, NOTHING, prefill_includes_vision=True)
-        assert found == captured
+    if captured_apart:
+        captured["vision"] = budget(1.0, compute=1.0)
+    timed = timings(vision=0.6, prefill=1.0) if timed_apart else timings(prefill=1.0)
+    found, _ = against_wall_clock(captured, {"prefill": 1}, timed, NOTHING, prefill_includes_vision=True)
+    assert found == captured
+
+
+def test_prefill_of_a_model_without_vision_is_measured_as_it_was_timed() -> None:
+    """Short timings say that prefill may hold a vision encoder; nothing else knows of one."""
+    captured = {"prefill": budget(2.0, compute=0.3, launch=0.7)}
+    found, _ = against_wall_clock(
+        captured, {"prefill": 1}, timings(prefill=1.0), NOTHING, prefill_includes_vision=True
+    )
+    assert seconds(found["prefill"]) == pytest.approx({"compute": 0.6, "launch": 0.4})
 
 
 # the whole

@@ -10,16 +10,19 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from llm_perf_opt.analysis.findings.loss_words import Loss
 from llm_perf_opt.core import units
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import (
+    Bound,
     Finding,
     StageInfo,
     Summary,
@@ -158,7 +161,7 @@ def test_html_holds_every_section_in_order() -> None:
         "99.1 %",
         "97.0 %",
         "300 ms",
-        "launching and host work",
+        "launching work",
         "at most 455 ms, 45.5 %",
     ):
         assert needed in summary_part
@@ -223,10 +226,11 @@ def test_stakeholder_page_is_one_page_in_plain_words() -> None:
 def test_every_finding_has_plain_words(repository: Path) -> None:
     rules = (repository / "src" / "llm_perf_opt" / "analysis" / "findings").glob("*.py")
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
-    assert ids
+    ids |= set(get_args(Loss))
     assert ids == set(plain_words.FINDINGS) | set(plain_words.MEASUREMENT)
     words = [w for plain in plain_words.FINDINGS.values() for w in (plain.problem, plain.action)]
     assert not re.findall(r"\b[A-Z]{2,}\b", " ".join([*words, *plain_words.MEASUREMENT.values()]))
+    assert set(plain_words.BOUNDS) == set(get_args(Bound))
 
 
 def test_stakeholder_page_is_honest_without_findings_or_times() -> None:

@@ -262,36 +262,29 @@ def test_a_trace_without_work_is_refused(tmp_path: Path) -> None:
         trace_facts(_trace(tmp_path, []))
 
 
-def test_a_trace_with_a_gpu_gives_budget_and_kernels(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("every_us", "bound", "finding"), [(500, "launch", "launch-bound"), (1000, "host", "host-idle")]
+)
+def test_a_trace_with_a_gpu_gives_budget_and_kernels(
+    tmp_path: Path, every_us: int, bound: str, finding: str
+) -> None:
+    """Kernels of 100 µs: what keeps the host for 400 µs between them is dispatch, for 900 µs it is something else."""
     events: list[dict[str, Any]] = []
     for number in range(10):
-        start = 1000 * number
-        launch = {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "cudaLaunchKernel",
-            "ts": start,
-            "dur": 10,
-            "pid": 1,
-            "tid": 1,
-        }
-        run = {
-            "ph": "X",
-            "cat": "kernel",
-            "name": "gemm_kernel",
-            "ts": start + 20,
-            "dur": 100,
-            "pid": 0,
-            "tid": 7,
-        }
+        start = every_us * number
         events += [
-            {**launch, "args": {"correlation": number + 1}},
-            {**run, "args": {"correlation": number + 1, "device": 0, "stream": 7}},
+            kineto.call("cudaLaunchKernel", start, 10, number + 1),
+            kineto.kernel("gemm_kernel", start + 20, 100, number + 1),
         ]
     found = build(trace=_trace(tmp_path, events))
     assert sum(kernel.total_s or 0.0 for kernel in found.kernels) == pytest.approx(1e-3)
     parts = found.budget["all"].parts
     assert sum(part.share_ratio for part in parts) == pytest.approx(1.0)
-    assert found.verdicts["all"].bound == "launch"
-    assert found.findings[0].id == "launch-bound"
+    assert found.verdicts["all"].bound == bound
+    assert found.findings[0].id == finding
+    assert found.findings[0].gain_upper_s == pytest.approx(
+        9 * (every_us - 120 if bound == "host" else every_us - 100) * 1e-6
+    )
     assert "sample" not in found.findings[0].arithmetic
+    assert len(found.idle_gaps) == 9
+    assert found.devices[0].busy_s == pytest.approx(1e-3)

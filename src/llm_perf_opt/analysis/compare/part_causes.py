@@ -19,14 +19,20 @@ _LABELS = {
     "sync": "waiting in synchronisation",
     "launch": "waiting for launch calls",
     "host": "waiting for the host",
+    "data": "waiting for input",
+    "allocation": "waiting for memory to be allocated",
     "queue": "waiting in the queue",
 }
 _WAITS = {
     "sync": "in synchronisation",
     "launch": "for launch calls",
     "host": "for the host",
+    "data": "for its input",
+    "allocation": "for memory to be allocated",
     "queue": "in the queue",
 }
+_DISPATCH = ("launch", "host")
+"""Two names for one wait: a gap that grows beyond dispatch changes from the one to the other."""
 _SAME_LENGTH = 0.2
 """Of the change of exposed communication: collectives whose length changed by less are as long as before."""
 
@@ -35,6 +41,7 @@ def part_causes(scope: Scope, a: Summary, b: Summary, *, phases: bool) -> list[C
     """Return the change of every part of a budget but compute; idle parts name their owner."""
     where = f" in {scope.phase}" if phases and scope.phase else ""
     left, right = _by_name(scope.a), _by_name(scope.b)
+    _joined_dispatch(left, right, scope.factor)
     causes = []
     for name in dict.fromkeys((*left, *right)):
         if name == _COMPUTE:
@@ -56,6 +63,23 @@ def _by_name(budget: Budget) -> dict[str, list[BudgetPart]]:
     for part in budget.parts:
         found.setdefault(part.name, []).append(part)
     return found
+
+
+def _joined_dispatch(a: dict[str, list[BudgetPart]], b: dict[str, list[BudgetPart]], factor: float) -> None:
+    """Where launching and other host work change in opposite directions, take them together."""
+    change = {
+        name: math.fsum(part.seconds for part in b.get(name, [])) * factor
+        - math.fsum(part.seconds for part in a.get(name, []))
+        for name in _DISPATCH
+    }
+    if change["launch"] * change["host"] >= 0:
+        return
+    for side in (a, b):
+        parts = [part for name in _DISPATCH for part in side.pop(name, [])]
+        if parts:
+            seconds = math.fsum(part.seconds for part in parts)
+            share = math.fsum(part.share_ratio for part in parts)
+            side["host"] = [BudgetPart("host", seconds, share, max(parts, key=lambda one: one.seconds).owner)]
 
 
 def _by_owner(

@@ -119,11 +119,10 @@ def _communication(
     found = []
     late = _straggler(summary)
     if late is not None:
-        scale = seconds / budget.span_s  # captured seconds → seconds of a sample
-        gain, mean = late.others_s * scale, late.mean_s * scale
+        gain = min(seconds, exposed * late.of_others)
         if gain >= MATTERS * seconds:
             found.append(_late_rank(summary, phase, late, gain))
-            exposed = max(0.0, exposed - mean)
+            exposed *= 1.0 - late.of_all
     if exposed < MATTERS * seconds:
         return found
     evidence = [
@@ -165,15 +164,16 @@ def _communication(
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """The waiting that one rank causes, as far as nothing else runs meanwhile."""
+    """The waiting that one rank causes, as shares: ranks are compared over the whole capture, and phases may be many."""
 
     rank: int
-    others_s: float
-    """Per rank that waits: what the run would be shorter by."""
-    mean_s: float
-    """Mean over all ranks, as budgets are."""
+    of_others: float
+    """Waiting of a rank that waits ÷ communication of a rank (mean over all): what the run would be shorter by."""
+    of_all: float
+    """Mean waiting of all ranks ÷ communication of a rank."""
     share: float
     last_in: int | None
+    waits_s: float
 
 
 def _straggler(summary: Summary) -> _Late | None:
@@ -183,21 +183,22 @@ def _straggler(summary: Summary) -> _Late | None:
     row = next((one for one in summary.ranks if one.rank == talk.straggler), None)
     if row is None or row.causes_wait_s is None:
         return None
-    alone = min(1.0, talk.exposed_s / talk.total_s)
-    others = len(summary.ranks) - 1
+    others = max(1, len(summary.ranks) - 1)
+    of_all = min(1.0, row.causes_wait_s / talk.total_s * others / (others + 1))
     return _Late(
-        talk.straggler,
-        row.causes_wait_s * alone,
-        row.causes_wait_s * alone * others / (others + 1),
-        talk.straggler_share_ratio or 0.0,
-        row.last_in,
+        rank=talk.straggler,
+        of_others=of_all * (others + 1) / others,
+        of_all=of_all,
+        share=talk.straggler_share_ratio or 0.0,
+        last_in=row.last_in,
+        waits_s=row.causes_wait_s * min(1.0, talk.exposed_s / talk.total_s),
     )
 
 
 def _late_rank(summary: Summary, phase: str, late: _Late, gain: float) -> Finding:
     evidence = [
         f"rank {late.rank} enters last where {units.percent(late.share)} of the waiting in collectives arises; the other ranks "
-        f"wait for it for {units.seconds(late.others_s)} on average with nothing else to run",
+        f"wait for it for {units.seconds(late.waits_s)} on average with nothing else to run",
         *([f"it is last in {late.last_in} collectives"] if late.last_in is not None else []),
     ]
     return Finding(

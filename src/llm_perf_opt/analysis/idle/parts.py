@@ -150,7 +150,8 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
         return
     work = unite(parts["launch"], parts["host"])
     start = gaps.start[dry]
-    waited = waiting.length_before(start + DRAINED_NS)
+    # Waiting beside an idle device is lost itself; only what was waited beside a busy one would have put the host ahead.
+    waited = complement(parts["sync"], waiting).length_before(start + DRAINED_NS)
     done = work.length_before(start)
     until = np.append(done[1:], work.length_ns)
     hidden = _hidden(np.diff(waited, prepend=0), until - done)

@@ -9,7 +9,7 @@ import numpy as np
 
 from llm_perf_opt.analysis.idle.owners import HostActivity, Stretches, joined, stretches
 from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT
-from llm_perf_opt.analysis.intervals import IntervalSet, complement, intersect
+from llm_perf_opt.analysis.intervals import IntervalSet, complement, intersect, union, unite
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.analysis.timeline.budget import (
     PARTS,
@@ -24,6 +24,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     windows_on,
     works_for,
 )
+from llm_perf_opt.analysis.timeline.clocks import clock_doubts
 from llm_perf_opt.analysis.timeline.communication import (
     CollectiveRows,
     collective_rows,
@@ -66,6 +67,10 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
     base = phase_windows(timeline, attribution)
     whole = whole_window(timeline)
     found = TimeAxis()
+    doubts = clock_doubts(timeline)
+    if len(doubts.silence):
+        base = {phase: complement(doubts.silence, window) for phase, window in base.items()}
+        whole = complement(doubts.silence, whole)
     windows: list[dict[str, IntervalSet]] = [
         {**windows_on(one, timeline, attribution, base), WHOLE: complement(one.idle.held, whole)}
         for one in activities
@@ -87,10 +92,9 @@ def time_axis(timeline: Timeline, attribution: Attribution, source: str | None) 
         }
         found.busy_by_device[phase] = ratios
         found.busy_ratio[phase] = sum(ratios.values()) / len(ratios)
-    for one, own in zip(activities, windows, strict=True):
-        found.devices.append(_device(timeline, one, own[WHOLE]))
+    found.devices = [_device(timeline, one, doubts.silence) for one in activities]
     found.gaps = _longest_gaps(timeline, activities, windows, host)
-    found.notes = _notes(activities)
+    found.notes = [*_notes(activities), *doubts.notes]
     if any(len(one.communication) for one in activities):
         found.collectives = collective_rows(timeline, attribution)
         span = found.budget[WHOLE].span_s * _NS if WHOLE in found.budget else 0.0
@@ -146,11 +150,11 @@ def _stretches(name: str, cut: Sequence[tuple[DeviceActivity, IntervalSet]]) -> 
     )
 
 
-def _device(timeline: Timeline, one: DeviceActivity, window: IntervalSet) -> DeviceUse:
+def _device(timeline: Timeline, one: DeviceActivity, silence: IntervalSet) -> DeviceUse:
     """The figures of one device, over its own span: before its first and after its last work it is not waiting."""
     rows = one.rows
     first, last = int(timeline.ops.start_ns[rows[0]]), int(timeline.ops.end_ns[rows].max())
-    own = complement(one.idle.held, IntervalSet(np.array([first]), np.array([max(last, first + 1)])))
+    own = complement(unite(one.idle.held, silence), union(np.array([first]), np.array([last])))
     budget = budget_on(one, own)
     busy = _busy_ns(one, own, budget)
     queued = budget.parts_ns["queue"]

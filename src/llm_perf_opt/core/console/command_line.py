@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llm_perf_opt.core.console.last_resort import defect
-from llm_perf_opt.core.console.signals import Interrupted, raise_if_interrupted, stop_signals
+from llm_perf_opt.core.console.signals import (
+    Interrupted,
+    interruption_first,
+    raise_if_interrupted,
+    stop_signals,
+)
 from llm_perf_opt.core.console.terminal import give_up_output, safe_streams
 from llm_perf_opt.core.errors import LlmPerfError, ToolError
 from llm_perf_opt.core.escape import visible
@@ -86,7 +91,8 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
         try:
             with stop_signals():
                 try:
-                    code = command(arguments)
+                    with interruption_first():
+                        code = command(arguments)
                 finally:
                     sys.stdout.flush()  # what cannot be written is noticed here, and not when Python ends
                 raise_if_interrupted()

@@ -93,6 +93,19 @@ def raise_if_interrupted() -> None:
         raise Interrupted(_STATE.unsettled)
 
 
+@contextlib.contextmanager
+def interruption_first() -> Iterator[None]:
+    """Raise the signal in place of an error that somebody made of it on its way.
+
+    Python does so itself: what is raised while a class is made arrives as a ``RuntimeError``.
+    """
+    try:
+        yield
+    except Exception:
+        raise_if_interrupted()
+        raise
+
+
 def settle_interruption() -> None:
     """Say that the signal is being dealt with: it arrived where the work is ended."""
     _STATE.unsettled = None

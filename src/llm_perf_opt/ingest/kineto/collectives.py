@@ -43,6 +43,7 @@ class _Args(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     cat: str
+    name: str
     ts: float
     dur: float
     pid: float | str
@@ -74,15 +75,16 @@ def _events(window: Window, end: int) -> Iterator[_Event]:
 
 
 def collective_calls(
-    events: CollectiveEvents, columns: Columns, origin_ns: int, ops: DeviceOps, calls: HostCalls
+    events: CollectiveEvents, columns: Columns, ops: DeviceOps, calls: HostCalls
 ) -> CollectiveCalls:
     """Find the device operation that each described collective is. New names are added to the columns."""
-    if not events.found or not len(ops):
+    timed = [event for event in events.found if _ns(event.ts) >= 0 and _ns(event.dur) >= 0]
+    if not timed or not len(ops):
         return no_collectives()
-    on_host = [event for event in events.found if event.cat != "kernel"]
-    on_device = [event for event in events.found if event.cat == "kernel"]
+    on_host = [event for event in timed if event.cat != "kernel"]
+    on_device = [event for event in timed if event.cat == "kernel"]
     launched = _launched_inside(on_host, columns, ops, calls)
-    places = [*launched.tolist(), *_starting_at(on_device, ops).tolist()]
+    places = [*launched.tolist(), *_same_kernels(on_device, columns, ops)]
     rows = {op: event for op, event in zip(places, [*on_host, *on_device], strict=True) if op >= 0}
     order = sorted(rows)
     chosen = [rows[op] for op in order]
@@ -115,13 +117,26 @@ def _launched_inside(events: list[_Event], columns: Columns, ops: DeviceOps, cal
     return found
 
 
-def _starting_at(events: list[_Event], ops: DeviceOps) -> Int64:
-    """Device operation that starts when each device event does; -1 for none."""
-    start = np.array([_ns(event.ts) for event in events], np.int64)
-    after = np.searchsorted(ops.start_ns, start - _NEAR_NS)
-    place = np.minimum(after, len(ops) - 1)
-    near = np.abs(ops.start_ns[place] - start) <= _NEAR_NS
-    return np.where(near, place, -1)
+def _same_kernels(events: list[_Event], columns: Columns, ops: DeviceOps) -> list[int]:
+    """Device operation that each device event is: of the same name, at the same time, none twice; -1 for none."""
+    found = [-1] * len(events)
+    by_name: dict[str, list[int]] = {}
+    for place, event in enumerate(events):
+        by_name.setdefault(event.name, []).append(place)
+    for name, places in by_name.items():
+        rows = np.flatnonzero(ops.name == int(columns.names[name])).tolist()
+        starts = ops.start_ns[rows].tolist()
+        row = 0
+        for place in sorted(places, key=lambda one: events[one].ts):
+            at = _ns(events[place].ts)
+            while row < len(rows) and starts[row] < at - _NEAR_NS:
+                row += 1
+            while row + 1 < len(rows) and abs(starts[row + 1] - at) < abs(starts[row] - at):
+                row += 1
+            if row < len(rows) and abs(starts[row] - at) <= _NEAR_NS:
+                found[place] = rows[row]
+                row += 1
+    return found
 
 
 def _ns(microseconds: float) -> int:

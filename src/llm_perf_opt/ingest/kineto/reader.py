@@ -80,7 +80,7 @@ def read_kineto(path: Path) -> KinetoCapture:
     origin_ns = stream.decoder.origin_us * 1000
     host = host_side(columns, origin_ns)
     ops, external = device_side(columns, origin_ns, host)
-    collectives = collective_calls(stream.collectives, columns, origin_ns, ops, host.calls)
+    collectives = collective_calls(stream.collectives, columns, ops, host.calls)
     names = [str(name) for name in columns.names]
     timeline = Timeline(
         source=f"{path.name} (torch profiler trace)",

@@ -125,7 +125,17 @@ def test_exposed_communication_says_whether_it_grew_or_lost_its_cover(total: flo
 
 def device(number: int, communication: float, idle: float) -> DeviceUse:
     busy = 1.0 - idle
-    return DeviceUse(number, None, None, 1.0, busy, busy, idle, 0.0, communication, communication, 0.0)
+    return DeviceUse(
+        number,
+        span_s=1.0,
+        busy_s=busy,
+        busy_ratio=busy,
+        idle_s=idle,
+        queued_s=0.0,
+        communication_s=communication,
+        exposed_communication_s=communication,
+        copy_s=0.0,
+    )
 
 
 def on_two(first: float, second: float) -> Summary:

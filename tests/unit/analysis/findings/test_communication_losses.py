@@ -41,57 +41,90 @@ def test_overlapped_communication_is_no_loss() -> None:
 
 
 def test_waiting_for_the_last_rank_is_taken_off_what_is_left_to_move() -> None:
-    """6 s exposed; of 8 s in collectives 4 s are waiting, and three quarters of those are for rank 2."""
+    """Each of three ranks waits for rank 2 for 4 s of the 8 s in collectives, 6 s of which nothing hides."""
     spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
-    late = talk(8.0, 6.0, wait_s=4.0, straggler=2, straggler_share_ratio=0.75)
-    ranks = [RankUse(0), RankUse(2, causes_wait_s=3.5, last_in=31)]
+    late = talk(8.0, 6.0, wait_s=3.2, straggler=2, straggler_share_ratio=0.75)
+    ranks = [RankUse(0), RankUse(1), RankUse(2, causes_wait_s=4.0, last_in=31), RankUse(3)]
     found = found_in(summary(budget=spans, communication=late, ranks=ranks))
     straggler, exposed = found["straggler"], found["exposed-communication"]
     assert straggler.title == "Rank 2 keeps the other ranks waiting"
-    assert straggler.gain_upper_s == pytest.approx(6.0 * 3 / 8)
-    assert exposed.gain_upper_s == pytest.approx(6.0 * 5 / 8)
-    assert (straggler.gain_upper_s or 0) + (exposed.gain_upper_s or 0) == pytest.approx(6.0)
+    assert straggler.gain_upper_s == pytest.approx(4.0 * 6 / 8)
     assert straggler.evidence[:2] == [
-        "rank 2 enters last where 75.0 % of the waiting in collectives arises; the other ranks wait for it for 3.50 s "
-        "on average",
+        "rank 2 enters last where 75.0 % of the waiting in collectives arises; the other ranks wait for it for 3.00 s "
+        "on average with nothing else to run",
         "it is last in 31 collectives",
     ]
     assert straggler.arithmetic == (
-        "6.00 s of exposed communication × 37.5 % of it waiting for the last rank = at most 2.25 s"
+        "waiting of the other ranks for rank 2, mean over them, nothing else running: at most 3.00 s"
     )
+    # Budgets are means over all four ranks, one of which does not wait.
+    assert exposed.gain_upper_s == pytest.approx(6.0 - 3.0 * 3 / 4)
     assert exposed.arithmetic == "10.0 s × 60.0 % − waiting for the last rank = at most 3.75 s"
 
 
 def test_a_straggler_that_explains_everything_leaves_nothing_to_move() -> None:
     spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
     late = talk(6.0, 6.0, wait_s=5.9, straggler=1, straggler_share_ratio=1.0)
-    found = found_in(summary(budget=spans, communication=late))
+    ranks = [RankUse(0), RankUse(1, causes_wait_s=11.8)]
+    found = found_in(summary(budget=spans, communication=late, ranks=ranks))
     assert found.keys() == {"straggler"}
-    assert found["straggler"].gain_upper_s == pytest.approx(5.9)
+    assert found["straggler"].gain_upper_s == pytest.approx(10.0)  # not longer than the run
+
+
+def test_every_phase_has_its_own_part_of_the_waiting() -> None:
+    """Ranks are matched over the whole capture: what a phase loses goes by the communication it has."""
+    spans = {
+        "prefill": budget(2.0, compute=0.5, communication=0.5),
+        "decode": budget(8.0, compute=0.625, communication=0.375),
+    }
+    late = talk(4.0, 4.0, wait_s=1.0, straggler=1, straggler_share_ratio=1.0)
+    ranks = [RankUse(0), RankUse(1, causes_wait_s=2.0)]
+    found = losses.find(summary(budget=spans, communication=late, ranks=ranks))
+    gains = {(one.id, one.phase): one.gain_upper_s for one in found}
+    assert gains == {
+        ("straggler", "prefill"): pytest.approx(0.5),
+        ("exposed-communication", "prefill"): pytest.approx(0.75),
+        ("straggler", "decode"): pytest.approx(1.5),
+        ("exposed-communication", "decode"): pytest.approx(2.25),
+    }
+
+
+def test_waiting_under_the_profiler_is_scaled_to_the_time_without_it() -> None:
+    """Captured: 10 s, 6 s of it communication. Without the profiler 5 s, and 3 s of it."""
+    parts = [BudgetPart("compute", 2.0, 0.4), BudgetPart("communication", 3.0, 0.6)]
+    spans = {"decode": Budget(5.0, parts, "t", 10.0, 2.0)}
+    late = talk(6.0, 6.0, wait_s=1.5, straggler=1, straggler_share_ratio=1.0)
+    ranks = [RankUse(0), RankUse(1, causes_wait_s=3.0)]
+    found = found_in(summary(budget=spans, communication=late, ranks=ranks))
+    assert found["straggler"].gain_upper_s == pytest.approx(1.5)
+    assert found["exposed-communication"].gain_upper_s == pytest.approx(2.25)
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "causes"),
     [
-        {"wait_s": 0.5, "straggler": 1, "straggler_share_ratio": 1.0},  # below a twentieth of the time
-        {"wait_s": None, "straggler": None},
-        {"wait_s": 4.0, "straggler": None},  # the ranks take turns
+        ({"wait_s": 0.2, "straggler": 1, "straggler_share_ratio": 1.0}, 0.4),  # below a twentieth of the time
+        ({"wait_s": None, "straggler": None}, None),
+        ({"wait_s": 4.0, "straggler": None}, 4.0),  # the ranks take turns
+        ({"wait_s": 4.0, "straggler": 7, "straggler_share_ratio": 1.0}, 4.0),  # a rank without a row
     ],
 )
-def test_no_straggler_where_none_matters(fields: dict[str, object]) -> None:
+def test_no_straggler_where_none_matters(fields: dict[str, object], causes: float | None) -> None:
     spans = {"all": budget(20.0, compute=0.5, communication=0.5)}
-    found = found_in(summary(budget=spans, communication=talk(10.0, 10.0, **fields)))
+    ranks = [RankUse(0), RankUse(1, causes_wait_s=causes)]
+    found = found_in(summary(budget=spans, communication=talk(10.0, 10.0, **fields), ranks=ranks))
     assert found.keys() == {"exposed-communication"}
     assert found["exposed-communication"].gain_upper_s == pytest.approx(10.0)
 
 
-def test_more_waiting_than_communication_is_all_of_it_and_not_more() -> None:
-    """Damaged captures may say so; a loss is never above its time."""
+def test_more_waiting_than_there_is_time_is_never_more_than_the_time() -> None:
+    """Damaged captures may say so."""
     spans = {"all": budget(10.0, compute=0.4, communication=0.6)}
     late = talk(2.0, 6.0, wait_s=50.0, straggler=1, straggler_share_ratio=1.0)
-    found = found_in(summary(budget=spans, communication=late))
+    ranks = [RankUse(0), RankUse(1, causes_wait_s=100.0)]
+    found = found_in(summary(budget=spans, communication=late, ranks=ranks))
     assert found.keys() == {"straggler"}
-    assert found["straggler"].gain_upper_s == pytest.approx(6.0)
+    assert found["straggler"].gain_upper_s == pytest.approx(10.0)
 
 
 def test_a_host_that_stands_in_a_collective_is_named() -> None:

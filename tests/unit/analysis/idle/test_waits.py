@@ -19,51 +19,72 @@ def idle(timeline: Timeline) -> dict[str, float]:
 
 
 def test_time_inside_the_waiting_call_is_waiting() -> None:
-    """The call returns 30 µs after the device ran dry, and had begun long before."""
-    timeline = after_a_wait((-50, 30), 600, kernel_us=30)
-    assert idle(timeline) == {"sync": 30, "host": 570, "launch": 5}
+    """The call returns 30 µs after the device ran dry; without it, the host had been 50 µs further by then."""
+    timeline = after_a_wait((-50, 30), 600)
+    assert idle(timeline) == {"sync": 30 + 50, "host": 520, "launch": 5}
     assert owner_of(timeline, "sync").what == "synchronisation"
 
 
-def test_work_after_a_wait_could_have_been_hidden_behind_the_devices_own() -> None:
-    assert idle(after_a_wait((-90, 1), 80)) == {"sync": 80, "launch": 5}
+def test_work_after_a_wait_would_have_been_done_meanwhile() -> None:
+    assert idle(after_a_wait((-90, 1), 80)) == {"sync": 85}
     # Without the wait, the same gap is dispatch.
     assert idle(after_a_wait((-900, -800), 80)) == {"launch": 85}
 
 
-def test_only_as_much_as_the_device_had_work_for_could_have_been_hidden() -> None:
-    assert idle(after_a_wait((-90, 1), 400)) == {"sync": 100, "launch": 305}
-    assert idle(after_a_wait((-90, 1), 900)) == {"sync": 100, "host": 800, "launch": 5}
+def test_only_as_much_as_the_host_waited_would_have_been_done() -> None:
+    assert idle(after_a_wait((-90, 1), 400)) == {"sync": 91, "launch": 314}
+    assert idle(after_a_wait((-90, 1), 900)) == {"sync": 91, "host": 809, "launch": 5}
 
 
-def test_work_that_was_hidden_once_is_not_hidden_twice() -> None:
-    """Two gaps after waits: each may only be hidden behind the work since the one before."""
+def two_waits(first: tuple[int, int], second_launch: int) -> Timeline:
+    """Kernels of 100, 25 and 65 µs; the host waits before the 2nd (as told) and, for 24 µs, before the 3rd."""
+    start = second_launch + 5
     calls: list[Call] = [
-        (-120, -110, LAUNCH), (-100, 1, SYNC), (200, 204, LAUNCH), (206, 231, SYNC), (430, 434, LAUNCH),
+        (-120, -110, LAUNCH), (*first, SYNC), (second_launch, second_launch + 4, LAUNCH),
+        (start + 1, start + 26, SYNC), (start + 225, start + 229, LAUNCH),
     ]  # fmt: skip
-    ops: list[Op] = [(-100, 0, "a", 0), (205, 230, "b", 2), (435, 500, "c", 4)]
-    found = idle(make_timeline(ops, calls, unit=US))
-    assert found == {"sync": 100 + 25, "launch": 105 + 180}
+    ops: list[Op] = [(-100, 0, "a", 0), (start, start + 25, "b", 2), (start + 230, start + 295, "c", 4)]
+    return make_timeline(ops, calls, unit=US)
+
+
+def test_every_wait_answers_for_the_work_behind_it() -> None:
+    found = idle(two_waits((-100, 1), 200))
+    assert found == {"sync": 101 + 25, "launch": 104 + 180}
+
+
+def test_what_a_host_is_ahead_by_it_still_is_after_the_next_wait() -> None:
+    """It would have been ahead by 100 µs, needs 14 of them after the first wait, and has 86 left for the second gap."""
+    assert idle(two_waits((-100, 1), 10)) == {"sync": 15 + 1 + 24 + 86, "launch": 205 - 1 - 24 - 86}
+
+
+def test_no_host_is_ahead_by_more_than_a_queue_holds() -> None:
+    """It waited for 60 ms; more than 20 ms of launches do not fit into a queue."""
+    calls: list[Call] = [
+        (-60_200, -60_100, LAUNCH), (-60_000, 1, SYNC), (10, 14, LAUNCH), (30, 101, SYNC), (40_000, 40_004, LAUNCH),
+    ]  # fmt: skip
+    ops: list[Op] = [(-60_050, 0, "a", 0), (15, 100, "b", 2), (40_005, 40_100, "c", 4)]
+    assert idle(make_timeline(ops, calls, unit=US))["sync"] == 15 + 1 + 70 + 20_000
 
 
 def test_a_wait_counts_when_it_ends_or_begins_close_to_the_gap() -> None:
     """Clocks of host and device differ a little."""
-    assert idle(after_a_wait((-90, -15), 80))["sync"] == 80
+    assert idle(after_a_wait((-90, -15), 80)) == {"sync": 75, "launch": 10}
     assert "sync" not in idle(after_a_wait((-90, -25), 80))
-    assert idle(after_a_wait((15, 18), 80))["sync"] == 80
+    assert idle(after_a_wait((15, 18), 80)) == {"sync": 3, "launch": 82}
 
 
 def test_a_blocking_copy_is_a_wait() -> None:
     calls = [(-120, -110, LAUNCH), (-90, 2, "cudaMemcpy_v3020"), (80, 84, LAUNCH)]
     ops = [(-100, 0, "gemm", 0), (85, 185, "gemm", 2)]
-    assert idle(make_timeline(ops, calls, unit=US))["sync"] == 80
+    assert idle(make_timeline(ops, calls, unit=US)) == {"sync": 85}
 
 
 def test_input_after_a_wait_is_input() -> None:
+    """Loading would not have been done earlier by a host that had not waited: it does not depend on the device."""
     calls = [(-120, -110, LAUNCH), (-90, 1, SYNC), (80, 84, LAUNCH)]
     ops = [(-100, 0, "gemm", 0), (85, 185, "gemm", 2)]
     timeline = make_timeline(ops, calls, [(2, 70, "load_batch")], unit=US)
-    assert idle(timeline) == {"data": 68, "sync": 12, "launch": 5}
+    assert idle(timeline) == {"data": 68, "sync": 17}
 
 
 # backlog from before the capture

@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     windows_on,
 )
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, SYNC, make_timeline, split
+from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, SYNC, US, make_timeline, split
 
 # what the device does
 
@@ -23,17 +23,17 @@ from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, SYNC, make_timeline, 
 def test_every_instant_has_one_owner() -> None:
     """The gap at the end has no operation behind it: what the launching thread does explains it."""
     timeline = make_timeline(
-        ops=[(20, 40, "gemm", 0), (30, 50, "gemm", 0), (45, 60, COPY, 0)],
-        calls=[(5, 15, LAUNCH), (62, 80, SYNC), (85, 90, "cudaMalloc")],
-        ranges=[(0, 100, "decode")],
+        ops=[(200, 400, "gemm", 0), (300, 500, "gemm", 0), (450, 600, COPY, 0)],
+        calls=[(50, 150, LAUNCH), (620, 800, SYNC), (850, 900, "cudaMalloc")],
+        ranges=[(0, 1_000, "decode")],
+        unit=US,
     )
-    # 20 ns before the first kernel, and what follows the wait, which the device's 40 ns of work could have hidden.
-    assert split(timeline, "decode") == {
-        "compute": 30,
-        "copy": 10,
-        "launch": 20,
-        "allocation": 5,
-        "sync": 35,
+    assert split(timeline, "decode", US) == {
+        "compute": 300,
+        "copy": 100,
+        "launch": 200 + 170,
+        "allocation": 50,
+        "sync": 180,
     }
 
 

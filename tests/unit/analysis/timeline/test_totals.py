@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llm_perf_opt.analysis.timeline.chains import CHAIN_METRICS
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline, summarise_totals
 from llm_perf_opt.analysis.timeline.totals import (
     decode_steps_captured,
@@ -93,6 +94,7 @@ def test_scalars_of_a_timeline() -> None:
     timeline.ops.bytes[2] = 1000
     facts = summarise_timeline(timeline)
     metrics = {**facts.metrics, **token_metrics(facts.kernels, decode_steps_captured(None, 2, 3.0))}
+    assert {metrics.pop(name) for name in CHAIN_METRICS} == {0.0}
     assert {name: value for name, value in metrics.items() if value is not None} == {
         "kernel_launches": 2.0,
         "kernel_time_s": 3.0,
