@@ -93,9 +93,7 @@ def _dispatch(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -> Fin
 
 
 def _dispatch_advice(phase: str) -> str:
-    larger = (
-        "A larger infer.batch_size divides the same calls among more answers, each of which then takes longer."
-    )
+    larger = "A larger infer.batch_size divides the same calls among more answers, each of which then takes longer."
     if phase != DECODE:
         return larger
     return (
