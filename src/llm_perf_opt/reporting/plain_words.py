@@ -79,16 +79,16 @@ FINDINGS = {
         "Have the engineers look for what else uses the accelerator at that time.",
     ),
     "growing-cache": Plain(
-        "For every word, everything the model remembers of the conversation is copied once more",
-        "Reserve the space for the whole answer at the start.",
+        "The program copies everything it has read so far for every word it writes",
+        "Have the engineers reserve room for the whole answer, so that nothing needs to be copied.",
     ),
     "memory-movement": Plain(
-        "Much of the time goes into moving data about instead of calculating with it",
-        "Have the engineers leave out copies that are not needed.",
+        "Much time goes into copying and rearranging data, not into calculating",
+        "Have the engineers find those copies and leave them out.",
     ),
     "dispatch": Plain(
-        "The program spends its time on starting small calculations, not on doing them",
-        "Have the engineers join many small calculations into few large ones.",
+        "Much time goes into preparing many small calculations, not into calculating",
+        "Have the engineers put the small calculations together, or answer several requests together.",
     ),
     "full-precision": Plain(
         "The model calculates with more digits than it usually needs",

@@ -44,7 +44,8 @@ def _growing_cache(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -
         gain_upper_s=part.seconds,
         arithmetic=_arithmetic(work, part),
         advice="Use model.cache=preallocated: room for the whole answer is reserved at the start (prompt and infer.max_new_tokens, "
-        "so a short answer holds memory that it never fills), tokens are written in place, and the answer stays the same. "
+        "so a short answer holds memory that it never fills), tokens are written in place, and the answer stays the same. What "
+        "it gains grows with the context; with a cache of a few megabytes it may be too little to measure. "
         "model.cache=static by itself makes decode slower on a processor, because attention then works on all of the room "
         "behind a mask; it pays only together with model.compile=true.",
         confidence=_confidence(work),
