@@ -27,7 +27,7 @@ def ingested(capture: Path, out: Path) -> dict[str, Any]:
     [
         ("nsys-labelled/healthy.sqlite", set()),
         ("h100-nsys/h100_2gpu_1s.sqlite", set()),
-        ("torch-traces-more/mi300-resnet-training-rccl.json.gz", set()),
+        ("torch-traces-more/mi300-resnet-training-rccl.json.gz", {"unfused-elementwise"}),
         ("torch-traces-more/mi300-sglang-qwen3-8b-decode.json.gz", set()),
         ("torch-traces-more/mi300-vllm-piecewise-graphs.json.gz", set()),
         (OWLV2, {"eager-attention"}),

@@ -26,7 +26,7 @@ def rtx5090(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def test_report_says_that_decode_waits_for_launches(rtx5090: Path) -> None:
     page = (rtx5090 / "report.md").read_text("utf-8")
-    assert "- **decode: launching and host work.**" in page
+    assert "- **decode: launching work.**" in page
     assert re.search(r"\| whole capture \| 30\.\d % \|", page)
     assert "Decode waits for the host to launch work" in page.split("## Time")[0]
     plain = (rtx5090 / "stakeholder_summary.md").read_text("utf-8")

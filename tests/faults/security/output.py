@@ -24,7 +24,7 @@ from llm_perf_opt.reporting.markdown.operators import operators_markdown
 from llm_perf_opt.reporting.markdown.report import report_markdown
 from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
 from llm_perf_opt.reporting.timeline_files import _write_table
-from llm_perf_opt.stages.ncu import targets_table
+from llm_perf_opt.vendor.ncu.profile_set import targets_table
 from llm_perf_opt.vendor.ncu.targets import Target
 from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
 from tests.faults.security.check import Check

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.ncu.phases import phase_of_filter
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.phases import PHASES
+from llm_perf_opt.core.phases import PHASES, REQUEST_PHASES
 from llm_perf_opt.vendor.ncu.command import nvtx_includes
 from llm_perf_opt.vendor.ncu.targets import KernelTime, read_kernel_summary
 
@@ -136,7 +136,7 @@ def phase_groups(
     labels = [label for label in tables if label]
     if include == AUTO:
         wanted = {label: range_filters(captured.ranges.get(label, (label,))) for label in labels}
-        everywhere = tuple(nvtx_includes([f"{phase}*" for phase in PHASES]))
+        everywhere = tuple(nvtx_includes([f"{phase}*" for phase in REQUEST_PHASES]))
     else:
         everywhere = tuple(nvtx_includes(include))
         wanted = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
+from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources, span_seconds
 from llm_perf_opt.analysis.findings.kernels import eager_attention
 from llm_perf_opt.analysis.findings.kernels.kernel_rows import (
     launches_of,
@@ -17,6 +17,7 @@ from llm_perf_opt.analysis.findings.kernels.kernel_rows import (
     seconds_of,
 )
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import Finding, Kernel, Summary
 
 _FAMILIES = ("elementwise", "reduction", "reduce", "norm", "softmax", "activation", "rope")
@@ -34,6 +35,8 @@ _UNFUSED_PER_PRODUCT = 2.0
 pieces has five for every norm alone."""
 
 
+_WORTH_IT = 0.01
+"""Share of the wall-clock."""
 _ENOUGH_SAVED = 0.08
 """Share of kernel time that fusing chains must be able to save."""
 
@@ -50,6 +53,10 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
     launches = summary.metrics.get("kernel_chain_launches") or 0.0
     if not total or launches < _MANY or saving / total < _ENOUGH_SAVED:
         return []
+    gain = share_of_sample(summary, saving / total)
+    span = span_seconds(summary, WHOLE)
+    if gain is not None and span is not None and gain < _WORTH_IT * span:
+        return []  # kernels are a small part of the time
     seconds = summary.metrics.get("kernel_chain_s") or 0.0
     rows = [kernel for kernel in summary.kernels if kernel.family in (*_FAMILIES, "copy")]
     return [
@@ -63,7 +70,7 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
                 *longest_named(rows),
                 *sources(summary, "nsys", "trace"),
             ],
-            gain_upper_s=share_of_sample(summary, saving / total),
+            gain_upper_s=gain,
             arithmetic=f"{units.seconds(seconds)} of chains; one kernel for each takes as long as its longest part at least, so "
             f"at most {units.seconds(saving)} of {units.seconds(total)} kernel time can go",
             advice="Compile the model (model.compile=true) or use fused norm, rotary and activation kernels.",
