@@ -180,7 +180,7 @@ def probes() -> list[Any]:
     from llm_perf_opt.hardware.probe import ProbeResult
 
     result = ProbeResult(
-        "cpu", "CPU", 2, "2.8", {"float32": 1e11}, 2e10, {"float32": "matrix product"}, [], 2.0
+        "cpu", "CPU", 2, "2.8", {"float32": 1e11}, 2e10, conditions={"float32": "matrix product"}, seconds=2.0
     )
     return [dataclasses.asdict(result)]
 
