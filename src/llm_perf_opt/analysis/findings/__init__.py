@@ -23,6 +23,7 @@ from llm_perf_opt.analysis.findings import (
     old_flash_attention,
     padding,
     pollution,
+    throttling,
     underfilled_grids,
     unfused_elementwise,
     vision_share,
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     padding.find,
     pollution.find,
     noise.find,
+    throttling.find,
 )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
 _COMPILED_WARMUP_ROUNDS = 2
+_STEP = "decode_step"
 
 
 class Engine:
@@ -90,14 +91,30 @@ class Engine:
         if self.workload.model.compile:
             wanted = max(wanted, _COMPILED_WARMUP_ROUNDS)
         started = time.perf_counter()
-        self._ranges = _no_range
+        before, self._ranges = self._ranges, _no_range
         try:
             with stage("warmup"):
                 for _ in range(wanted):
                     self.run_prepared(self.prepare(samples))
         finally:
-            self._ranges = stage
+            self._ranges = before
         return time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def watched(self, watch: Ranges) -> Iterator[None]:
+        """Enter ``watch(phase)`` around preprocessing and every phase of the measured passes, while the device is idle."""
+        before = self._ranges
+
+        @contextlib.contextmanager
+        def both(name: str) -> Iterator[None]:
+            with before(name), watch(name):
+                yield
+
+        self._ranges = lambda name: before(name) if name == _STEP else both(name)
+        try:
+            yield
+        finally:
+            self._ranges = before
 
     def run_sample(self, samples: Sequence[Sample]) -> tuple[Batch, PassResult]:
         """Preprocess and run one batch of requests once."""
@@ -131,7 +148,7 @@ class Engine:
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
     def _module_ranges(self) -> contextlib.AbstractContextManager[Any]:
-        wanted = self.workload.nvtx_modules and self._ranges is stage
+        wanted = self.workload.nvtx_modules and self._ranges is not _no_range
         return module_ranges(self.model) if wanted else contextlib.nullcontext()
 
     @contextlib.contextmanager
@@ -170,7 +187,7 @@ class Engine:
         with ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
             for step in range(limit - 1):
-                with ranges("decode_step"):
+                with ranges(_STEP):
                     sequence.choose(adapter.decode_step(model, batch, sequence.last, step, cache))
                 marks.append(clock.mark())
                 if sequence.stopped:
