@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.workloads.base import (
     Batch,
     ModelAdapter,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
 _COMPILED_WARMUP_ROUNDS = 2
-_STEP = "decode_step"
+_WATCHED = ("preprocess", *REQUEST_PHASES)
+"""Ranges that begin and end with an idle device; components and steps lie inside them."""
 
 
 class Engine:
@@ -110,7 +112,7 @@ class Engine:
             with before(name), watch(name):
                 yield
 
-        self._ranges = lambda name: before(name) if name == _STEP else both(name)
+        self._ranges = lambda name: both(name) if name in _WATCHED else before(name)
         try:
             yield
         finally:
@@ -187,7 +189,7 @@ class Engine:
         with ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
             for step in range(limit - 1):
-                with ranges(_STEP):
+                with ranges("decode_step"):
                     sequence.choose(adapter.decode_step(model, batch, sequence.last, step, cache))
                 marks.append(clock.mark())
                 if sequence.stopped:
