@@ -65,7 +65,7 @@ def subject_parse(source: Path, _: Path) -> None:
 
 def subject_kernels(source: Path, out: Path) -> None:
     """Kernels, operators and phases: what a report needs."""
-    from llm_perf_opt.analysis.operators import operator_records
+    from llm_perf_opt.analysis.operators.table import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
     from llm_perf_opt.ingest.kineto.reader import read_kineto
 

@@ -222,9 +222,10 @@ def misaligned(read: Read) -> int:
 
 
 def _flops(work: Work) -> float:
-    if len(work.shapes) != 2 or any(len(shape) != 2 for shape in work.shapes):
+    shapes = [shape for shape in work.shapes if len(shape) == 2]  # a bias comes first
+    if len(shapes) != 2 or len(work.shapes) > 3:
         return 0.0
-    (m, k), (_, n) = work.shapes
+    (m, k), (_, n) = shapes
     return 2.0 * m * n * k
 
 

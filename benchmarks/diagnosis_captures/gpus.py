@@ -53,7 +53,7 @@ class Gpu:
             call,
             (-(-m // 128) * -(-n // 128), 1, 1),
             (384, 1, 1),
-            ((m, k), (k, n)),
+            ((n,), (m, k), (k, n)) if op == "aten::addmm" else ((m, k), (k, n)),
         )
 
     def batched(self, b: int, m: int, n: int, k: int) -> Kernel:

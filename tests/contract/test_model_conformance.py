@@ -58,6 +58,10 @@ class TestLlamaWithStaticCache(TestLlama):
     cache = CacheKind.static
 
 
+class TestLlamaWithPreallocatedCache(TestLlama):
+    cache = CacheKind.preallocated
+
+
 class TestMixtureOfExperts(BuiltIn):
     adapter_class = HfCausalLmAdapter
     kind = "qwen_moe"

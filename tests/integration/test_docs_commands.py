@@ -125,6 +125,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("run_b", "RUN_A", "RUN_B", "tmp/runs/A", "tmp/runs/B", "tmp/runs/20260101-120000"):
         shutil.copytree(run, folder / name)
     shutil.copy(run / "torch_profiler" / "trace.json.gz", folder)
+    (folder / "traces").mkdir()
+    for copy in ("rank0.json.gz", "rank1.json.gz", "traces/rank0.json.gz", "traces/rank1.json.gz"):
+        shutil.copy(folder / "trace.json.gz", folder / copy)
     shutil.copy(run / "static_analysis" / "static_compute.json", folder)
     wall = {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}
     (folder / "wall.json").write_text(json.dumps(wall))

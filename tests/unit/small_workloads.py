@@ -78,13 +78,14 @@ def workload(
     kind: str,
     *,
     static: bool = False,
+    cache: CacheKind = CacheKind.dynamic,
     max_new_tokens: int = 24,
     repeats: int = 1,
     model: dict[str, Any] | None = None,
     **infer: Any,
 ) -> WorkloadConfig:
     """Return a whole workload on the CPU."""
-    cache = CacheKind.static if static else CacheKind.dynamic
+    cache = CacheKind.static if static else cache
     return WorkloadConfig(
         model=model_config(kind, cache=cache, **(model or {})),
         infer=infer_config(kind, max_new_tokens=max_new_tokens, **infer),

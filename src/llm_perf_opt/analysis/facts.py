@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static, Telemetry
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
-    from llm_perf_opt.analysis.operator_work import OperatorWork
+    from llm_perf_opt.analysis.operators.work import OperatorWork
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
     from llm_perf_opt.model.captured import CapturedRange

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from llm_perf_opt.analysis.captures.truncation import find_shortages
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
 from llm_perf_opt.analysis.memory_prediction import join_memory
-from llm_perf_opt.analysis.operator_work import OperatorWork
-from llm_perf_opt.analysis.ranks import join_ranks
+from llm_perf_opt.analysis.operators.work import OperatorWork
+from llm_perf_opt.analysis.ranks.join import join_ranks
 from llm_perf_opt.analysis.timeline.totals import (
     decode_steps_captured,
     joined_attribution,
@@ -20,7 +21,6 @@ from llm_perf_opt.analysis.timeline.totals import (
     set_kernel_shares,
     token_metrics,
 )
-from llm_perf_opt.analysis.truncation import find_shortages
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, RankUse

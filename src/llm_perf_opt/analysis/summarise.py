@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.memory_prediction import predict_memory
-from llm_perf_opt.analysis.operator_work import OperatorWork
+from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.traced import (
     add_traced_utilisation,
@@ -184,6 +184,12 @@ def _add_traced_work(summary: Summary, work: OperatorWork) -> None:
     phases = traced_phases(work, summary.hardware)
     add_traced_utilisation(summary.utilisation, phases)
     summary.metrics |= traced_metrics(phases)
+    if work.products is not None:
+        summary.metrics |= {
+            "narrow_product_flops": float(work.products.narrow_flops),
+            "narrow_product_s": work.products.narrow_s,
+            "wide_product_flops_per_s": work.products.wide_flops_per_s,
+        }
     summary.sections += traced_section("torch_profiler", phases, summary.hardware)
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_perf_opt.analysis.cpu.verdict import cpu_answer
+from llm_perf_opt.analysis.cpu.verdict import DISPATCH_LEVER, cpu_answer
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import (
@@ -60,8 +60,16 @@ def judge(summary: Summary) -> dict[str, Verdict]:
     for phase in (*PHASES, WHOLE):
         answer = _judge_phase(summary, phase)
         if answer is not None:
-            verdicts[phase] = Verdict(answer.bound, answer.arithmetic, answer.evidence, _LEVERS[answer.bound])
+            verdicts[phase] = Verdict(
+                answer.bound, answer.arithmetic, answer.evidence, _lever(summary, answer.bound)
+            )
     return verdicts
+
+
+def _lever(summary: Summary, bound: Bound) -> str | None:
+    if bound == "launch" and summary.hardware.kind == "cpu":
+        return DISPATCH_LEVER
+    return _LEVERS[bound]
 
 
 def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:

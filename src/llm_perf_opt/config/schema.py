@@ -86,8 +86,11 @@ class ModelConfig:
     experts_implementation: str | None = None
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
     compile: bool = False
-    """Compile the decode step with ``torch.compile``; its warm-up is kept out of the timings."""
+    """Compile the decode step with ``torch.compile``; its warm-up is kept out of the timings. Needs ``model.cache=static``;
+    a mixture of experts then decodes with batched products, unless ``model.experts_implementation`` says otherwise."""
     cache: CacheKind = CacheKind.dynamic
+    """``dynamic`` grows by copying for every token; ``preallocated`` has room for the whole answer and is written in place;
+    ``static`` also keeps all shapes the same behind a mask, as compiling needs."""
     trust_remote_code: bool = False
     """Run code that comes with a checkpoint. Needs a local path or a pinned revision."""
     seed: int = 0

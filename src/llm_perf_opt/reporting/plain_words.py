@@ -79,6 +79,18 @@ FINDINGS = {
         "The accelerator has work and does not start it",
         "Have the engineers look for what else uses the accelerator at that time.",
     ),
+    "growing-cache": Plain(
+        "The program copies everything it has read so far for every word it writes",
+        "Have the engineers reserve room for the whole answer, so that nothing needs to be copied.",
+    ),
+    "memory-movement": Plain(
+        "Much time goes into copying and rearranging data, not into calculating",
+        "Have the engineers find those copies and leave them out.",
+    ),
+    "dispatch": Plain(
+        "Much time goes into preparing many small calculations, not into calculating",
+        "Have the engineers put the small calculations together, or answer several requests together.",
+    ),
     "full-precision": Plain(
         "The model calculates with more digits than it usually needs",
         "Let it calculate with fewer digits, and check that the answers stay as good.",

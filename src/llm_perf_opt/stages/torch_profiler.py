@@ -206,7 +206,7 @@ class _Profiling:
 
     def _operators(self, trace: Path) -> list[dict[str, Any]]:
         """Read the operators out of a trace that is not kept: nothing can be read from it later."""
-        from llm_perf_opt.analysis.operators import operator_records
+        from llm_perf_opt.analysis.operators.table import operator_records
         from llm_perf_opt.analysis.timeline.attribution import attribute
         from llm_perf_opt.ingest.kineto.reader import read_kineto
 

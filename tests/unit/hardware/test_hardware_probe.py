@@ -91,12 +91,14 @@ def test_driver_tool_is_asked_through_the_launcher(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_real_probe_of_this_machine(tmp_path: Path) -> None:
-    first = probe.probe("cpu", threads=1, dtypes=("bandwidth", "float32"), cache_dir=tmp_path)
+    first = probe.probe("cpu", threads=1, dtypes=("operator", "bandwidth", "float32"), cache_dir=tmp_path)
     assert not first.cached and first.notes == []
     assert 1e8 < first.flops_per_s["float32"] < 1e15
     assert 1e8 < (first.bandwidth_bytes_per_s or 0) < 1e14
     assert "matrix product" in first.peaks()["float32"].source and first.threads == 1
-    second = probe.probe("cpu", threads=1, dtypes=("bandwidth", "float32"), cache_dir=tmp_path)
+    assert 1e-8 < (first.operator_s or 0) < 1e-3
+    second = probe.probe("cpu", threads=1, dtypes=("operator", "bandwidth", "float32"), cache_dir=tmp_path)
+    assert second.operator_s == first.operator_s
     assert second.cached and second.flops_per_s == first.flops_per_s
 
 
@@ -110,6 +112,9 @@ for item in sys.argv[5:]:
     if item == "bandwidth":
         print(json.dumps({"kind": "bandwidth", "bytes_per_s": 1e10, "how": "copy"}), flush=True)
         continue
+    if item == "operator":
+        print(json.dumps({"kind": "operator", "seconds": 1e-6, "how": "addition"}), flush=True)
+        continue
     if item == "bfloat16" and isa != "AVX512_CORE":
         os.kill(os.getpid(), signal.SIGILL)
     rate = 1e11 if item == "float32" else 2e11
@@ -118,6 +123,7 @@ for item in sys.argv[5:]:
     monkeypatch.setattr(probe.sys, "executable", fake_python(tmp_path / "python", body))
     result = probe.probe("cpu", cache_dir=tmp_path / "cache")
     assert result.flops_per_s == {"float32": 1e11, "bfloat16": 2e11} and result.bandwidth_bytes_per_s == 1e10
+    assert (result.operator_s, result.conditions["operator"]) == (1e-6, "addition")
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE" in result.conditions["bfloat16"]
     assert "ONEDNN" not in result.conditions["float32"]
 

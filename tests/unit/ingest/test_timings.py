@@ -34,6 +34,14 @@ def engine_document(**changes: Any) -> dict[str, Any]:
     return {"schema": 1, "workload": {"model": "m", "dtype": "float32"}, "samples": [sample], **changes}
 
 
+def test_what_the_engine_changed_is_said_once(tmp_path: Path) -> None:
+    """That weights are random is said of the workload; other notes are the engine's alone."""
+    notes = ["random weights: timings are real, the text is meaningless", "model.compile=true: the experts …"]
+    clock = load_timings(write(tmp_path, engine_document(notes=notes)))
+    assert clock.notes == ["model.compile=true: the experts …"]
+    assert load_timings(write(tmp_path, engine_document(notes=None))).notes == []
+
+
 def test_the_short_form_with_nested_vision(tmp_path: Path) -> None:
     clock = load_timings(
         write(tmp_path, {"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074})

@@ -224,7 +224,7 @@ def test_stakeholder_page_is_one_page_in_plain_words() -> None:
 
 
 def test_every_finding_has_plain_words(repository: Path) -> None:
-    rules = (repository / "src" / "llm_perf_opt" / "analysis" / "findings").glob("*.py")
+    rules = (repository / "src" / "llm_perf_opt" / "analysis" / "findings").rglob("*.py")
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
     ids |= set(get_args(Loss))
     assert ids == set(plain_words.FINDINGS) | set(plain_words.MEASUREMENT)

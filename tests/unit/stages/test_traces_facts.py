@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_perf_opt.stages.facts.traces import traces_facts
-from tests.unit.analysis.test_graph_join import launch, recorded_with_names
+from tests.unit.analysis.operators.test_graph_join import launch, recorded_with_names
 from tests.unit.kineto_traces import annotation, document, kernel, op, write
 
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_perf_opt.analysis.compare.causes import find_causes, pair_samples
-from llm_perf_opt.analysis.compare.conclude import conclude
-from llm_perf_opt.analysis.compare.equal_work import put_rows_at_equal_work, series_at_work
+from llm_perf_opt.analysis.compare.conclusion.causes import find_causes, pair_samples
+from llm_perf_opt.analysis.compare.conclusion.conclude import conclude
+from llm_perf_opt.analysis.compare.conclusion.equal_work import put_rows_at_equal_work, series_at_work
+from llm_perf_opt.analysis.compare.conclusion.work import Scaling, captured_work
 from llm_perf_opt.analysis.compare.gate import Gate, apply_gates
 from llm_perf_opt.analysis.compare.kernels import compare_families, compare_kernels
 from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_turns, side_series
 from llm_perf_opt.analysis.compare.origin import Side, failed_sides, override_differences, overrides_of
 from llm_perf_opt.analysis.compare.phases import compare_phases
 from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
-from llm_perf_opt.analysis.compare.work import Scaling, captured_work
 from llm_perf_opt.model.comparison import (
     Comparison,
     Difference,

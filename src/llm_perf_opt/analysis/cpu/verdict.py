@@ -17,6 +17,8 @@ MATRIX_NEAR = 0.25
 """Share of its limit that matrix work must reach, in its own time, before the limit explains it."""
 _MOVING: tuple[CpuPartName, ...] = ("movement", "growing cache")
 _SMALL: tuple[CpuPartName, ...] = ("element-wise", "normalisation", "sampling", "other")
+DISPATCH_LEVER = "fewer operator calls: a compiled decode step, larger batches"
+"""What moves dispatch on a processor."""
 _SAID = 0.02
 """Smaller parts are not listed."""
 

@@ -2,7 +2,8 @@
 
 The profiler slows the host down between operators, hardly inside their kernels. So what operators do is taken from the
 profiled pass, and dispatch is what the wall-clock of the same work *without* a profiler leaves over. Where that is not
-known, or the profiled pass was the faster of the two (other programs disturbed the measurement), dispatch is not told.
+known, or other programs disturbed one of the two (the profiled pass is the faster one, or has more work in its operators
+than the other has time), dispatch is not told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from llm_perf_opt.model.summary import Operator, SampleTimes, Summary
 
 GROWS_BY_COPYING = "dynamic"
 """The cache implementation (``Workload.cache``) that joins old and new keys in a new tensor for every token."""
+
+_FITS = 1.05
+"""Work inside operators this much above the wall-clock without a profiler: the profiled pass was disturbed."""
 
 
 @dataclass(slots=True)
@@ -86,8 +90,7 @@ def phase_work(
     of: Basis
     if host_s is None:
         span_s, of = working_s + dispatched_s, "operators"
-    elif clock.wall_s and clock.wall_s <= host_s:
-        # More work than the wall-clock has room for is noise between two passes; shares must not exceed 1.
+    elif clock.wall_s and clock.wall_s <= host_s and working_s <= _FITS * clock.wall_s:
         span_s, of = max(clock.wall_s, working_s), "wall-clock"
     else:
         span_s, of = host_s, "profiled"
@@ -110,7 +113,7 @@ def unprofiled_seconds(
     row = next((row for row in samples if row.id == "+".join(profiled.sample_ids)), None)
     if row is None:
         return None
-    seconds: float | None = getattr(row, f"{phase}_s")
+    seconds: float | None = getattr(row, f"{phase}_s", None)
     if phase == DECODE and row.new_tokens != profiled.new_tokens:
         # Cut short: as many steps as were profiled.
         seconds = None if row.tpot_s is None else row.tpot_s * (profiled.new_tokens - 1)
@@ -151,7 +154,7 @@ def _part(name: str, one: _Sum, span_s: float) -> CpuPart:
 
 def _of_a_sample(summary: Summary, phase: str, work: CpuWork) -> CpuWork:
     """Turn the profiled sample's seconds into those of the median sample; shares stay."""
-    stat = getattr(summary.timings, f"{phase}_s")
+    stat = getattr(summary.timings, f"{phase}_s", None)
     if stat is None or stat.median <= 0:
         return work
     for part in work.parts:

@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from llm_perf_opt.analysis.findings import (
-    copies_and_casts,
     cpu_work,
-    eager_attention,
-    full_precision,
     host_syncs,
     kv_cache,
     launch_bound,
     losses,
-    misaligned_gemm,
     module_gap,
     noise,
-    old_flash_attention,
     padding,
     pollution,
     throttling,
+    vision_share,
+)
+from llm_perf_opt.analysis.findings.kernels import (
+    copies_and_casts,
+    eager_attention,
+    full_precision,
+    misaligned_gemm,
+    old_flash_attention,
     underfilled_grids,
     unfused_elementwise,
-    vision_share,
 )
 from llm_perf_opt.model.summary import Finding, Summary
 

@@ -44,9 +44,10 @@ def _growing_cache(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -
         gain_upper_s=part.seconds,
         arithmetic=_arithmetic(work, part),
         advice="Use model.cache=preallocated: room for the whole answer is reserved at the start (prompt and infer.max_new_tokens, "
-        "so memory is held that a short answer never fills), tokens are written in place, and the answer stays the same. The "
-        "gain is smaller than the copies' time: attention then reads keys from memory that the copy had just brought into the "
-        "cache. model.cache=static by itself is slower on a processor; it pays only with model.compile=true.",
+        "so a short answer holds memory that it never fills), tokens are written in place, and the answer stays the same. What "
+        "it gains grows with the context; with a cache of a few megabytes it may be too little to measure. "
+        "model.cache=static by itself makes decode slower on a processor, because attention then works on all of the room "
+        "behind a mask; it pays only together with model.compile=true.",
         confidence=_confidence(work),
     )
 
@@ -92,13 +93,14 @@ def _dispatch(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -> Fin
 
 
 def _dispatch_advice(phase: str) -> str:
-    if phase == DECODE:
-        return (
-            "Compile the decode step: model.compile=true together with model.cache=static, never the static cache alone. The first "
-            "pass then compiles for a minute or more, which the timings leave out, and a mixture of experts decodes with batched "
-            "products. A larger infer.batch_size divides the same calls among more answers."
-        )
-    return "Raise infer.batch_size, so that the same calls do more work; fuse small operators of the modules that make most calls."
+    larger = "A larger infer.batch_size divides the same calls among more answers, each of which then takes longer."
+    if phase != DECODE:
+        return larger
+    return (
+        "Compile the decode step: model.compile=true together with model.cache=static, never the static cache alone. The first "
+        "pass then compiles for a minute or more, which the timings leave out, and a mixture of experts decodes with batched "
+        f"products. {larger}"
+    )
 
 
 _RULES: dict[CpuPartName, _Rule] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_perf_opt.analysis.operator_work import OperatorWork, PhaseWork
+from llm_perf_opt.analysis.operators.work import OperatorWork, PhaseWork
 from llm_perf_opt.analysis.roofline.limits import Ceiling, intensity, limits_for
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE

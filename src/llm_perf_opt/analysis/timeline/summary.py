@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_perf_opt.analysis.kernels.chains import chain_metrics, find_chains
 from llm_perf_opt.analysis.timeline.attribution import (
     NONE,
     Attribution,
@@ -15,7 +16,6 @@ from llm_perf_opt.analysis.timeline.attribution import (
     by_path_and_name,
     totals,
 )
-from llm_perf_opt.analysis.timeline.chains import chain_metrics, find_chains
 from llm_perf_opt.analysis.timeline.drawing import draw_step
 from llm_perf_opt.analysis.timeline.graphs import unclaimed_behind_graphs
 from llm_perf_opt.analysis.timeline.kernel_tables import (

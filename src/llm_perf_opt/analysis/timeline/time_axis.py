@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from llm_perf_opt.analysis.idle.clocks import clock_doubts
 from llm_perf_opt.analysis.idle.owners import HostActivity, Stretches, joined, stretches
 from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT
 from llm_perf_opt.analysis.intervals import IntervalSet, complement, intersect, union, unite
@@ -24,7 +25,6 @@ from llm_perf_opt.analysis.timeline.budget import (
     windows_on,
     works_for,
 )
-from llm_perf_opt.analysis.timeline.clocks import clock_doubts
 from llm_perf_opt.analysis.timeline.communication import (
     CollectiveRows,
     collective_rows,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from llm_perf_opt.analysis.kernels.chains import CHAIN_METRICS
 from llm_perf_opt.analysis.kernels.families import OTHER
-from llm_perf_opt.analysis.timeline.chains import CHAIN_METRICS
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.analysis.rank_names import rank_in_name
+from llm_perf_opt.analysis.ranks.names import rank_in_name
 from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import Verbosity, console_logging

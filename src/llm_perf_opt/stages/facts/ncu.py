@@ -25,7 +25,7 @@ def run_configurations(captures: Iterable[Capture]) -> list[LaunchConfiguration]
 
     Read here and not with the timeline: only counters need them, and reading them costs half as much again.
     """
-    from llm_perf_opt.analysis.timeline.launch_shapes import launch_configurations
+    from llm_perf_opt.analysis.captures.launch_shapes import launch_configurations
     from llm_perf_opt.ingest.nsys.launches import read_launch_shapes
     from llm_perf_opt.model.timeline import Timeline
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def nsys_facts(path: Path) -> Facts:
     """Read one SQLite export or kernel-summary table."""
+    from llm_perf_opt.analysis.captures.captured_range import captured_range, place_in_range, split_by_phase
     from llm_perf_opt.analysis.timeline.attribution import attribute
-    from llm_perf_opt.analysis.timeline.captured_range import captured_range, place_in_range, split_by_phase
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline, summarise_totals
     from llm_perf_opt.ingest.nsys.capture_configuration import read_capture_configuration

@@ -12,8 +12,8 @@ from llm_perf_opt.core.phases import WHOLE
 from llm_perf_opt.model.summary import MemoryUse
 
 if TYPE_CHECKING:
-    from llm_perf_opt.analysis.operator_work import OperatorWork
-    from llm_perf_opt.analysis.operators import RankBy
+    from llm_perf_opt.analysis.operators.table import RankBy
+    from llm_perf_opt.analysis.operators.work import OperatorWork
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.ingest.kineto.reader import KinetoCapture
     from llm_perf_opt.ingest.torch_profile import TorchProfile
@@ -41,7 +41,7 @@ def trace_facts(path: Path) -> Facts:
 
 
 def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
-    from llm_perf_opt.analysis.operators import operator_records
+    from llm_perf_opt.analysis.operators.table import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.module_times import module_host_shares, phase_host_seconds
@@ -87,8 +87,8 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
 
 def _operator_work(path: Path, capture: KinetoCapture, attribution: Attribution) -> OperatorWork | None:
     """Count the work of a trace that recorded shapes; the file is read a second time, for these operators only."""
-    from llm_perf_opt.analysis.operator_flops import COUNTED_OPERATORS
-    from llm_perf_opt.analysis.operator_work import operator_work
+    from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
+    from llm_perf_opt.analysis.operators.work import operator_work
     from llm_perf_opt.ingest.kineto.calls import has_shapes, read_operator_calls
 
     if not has_shapes(capture.facts) or not len(capture.timeline.ops):

@@ -35,7 +35,7 @@ def _kept_small(facts: Facts) -> Facts:
 
 
 def _add_up_operators(facts: Facts) -> None:
-    from llm_perf_opt.analysis.operators import add_up
+    from llm_perf_opt.analysis.operators.table import add_up
 
     if facts.operators:
         facts.operators = add_up(facts.operators)
@@ -43,8 +43,8 @@ def _add_up_operators(facts: Facts) -> None:
 
 def _name_graphs(facts: Facts) -> None:
     """Give the kernels behind graph launches the operators that recorded them."""
-    from llm_perf_opt.analysis.graph_join import graph_operator_times, join_graphs, join_note
-    from llm_perf_opt.analysis.operators import add_up
+    from llm_perf_opt.analysis.operators.graph_join import graph_operator_times, join_graphs, join_note
+    from llm_perf_opt.analysis.operators.table import add_up
     from llm_perf_opt.ingest.kineto.recorded import read_recorded
     from llm_perf_opt.model.summary import Operator
     from llm_perf_opt.model.timeline import Timeline

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.compare.compare import compare
+from llm_perf_opt.analysis.compare.conclusion.sentences import speed
 from llm_perf_opt.analysis.compare.gate import gate_exit_code, parse_gate
 from llm_perf_opt.analysis.compare.origin import Side
-from llm_perf_opt.analysis.compare.sentences import speed
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.conclusion import Conclusion

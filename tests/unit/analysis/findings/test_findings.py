@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.findings import (
-    RULES,
+from llm_perf_opt.analysis.findings import RULES, host_syncs, launch_bound
+from llm_perf_opt.analysis.findings.kernels import (
     copies_and_casts,
     full_precision,
-    host_syncs,
-    launch_bound,
     underfilled_grids,
     unfused_elementwise,
 )
 from llm_perf_opt.model.summary import (
-    Operator,
     Utilisation,
     Workload,
 )
@@ -63,26 +60,6 @@ def test_launch_bound_gain_never_exceeds_the_phase() -> None:
 
 def test_launch_bound_abstains_for_other_verdicts() -> None:
     assert launch_bound.find(summary(verdicts={"decode": verdict("memory"), "all": verdict("sync")})) == []
-
-
-def test_launch_bound_on_a_cpu_is_bounded_by_what_is_not_matrix_work() -> None:
-    data = summary(
-        hardware=cpu(),
-        timings=timings(prefill=0.1, decode=1.0),
-        verdicts={"decode": verdict("launch")},
-        operators=[
-            Operator("aten::mm", 10, 0.25, 0.25, None, None, "decode"),
-            Operator("aten::add", 99, 0.75, 0.75, None, None, "decode"),
-        ],
-    )
-    (found,) = launch_bound.find(data)
-    assert found.gain_upper_s == pytest.approx(0.75)
-
-
-def test_launch_bound_on_a_cpu_does_not_advise_cuda_graphs() -> None:
-    (found,) = launch_bound.find(summary(hardware=cpu(), verdicts={"decode": verdict("launch")}))
-    assert "CUDA" not in found.advice
-    assert found.gain_upper_s is None
 
 
 # host synchronisation

@@ -7,18 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from llm_perf_opt.analysis.findings import (
-    copies_and_casts,
     find_all,
-    full_precision,
     host_syncs,
     kv_cache,
     losses,
     noise,
     padding,
     pollution,
+    vision_share,
+)
+from llm_perf_opt.analysis.findings.kernels import (
+    copies_and_casts,
+    full_precision,
     underfilled_grids,
     unfused_elementwise,
-    vision_share,
 )
 from llm_perf_opt.model.summary import (
     Finding,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.findings import (
+from llm_perf_opt.analysis.findings import find_all
+from llm_perf_opt.analysis.findings.kernels import (
     eager_attention,
-    find_all,
     misaligned_gemm,
     old_flash_attention,
     unfused_elementwise,
@@ -304,3 +304,17 @@ def test_no_kernel_is_claimed_twice() -> None:
     assert found["unfused-elementwise"].gain_upper_s == pytest.approx(2.0 * 0.5e-3 / total)
     assert found["misaligned-gemm"].gain_upper_s == pytest.approx(2.0 * 0.4e-3 / total * 7 / 8)
     assert sum(one.gain_upper_s or 0.0 for one in found.values()) <= 2.0
+
+
+def test_narrow_products_are_held_against_the_rate_of_the_wide_ones() -> None:
+    """Where shapes tell their work: 0.4 s for what the others would do in 0.1 s."""
+    data = captured(kernel(NARROW.format("1"), "gemm", 0.4), kernel("mm", "gemm", 0.6))
+    data.metrics |= {"narrow_product_flops": 1e12, "narrow_product_s": 0.4, "wide_product_flops_per_s": 1e13}
+    (found,) = misaligned_gemm.find(data)
+    assert found.confidence == "high"
+    assert "at the rate of the aligned products in the same capture 300 ms of it would go" in found.arithmetic
+    data.metrics["wide_product_flops_per_s"] = 2.6e12
+    assert misaligned_gemm.find(data) == [], "narrow, but no slower than the others"
+    data.metrics["narrow_product_s"] = 0.1
+    (found,) = misaligned_gemm.find(data)
+    assert found.confidence == "medium", "too little of it is known"

@@ -82,4 +82,4 @@ def test_launch_bound_takes_what_the_device_leaves_over() -> None:
         timings=timings(decode=4.0),
         operators=[operator("aten::mm", 1, 0.25), operator("aten::mul", 1, 0.75)],
     )
-    assert launch_bound.find(on_cpu)[0].gain_upper_s == pytest.approx(3.0)
+    assert launch_bound.find(on_cpu) == []  # the processor works itself: cpu_work says what it does

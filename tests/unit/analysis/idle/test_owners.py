@@ -46,6 +46,7 @@ def test_ranges_that_only_count_steps_own_nothing(name: str) -> None:
     around = [(-500, END + 500, name)]
     assert owner(waiting(ranges=around)) == ("not recorded", None)
     assert owner(waiting(ranges=[*around, (-50, END, "sample")])) == ("range", "sample")
+    assert owner(waiting(ranges=[(-900, END + 900, "serve"), *around])) == ("range", "serve")
 
 
 def test_time_outside_everything_is_pythons_where_operators_are_recorded() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.operator_work import OperatorWork, PhaseWork
+from llm_perf_opt.analysis.operators.work import OperatorWork, PhaseWork
 from llm_perf_opt.analysis.roofline.traced import (
     add_traced_utilisation,
     traced_metrics,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.operators import operator_records
+from llm_perf_opt.analysis.operators.table import operator_records
 from llm_perf_opt.analysis.shares import add_operator_shares
 from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
 from llm_perf_opt.analysis.timeline.engines import engine_facts

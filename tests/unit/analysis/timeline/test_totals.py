@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.timeline.chains import CHAIN_METRICS
+from llm_perf_opt.analysis.kernels.chains import CHAIN_METRICS
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline, summarise_totals
 from llm_perf_opt.analysis.timeline.totals import (
     decode_steps_captured,

@@ -285,3 +285,52 @@ def test_compiled_decode_step_is_one_graph_and_keeps_the_answer(
     assert counters["stats"]["unique_graphs"] == 1, "the measured pass must not compile again"
     assert not counters["graph_break"]
     assert compiled.token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("kind", ["v1", "qwen_moe"])
+def test_compiling_batches_the_experts_of_decode_alone_and_says_so(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a prefill every position would copy its experts' weights: many times slower."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    requests = samples(kind, tmp_path, 2)
+    plain = Engine(workload(kind, static=True))
+    engine = Engine(workload(kind, static=True, model={"compile": True}))
+    seen: dict[str, set[str]] = {"prefill": set(), "decode": set()}
+
+    def watch(name: str, call: Any) -> Any:
+        def watched(*args: Any) -> Any:
+            seen[name].update(engine.model.get_experts_implementation().values())
+            return call(*args)
+
+        return watched
+
+    monkeypatch.setattr(engine.adapter, "prefill", watch("prefill", engine.adapter.prefill))
+    monkeypatch.setattr(engine.adapter, "decode_step", watch("decode", engine.adapter.decode_step))
+    before = engine.model.get_experts_implementation()
+    assert before == plain.model.get_experts_implementation()
+    assert engine.run_sample(requests)[1].token_ids == plain.run_sample(requests)[1].token_ids
+    assert engine.model.get_experts_implementation() == before, "the next prefill must find its own again"
+    assert "batched_mm" in seen["decode"] and "batched_mm" not in seen["prefill"]
+    (note,) = engine.adapter.notes()
+    assert "batched_mm" in note
+    assert plain.adapter.notes() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("llama", {"compile": True}), ("qwen_moe", {"compile": True, "experts_implementation": "grouped_mm"})],
+)
+def test_nothing_is_switched_without_experts_or_against_a_choice(kind: str, model: dict[str, Any]) -> None:
+    engine = Engine(workload(kind, static=True, model=model))
+    assert engine.adapter.notes() == []
+    with engine.adapter.decode_mode(engine.model):
+        assert "batched_mm" not in engine.model.get_experts_implementation().values()
+
+
+def test_what_an_adapter_changed_reaches_the_timings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    chosen = workload("qwen_moe", static=True, model={"compile": True}, max_new_tokens=2)
+    result = run_workload(chosen, samples("qwen_moe", tmp_path, 1))
+    assert any("batched_mm" in note for note in result.notes)
+    assert (result.workload().cache, result.workload().compiled) == ("static", True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.workloads.base import Batch
 from llm_perf_opt.workloads.engine.engine import Engine
 from tests.unit.small_workloads import samples, workload
@@ -47,6 +48,16 @@ def test_tokens_equal_generate(kind: str, count: int, static: bool, tmp_path: Pa
     if count > 1:
         assert batch.inputs["mask"] is not None, "the batch must be padded for this test to mean something"
         assert len({tuple(row) for row in ours.token_ids}) == count
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_preallocated_cache_gives_the_same_tokens(kind: str, count: int, tmp_path: Path) -> None:
+    engine = Engine(workload(kind, cache=CacheKind.preallocated, no_repeat_ngram_size=0, ignore_eos=True))
+    batch, ours = engine.run_sample(samples(kind, tmp_path, count))
+    engine.model.generation_config.eos_token_id = None
+    assert ours.token_ids == generated(engine, batch)
+    assert len(set(ours.token_ids[0])) > 3, "degenerate output would make this comparison empty"
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -34,6 +34,9 @@ class FakeEngine:
     def info(self) -> EngineInfo:
         return EngineInfo("fake", "real", "Fake", "cpu", "float32", 1, 0.0)
 
+    def notes(self) -> Sequence[str]:
+        return []
+
     def warm_up(self, group: list[Sample]) -> float:
         self.now += 100.0  # is not measuring
         return 100.0

@@ -1,0 +1,1 @@
+"""What changed between two sides, and why: one sentence, and the causes ranked."""

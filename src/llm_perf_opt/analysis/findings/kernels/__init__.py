@@ -1,0 +1,1 @@
+"""Findings about kernels; what they share is in ``kernel_rows``."""

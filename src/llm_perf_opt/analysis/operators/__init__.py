@@ -1,0 +1,1 @@
+"""Operators of a trace: tables, the work they do, and whose kernels a graph runs."""
