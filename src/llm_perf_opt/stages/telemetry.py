@@ -135,20 +135,24 @@ def _missing_library(device: str) -> list[Problem]:
     return [Problem("degraded", message, FIX[missing], f"pipeline.{NAME}.enable")]
 
 
-def _monitored(device: str, uuid: str | None = None) -> MonitoredDevice:
+def _monitored(device: str, uuid: str | None = None, bus_id: str | None = None) -> MonitoredDevice:
     from llm_perf_opt.hardware.sensors.find import MonitoredDevice
 
-    return MonitoredDevice(device, uuid, rocm="rocm" in (torch_version() or ""))
+    return MonitoredDevice(device, uuid, bus_id, rocm="rocm" in (torch_version() or ""))
 
 
-def _uuid(device: str) -> str | None:
-    """Ask torch for the driver's name of its device: the two may number GPUs differently."""
+def _identified(device: str) -> MonitoredDevice:
+    """Ask torch for the driver's names of its device: the two may number GPUs differently."""
     if not device.startswith("cuda"):
-        return None
+        return _monitored(device)
     import torch
 
-    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if found is None else f"GPU-{found}"
+    found: Any = torch.cuda.get_device_properties(device)
+    uuid = str(found.uuid) if hasattr(found, "uuid") else None
+    place = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    numbers = [getattr(found, name) for name in place if hasattr(found, name)]
+    bus_id = "{:04x}:{:02x}:{:02x}".format(*numbers) if len(numbers) == len(place) else None
+    return _monitored(device, uuid, bus_id)
 
 
 class _Watch:
@@ -159,7 +163,7 @@ class _Watch:
         from llm_perf_opt.workloads.engine.phase_memory import PhaseMemory
 
         self._device, self._interval_s = device, interval_s
-        found = find_sensor(_monitored(device, _uuid(device)))
+        found = find_sensor(_identified(device))
         self._sensor: Sensor | None = None if isinstance(found, str) else found
         self._absent = {"all": found} if isinstance(found, str) else {}
         self._memory: PhaseMemory | None = None if isinstance(meter, str) else PhaseMemory(meter)

@@ -35,12 +35,12 @@ class AmdSensor:
 
     reader: ClassVar[str] = "amdsmi"
 
-    def __init__(self, library: ModuleType, *, uuid: str | None, index: int) -> None:
-        """Find the GPU by its UUID where torch tells one, else by its number."""
+    def __init__(self, library: ModuleType, *, bus_id: str | None, index: int) -> None:
+        """Find the GPU by its place on the bus, which torch and the driver name alike; their numbers may differ."""
         self._smi: Any = library
         library.amdsmi_init()
         handles = library.amdsmi_get_processor_handles()
-        self._handle = _chosen(library, handles, uuid, index)
+        self._handle = _chosen(library, handles, bus_id, index)
         self._told = Told((library.AmdSmiException, AttributeError, KeyError))
         self.absent = self._told.absent
         self.device = str(library.amdsmi_get_gpu_asic_info(self._handle).get("market_name") or "AMD GPU")
@@ -107,11 +107,11 @@ class AmdSensor:
         )
 
 
-def _chosen(library: ModuleType, handles: list[Any], uuid: str | None, index: int) -> Any:
+def _chosen(library: ModuleType, handles: list[Any], bus_id: str | None, index: int) -> Any:
     """Return the handle of the GPU that torch uses."""
-    if uuid is not None:
+    if bus_id is not None:
         for handle in handles:
-            if str(library.amdsmi_get_gpu_device_uuid(handle)).lower() == uuid.lower():
+            if str(library.amdsmi_get_gpu_device_bdf(handle)).lower().startswith(bus_id):
                 return handle
     if len(handles) == 1:
         return handles[0]

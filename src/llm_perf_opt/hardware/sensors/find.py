@@ -26,7 +26,9 @@ class MonitoredDevice:
     name: str
     """``cpu``, ``cuda:0``, …"""
     uuid: str | None = None
-    """The driver's name of it; numbers of torch and of the driver may differ."""
+    """As torch says it, without ``GPU-`` or ``MIG-``; numbers of torch and of the driver may differ."""
+    bus_id: str | None = None
+    """``0000:c1:00``: domain, bus and device."""
     rocm: bool = False
     """Whether ``cuda`` means an AMD GPU."""
 
@@ -61,10 +63,11 @@ def _open(device: MonitoredDevice, module: str) -> Sensor | str:
     except (ImportError, OSError, KeyError) as error:  # amdsmi looks for its library while it is imported
         return f"{PACKAGES[module]} cannot be loaded: {error}"
     refusal = library.NVMLError if module == nvml.MODULE else library.AmdSmiException
-    kind = nvml.NvmlSensor if module == nvml.MODULE else amd.AmdSensor
     index = int(device.name.partition(":")[2] or 0)
     try:
-        return kind(library, uuid=device.uuid, index=index)
+        if module == amd.MODULE:
+            return amd.AmdSensor(library, bus_id=device.bus_id, index=index)
+        return nvml.NvmlSensor(library, uuid=device.uuid, index=index)
     except (refusal, LookupError) as error:
         return f"{PACKAGES[module]}: {error}"
 

@@ -39,11 +39,7 @@ class NvmlSensor:
         """Find the GPU by the name that is the same for torch and the driver; their numbers may differ."""
         self._nvml: Any = library
         library.nvmlInit()
-        self._handle = (
-            library.nvmlDeviceGetHandleByUUID(uuid)
-            if uuid is not None
-            else library.nvmlDeviceGetHandleByIndex(index)
-        )
+        self._handle = _handle(library, uuid, index)
         # An old driver lacks functions of a newer library: NVMLError too, or no attribute at all.
         self._told = Told((library.NVMLError, AttributeError))
         self.absent = self._told.absent
@@ -89,6 +85,16 @@ class NvmlSensor:
             told.ask(CLOCK, lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6),
             told.ask(POWER, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
         )
+
+
+def _handle(library: ModuleType, uuid: str | None, index: int) -> Any:
+    """Return the driver's handle; torch names a slice of a GPU (MIG) as it names a GPU, without what kind it is."""
+    if uuid is None:
+        return library.nvmlDeviceGetHandleByIndex(index)
+    try:
+        return library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except library.NVMLError:
+        return library.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
 
 
 def _text(value: str | bytes) -> str:

@@ -51,12 +51,18 @@ def nvml(*transcript: dict[str, Any], old_names: bool = False) -> ModuleType:
         now["row"] = next(place)  # the first value of every reading
         return answer("clock_mhz")
 
+    def by_uuid(uuid: str) -> str:
+        module.calls.append(uuid)
+        if uuid.startswith("GPU-") and "MIG" in str(transcript[0]["name"]):
+            raise NvmlError("Not Found")
+        return "gpu"
+
     module.calls = []
     module.NVMLError = NvmlError
     module.NVML_CLOCK_SM, module.NVML_TEMPERATURE_GPU = 1, 0
     module.nvmlInit = lambda: module.calls.append("init")
     module.nvmlShutdown = lambda: module.calls.append("shutdown")
-    module.nvmlDeviceGetHandleByUUID = lambda uuid: module.calls.append(uuid) or "gpu"
+    module.nvmlDeviceGetHandleByUUID = by_uuid
     module.nvmlDeviceGetHandleByIndex = lambda index: module.calls.append(index) or "gpu"
     module.nvmlDeviceGetName = lambda handle: answer("name").encode()
     module.nvmlDeviceGetClockInfo = clock
@@ -76,7 +82,7 @@ class AmdSmiException(Exception):
 
 
 MI300X: dict[str, Any] = {
-    "uuid": "GPU-5f0a1b2c3d4e5f60",
+    "bdf": "0000:C1:00.0",
     "asic": {"market_name": "AMD Instinct MI300X"},
     "clock": {"clk": 2100, "max_clk": 2100, "min_clk": 500},
     "power": {"current_socket_power": 521, "average_socket_power": "N/A", "power_limit": 750},
@@ -102,7 +108,7 @@ def amdsmi(*gpus: dict[str, Any]) -> ModuleType:
     module.AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=0)
     module.amdsmi_init = module.amdsmi_shut_down = lambda: None
     module.amdsmi_get_processor_handles = lambda: list(gpus)
-    module.amdsmi_get_gpu_device_uuid = lambda gpu: gpu["uuid"]
+    module.amdsmi_get_gpu_device_bdf = lambda gpu: gpu["bdf"]
     module.amdsmi_get_gpu_asic_info = lambda gpu: get(gpu, "asic")
     module.amdsmi_get_clock_info = lambda gpu, kind: get(gpu, "clock")
     module.amdsmi_get_power_info = lambda gpu: get(gpu, "power")

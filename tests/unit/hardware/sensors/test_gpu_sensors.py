@@ -50,7 +50,7 @@ def test_only_what_holds_a_busy_device_back_is_throttling(
 
 
 def test_a_mig_slice_tells_its_memory_and_why_it_tells_no_more() -> None:
-    sensor = NvmlSensor(nvml(MIG), uuid="MIG-1", index=0)
+    sensor = NvmlSensor(nvml(MIG), uuid="1a2b", index=0)
     assert sensor.read() == Reading(memory_bytes=17_179_869_184.0)
     assert set(sensor.absent) == {"clock_hz", "power_w", "temperature_c", "energy_j", "throttled"}
     assert set(sensor.absent.values()) == {"Not Supported"}
@@ -59,13 +59,13 @@ def test_a_mig_slice_tells_its_memory_and_why_it_tells_no_more() -> None:
 
 def test_the_gpu_is_found_by_its_uuid_because_numbers_may_differ() -> None:
     library = nvml(H100)
-    sensor = NvmlSensor(library, uuid="GPU-abc", index=3)
+    sensor = NvmlSensor(library, uuid="abc", index=3)
     sensor.close()
     assert library.calls == ["init", "GPU-abc", "shutdown"]
 
 
 def test_amd_values_are_si() -> None:
-    sensor = AmdSensor(amdsmi(MI300X), uuid=None, index=0)
+    sensor = AmdSensor(amdsmi(MI300X), bus_id=None, index=0)
     assert sensor.device == "AMD Instinct MI300X"
     assert sensor.limits == DeviceLimits(2.1e9, 750.0)
     read = sensor.read()
@@ -85,7 +85,7 @@ def test_amd_values_are_si() -> None:
 )
 def test_amd_throttle_bits_are_grouped(status: int, reasons: tuple[str, ...] | None) -> None:
     gpu = {**MI300X, "metrics": {"indep_throttle_status": status}}
-    assert AmdSensor(amdsmi(gpu), uuid=None, index=0).read().throttled == reasons
+    assert AmdSensor(amdsmi(gpu), bus_id=None, index=0).read().throttled == reasons
 
 
 def test_amd_says_n_a_and_refuses() -> None:
@@ -95,7 +95,7 @@ def test_amd_says_n_a_and_refuses() -> None:
         "celsius": AmdSmiException("AMDSMI_STATUS_NOT_SUPPORTED"),
         "energy": {"power": 0, "counter_resolution": 15.3},
     }
-    sensor = AmdSensor(amdsmi(gpu), uuid=None, index=0)
+    sensor = AmdSensor(amdsmi(gpu), bus_id=None, index=0)
     read = sensor.read()
     assert (read.power_w, read.temperature_c, read.energy_j) == (None, None, None)
     assert sensor.absent["temperature_c"] == "AMDSMI_STATUS_NOT_SUPPORTED"
@@ -103,10 +103,10 @@ def test_amd_says_n_a_and_refuses() -> None:
 
 
 def test_of_several_amd_gpus_none_is_guessed() -> None:
-    other = {**MI300X, "uuid": "other", "celsius": 41}
-    assert AmdSensor(amdsmi(MI300X, other), uuid="OTHER", index=0).read().temperature_c == 41.0
+    other = {**MI300X, "bdf": "0001:03:00.0", "celsius": 41}
+    assert AmdSensor(amdsmi(MI300X, other), bus_id="0001:03:00", index=0).read().temperature_c == 41.0
     with pytest.raises(LookupError, match="which of 2 AMD GPUs"):
-        AmdSensor(amdsmi(MI300X, other), uuid=None, index=0)
+        AmdSensor(amdsmi(MI300X, other), bus_id=None, index=0)
 
 
 @pytest.mark.parametrize(
