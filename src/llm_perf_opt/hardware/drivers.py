@@ -6,6 +6,8 @@ import ctypes
 import re
 from pathlib import Path
 
+from llm_perf_opt.config.devices import cuda_device_count
+
 _SUCCESS = 0
 
 
@@ -13,7 +15,8 @@ def driver_versions(root: Path = Path("/")) -> dict[str, str]:
     """Return driver → version of those that are loaded: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``xe``."""
     found = {
         "nvidia": _nvidia_version(root),
-        "cuda": _cuda_version(),
+        # A library without a device says what could be, not what ran.
+        "cuda": _cuda_version() if cuda_device_count() else "",
         "amdgpu": _line(root / "sys/module/amdgpu/version"),
         "xe": _line(root / "sys/module/xe/version"),
     }

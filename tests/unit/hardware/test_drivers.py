@@ -14,11 +14,18 @@ OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.0
 
 @pytest.fixture(autouse=True)
 def no_libcuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_cuda_version", lambda: "")
+    monkeypatch.setattr(drivers, "cuda_device_count", lambda: 0)
 
 
 def test_no_driver_is_nothing(tmp_path: Path) -> None:
     assert driver_versions(tmp_path) == {}
+
+
+def test_a_library_without_a_device_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drivers, "_cuda_version", lambda: "12.2")
+    assert driver_versions(tmp_path) == {}
+    monkeypatch.setattr(drivers, "cuda_device_count", lambda: 1)
+    assert driver_versions(tmp_path) == {"cuda": "12.2"}
 
 
 def test_the_loaded_module_tells(tmp_path: Path) -> None:
