@@ -9,6 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NAMES = (
     "engine_overhead",
+    "telemetry_cost",
     "preprocess",
     "what_if",
     "static_counters",

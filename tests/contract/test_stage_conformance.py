@@ -29,7 +29,7 @@ from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.testing.stages import StageConformance
 from tests.support import QUICK, files_below
 
-BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "nsys", "ncu")
+BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "telemetry", "nsys", "ncu")
 
 
 def compose(*overrides: str) -> AppConfig:
@@ -74,6 +74,11 @@ class TestDirectInference(StageConformance):
     overrides = QUICK
 
 
+class TestTelemetry(StageConformance):
+    stage = "telemetry"
+    overrides = QUICK
+
+
 @pytest.mark.nsys
 class TestNsys(StageConformance):
     stage = "nsys"
@@ -105,7 +110,14 @@ class TestNcu(StageConformance):
 
 
 def test_every_built_in_stage_is_in_the_suite() -> None:
-    suites = (TestStaticAnalysis, TestTorchProfiler, TestDirectInference, TestNsys, TestNcu)
+    suites = (
+        TestStaticAnalysis,
+        TestTorchProfiler,
+        TestDirectInference,
+        TestTelemetry,
+        TestNsys,
+        TestNcu,
+    )
     assert {suite.stage for suite in suites} == set(BUILT_IN)
 
 

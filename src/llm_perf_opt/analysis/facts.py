@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static
+from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Section, Static, Telemetry
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
     from llm_perf_opt.analysis.operators.work import OperatorWork
@@ -96,6 +96,8 @@ class Facts:
     module_times: dict[ModulePhase, float] = field(default_factory=dict)
     """Measured seconds of modules, per sample (decode: per step)."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
+    telemetry: Telemetry | None = None
+    """What the device told of itself during measured passes."""
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     """Parts of the report in the stage's own words."""

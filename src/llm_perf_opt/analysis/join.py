@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from llm_perf_opt.analysis.captures.truncation import find_shortages
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
+from llm_perf_opt.analysis.memory_prediction import join_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.ranks.join import join_ranks
 from llm_perf_opt.analysis.timeline.totals import (
@@ -24,7 +25,16 @@ from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, RankUse
 from llm_perf_opt.model.profiled import CounterConditions
-from llm_perf_opt.model.summary import Budget, Finding, Kernel, MemoryUse, Operator, Section, Static
+from llm_perf_opt.model.summary import (
+    Budget,
+    Finding,
+    Kernel,
+    MemoryUse,
+    Operator,
+    Section,
+    Static,
+    Telemetry,
+)
 from llm_perf_opt.model.wall_clock import WallClock
 
 T = TypeVar("T")
@@ -75,6 +85,7 @@ class Joined:
     used_captures: list[Capture] = field(default_factory=list)
     """The captures that ``kernels`` and ``budget`` come from."""
     memory: dict[str, MemoryUse] = field(default_factory=dict)
+    telemetry: Telemetry | None = None
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -89,6 +100,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         profiled=_first(each.profiled for each in facts),
         operators=next((each.operators for each in facts if each.operators), []),
         operator_work=_first(each.operator_work for each in facts),
+        telemetry=_first(each.telemetry for each in facts),
         findings=[finding for each in facts for finding in each.findings],
         sections=[section for each in facts for section in each.sections],
         notes=[note for each in facts for note in each.notes],
@@ -100,7 +112,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         _fill_in(joined.module_shares, each.module_shares)
         _fill_in(joined.module_times, each.module_times)
         _fill_in(joined.host_seconds, each.host_seconds)
-        _fill_in(joined.memory, each.memory)
+        join_memory(joined.memory, each.memory)
         _fill_in(joined.metrics, each.metrics)
         if each.profiled is not None:
             _fill_in(joined.metrics, _profiled_metrics(each.profiled, joined.clock))

@@ -15,6 +15,7 @@ from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
+from llm_perf_opt.analysis.memory_prediction import predict_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.traced import (
@@ -86,6 +87,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
         },
         sections=joined.sections,
         memory=joined.memory,
+        telemetry=joined.telemetry,
         devices=joined.devices,
         ranks=joined.ranks,
         communication=joined.communication,
@@ -94,6 +96,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
     )
     dtype = workload.dtype or subject.dtype
     name_apart(summary.kernels)
+    predict_memory(summary.memory, summary.static, workload)
     _relate(summary, joined, dtype)
     _explain(summary, joined, dtype, catalogue)
     add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)

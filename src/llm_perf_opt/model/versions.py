@@ -63,6 +63,11 @@ SCHEMA_CHANGES = (
         "`cpu_work` says what a processor does in each phase; `workload.cache` and `workload.compiled` say how the built-in "
         "workload decodes, `hardware.measured_operator_s` what an operator costs by itself",
     ),
+    SchemaChange(
+        "1.1",
+        "`telemetry` has clock, power, temperature, energy and throttling beside the measured passes; `memory` has what was "
+        "reserved and what the static model predicts (`reserved_bytes`, `predicted_bytes`, `predicted`, `counts`)",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -30,6 +30,7 @@ STAGES = {
     "program": "timing the program",
     "static_analysis": "counting the model's calculations",
     "torch_profiler": "timing the model and recording its operations",
+    "telemetry": "watching clock, power and memory",
     "nsys": "recording what the accelerator does",
     "ncu": "measuring single programs on the accelerator",
     "direct_inference": "answering the requests without measuring",
@@ -137,6 +138,10 @@ FINDINGS = {
     "underfilled-grids": Plain(
         "The pieces of work are too small to keep the accelerator busy",
         "Answer several requests together, so that each piece is larger.",
+    ),
+    "throttled": Plain(
+        "The device was slowed down while it worked, by heat or by a limit",
+        "Have cooling, the power limit and the share of the machine looked after, then measure again.",
     ),
     "padding-waste": Plain(
         "Short requests are filled up to the length of long ones",

@@ -11,7 +11,8 @@ from typing import Any
 
 from llm_perf_opt.config.devices import cuda_device_count, torch_version
 from llm_perf_opt.core.version import __version__
-from llm_perf_opt.hardware.detect import detect_cpu
+from llm_perf_opt.hardware.detect import detect_cpu, detect_gpus
+from llm_perf_opt.hardware.drivers import driver_versions
 
 PACKAGES = (
     "torch",
@@ -24,7 +25,11 @@ PACKAGES = (
     "pillow",
     "triton",
     "flash-attn",
+    "pytorch-triton-rocm",
+    "nvidia-ml-py",
 )
+RUNTIME_PACKAGES = ("cuda-runtime", "cudnn", "cublas", "nccl", "cusparselt")
+"""Libraries of NVIDIA that come as packages beside torch, under a name for every major version of CUDA."""
 
 ENVIRONMENT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -47,6 +52,12 @@ def _package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def runtime_versions() -> dict[str, str]:
+    """Return the versions of the libraries below torch, as far as they are packages."""
+    names = [f"nvidia-{name}{suffix}" for name in RUNTIME_PACKAGES for suffix in ("", "-cu12", "-cu13")]
+    return {name: found for name in names if (found := _package_version(name))}
 
 
 def cpu_name() -> str:
@@ -76,6 +87,9 @@ def environment() -> dict[str, Any]:
         "cpu": {"name": cpu_name(), "cores": os.cpu_count(), "memory_bytes": memory_bytes()},
         "load_average": load_average(),
         "cuda_devices": cuda_device_count(),
+        "devices": [gpu.name for gpu in detect_gpus()],
+        "drivers": driver_versions(),
+        "runtime": runtime_versions(),
         "torch": torch_version(),
         "packages": {name: found for name in PACKAGES if (found := _package_version(name))},
         "variables": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},

@@ -42,7 +42,7 @@ class Stage(ABC):
 
     name: ClassVar[str]
     order: ClassVar[int]
-    """Place in the pipeline: static 10, torch profiler 20, direct inference 25, nsys 30, ncu 40."""
+    """Place in the pipeline: static 10, torch profiler 20, direct inference 25, telemetry 27, nsys 30, ncu 40."""
     title: ClassVar[str]
     """A few words for progress and reports."""
     config_type: ClassVar[type[StageConfig]]

@@ -5,8 +5,9 @@ It stands above engine, data sets and outputs because it joins them; none of the
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.outputs.config import OutputConfig
 
 _NAMED_REMARKS = 3
+Around = Callable[["Engine"], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -76,10 +78,12 @@ def measure(
     *,
     progress: Progress,
     resume: bool = False,
+    around: Around | None = None,
 ) -> Measurement:
     """Run a workload over its data set; write timings, predictions and gallery of ``stage`` into ``folder``.
 
-    With ``resume``, samples that have a prediction of an interrupted run are not run again.
+    With ``resume``, samples that have a prediction of an interrupted run are not run again; ``around`` is entered with the
+    engine before warm-up and left after the last pass.
     """
     dataset = load_dataset(workload.dataset)
     samples = list(dataset.samples())
@@ -89,7 +93,7 @@ def measure(
             progress.say(f"{there} of {len(samples)} predictions are there already")
         run = None
         if pending or not resume:
-            run = run_engine(workload, pending, progress=progress, writer=writer)
+            run = run_engine(workload, pending, progress=progress, writer=writer, around=around)
         problems = [*dataset.problems(), *(run.result.problems if run is not None else [])]
         timings = folder / layout.TIMINGS
         if run is not None:
@@ -105,16 +109,20 @@ def run_engine(
     *,
     progress: Progress,
     writer: OutputWriter | None = None,
+    around: Around | None = None,
 ) -> EngineRun:
     """Build the model, warm up and measure; ``writer`` gets every answer as soon as it is there."""
     engine = build_engine(workload, progress)
+    watching = around(engine) if around is not None else contextlib.nullcontext()
     if writer is None:
-        return EngineRun(engine, run_workload(workload, samples, progress=progress, engine=engine))
+        with watching:
+            return EngineRun(engine, run_workload(workload, samples, progress=progress, engine=engine))
     info = engine.info()
     decode = functools.partial(engine.adapter.text, skip_special_tokens=True)
     writer.describe(weights=info.weights, dtype=info.dtype, decode=decode)
     try:
-        result = run_workload(workload, samples, on_result=writer, progress=progress, engine=engine)
+        with watching:
+            result = run_workload(workload, samples, on_result=writer, progress=progress, engine=engine)
     except KeyboardInterrupt:
         # What is there so far is worth looking at; the predictions themselves are on disk already.
         writer.finish(["Interrupted: these are the predictions made before."])

@@ -18,6 +18,7 @@ from llm_perf_opt.analysis.findings import (
     noise,
     padding,
     pollution,
+    throttling,
     vision_share,
 )
 from llm_perf_opt.analysis.findings.kernels import (
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     padding.find,
     pollution.find,
     noise.find,
+    throttling.find,
 )
 
 

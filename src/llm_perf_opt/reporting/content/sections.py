@@ -1,11 +1,9 @@
-"""Sections that stages bring along, and what they measured of memory, as tables."""
+"""Sections that stages bring along, as tables."""
 
 from __future__ import annotations
 
-from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import SectionTable, Summary
-from llm_perf_opt.reporting.content.tables import Cell, Table, columns, num, simple, text
-from llm_perf_opt.reporting.wording import phase_name, phase_rank
+from llm_perf_opt.model.summary import SectionTable
+from llm_perf_opt.reporting.content.tables import Cell, Table, columns, simple, text
 
 
 def stage_table(found: SectionTable) -> Table:
@@ -22,17 +20,3 @@ def _cell(value: str) -> Cell:
         return Cell(value, float(value.split(" ")[0]))
     except ValueError:
         return text(value)
-
-
-def memory_table(summary: Summary) -> Table:
-    """Return the memory in use by phase."""
-    rows = [
-        [
-            text(phase_name(phase)),
-            num(summary.memory[phase].peak_bytes, units.size),
-            num(summary.memory[phase].begin_bytes, units.size),
-            num(summary.memory[phase].end_bytes, units.size),
-        ]
-        for phase in sorted(summary.memory, key=phase_rank)
-    ]
-    return simple(columns("phase", "peak#", "at its begin#", "at its end#"), rows)

@@ -28,7 +28,7 @@ from llm_perf_opt.reporting.content.parallel import (
     owner_table,
     rank_table,
 )
-from llm_perf_opt.reporting.content.sections import memory_table, stage_table
+from llm_perf_opt.reporting.content.sections import stage_table
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.content.time import (
     budget_table,
@@ -45,6 +45,7 @@ from llm_perf_opt.reporting.html.blocks import (
     text_block,
 )
 from llm_perf_opt.reporting.html.limits import elsewhere_blocks, hardware_blocks
+from llm_perf_opt.reporting.html.telemetry import memory_blocks, telemetry_blocks
 from llm_perf_opt.reporting.wording import (
     IDLE_TEXT,
     SAMPLES_TEXT,
@@ -76,7 +77,8 @@ def sections_of(summary: Summary) -> list[Section]:
         Section("timeline", _timeline_title(summary), "Timeline", _timeline(summary)),
         Section("kernels", "Kernels", "Kernels", _kernels(summary)),
         Section("operators", "Operators", "Operators", _operators(summary)),
-        Section("memory", "Memory", "Memory", _memory(summary)),
+        Section("memory", "Memory", "Memory", memory_blocks(summary)),
+        Section("telemetry", "Clock, power and heat", "Telemetry", telemetry_blocks(summary)),
         *_stage_sections(summary),
         Section("what-if", "What if: the same model elsewhere", "What if", elsewhere_blocks(summary)),
         Section(
@@ -239,16 +241,6 @@ def _operators(summary: Summary) -> list[Block]:
         table_block(table, "operators", filter=True),
         *source_block(summary.sources.get("trace")),
     ]
-
-
-def _memory(summary: Summary) -> list[Block]:
-    if not summary.memory:
-        return []
-    counted = (
-        "allocated since the pass began" if summary.workload.device == "cpu" else "all the allocator holds"
-    )
-    note = text_block(f"As the allocator reported it in a pass of its own: {counted}.", quiet=True)
-    return [table_block(memory_table(summary), "memory"), note]
 
 
 def _stage_sections(summary: Summary) -> list[Section]:

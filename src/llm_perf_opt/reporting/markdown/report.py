@@ -26,7 +26,14 @@ from llm_perf_opt.reporting.content.parallel import (
     owner_table,
     rank_table,
 )
-from llm_perf_opt.reporting.content.sections import memory_table, stage_table
+from llm_perf_opt.reporting.content.sections import stage_table
+from llm_perf_opt.reporting.content.telemetry import (
+    energy_table,
+    memory_table,
+    memory_text,
+    telemetry_table,
+    telemetry_text,
+)
 from llm_perf_opt.reporting.content.time import (
     budget_table,
     sample_table,
@@ -87,7 +94,8 @@ def report_markdown(summary: Summary) -> str:
                 section("Module ledger", *_ledger(summary)),
                 section("Kernels", *_kernels(summary)),
                 section("Operators", *_operators(summary)),
-                section("Memory", render_table(memory_table(summary))),
+                section("Memory", *_memory(summary)),
+                section("Clock, power and heat", *_telemetry(summary)),
                 *_stage_sections(summary),
                 section("What if: the same model elsewhere", *_what_if(summary)),
                 section("Stages", render_table(stages_table(summary))),
@@ -269,6 +277,22 @@ def _operators(summary: Summary) -> list[str]:
         "The largest shares of the run first, from one profiled pass (compare shares, not seconds); all in "
         "[torch_profiler/operators.md](torch_profiler/operators.md).",
         render_table(operator_table(by_run_share(summary.operators)[:_TOP], phased=phased)),
+    ]
+
+
+def _memory(summary: Summary) -> list[str]:
+    table = render_table(memory_table(summary))
+    return [table, memory_text(summary)] if table else []
+
+
+def _telemetry(summary: Summary) -> list[str]:
+    told = summary.telemetry
+    if told is None:
+        return []
+    return [
+        md_text(telemetry_text(told)),
+        render_table(telemetry_table(told)),
+        render_table(energy_table(told)),
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.workloads.base import (
     Batch,
     ModelAdapter,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
 _COMPILED_WARMUP_ROUNDS = 2
+_WATCHED = ("preprocess", *REQUEST_PHASES)
+"""Ranges that begin and end with an idle device; components and steps lie inside them."""
 
 
 class Engine:
@@ -90,14 +93,30 @@ class Engine:
         if self.workload.model.compile:
             wanted = max(wanted, _COMPILED_WARMUP_ROUNDS)
         started = time.perf_counter()
-        self._ranges = _no_range
+        before, self._ranges = self._ranges, _no_range
         try:
             with stage("warmup"):
                 for _ in range(wanted):
                     self.run_prepared(self.prepare(samples))
         finally:
-            self._ranges = stage
+            self._ranges = before
         return time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def watched(self, watch: Ranges) -> Iterator[None]:
+        """Enter ``watch(phase)`` around preprocessing and every phase of the measured passes, while the device is idle."""
+        before = self._ranges
+
+        @contextlib.contextmanager
+        def both(name: str) -> Iterator[None]:
+            with before(name), watch(name):
+                yield
+
+        self._ranges = lambda name: both(name) if name in _WATCHED else before(name)
+        try:
+            yield
+        finally:
+            self._ranges = before
 
     def run_sample(self, samples: Sequence[Sample]) -> tuple[Batch, PassResult]:
         """Preprocess and run one batch of requests once."""
@@ -131,7 +150,7 @@ class Engine:
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
     def _module_ranges(self) -> contextlib.AbstractContextManager[Any]:
-        wanted = self.workload.nvtx_modules and self._ranges is stage
+        wanted = self.workload.nvtx_modules and self._ranges is not _no_range
         return module_ranges(self.model) if wanted else contextlib.nullcontext()
 
     @contextlib.contextmanager

@@ -1,0 +1,87 @@
+"""The interface of all sensors. What a device does not tell is ``None`` with a reason, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+T = TypeVar("T")
+
+CLOCK, POWER, TEMPERATURE, ENERGY, MEMORY, THROTTLED = (
+    "clock_hz",
+    "power_w",
+    "temperature_c",
+    "energy_j",
+    "memory_bytes",
+    "throttled",
+)
+QUANTITIES = (CLOCK, POWER, TEMPERATURE, ENERGY, MEMORY, THROTTLED)
+
+_HOTTEST_C = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at a device."""
+
+    clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    energy_j: float | None = None
+    """Since some moment in the past: only differences mean something."""
+    memory_bytes: float | None = None
+    throttled: tuple[str, ...] | None = None
+    """Reasons in force since the last look; empty: none, ``None``: not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What the values are to be seen against."""
+
+    clock_max_hz: float | None = None
+    power_limit_w: float | None = None
+
+
+class Sensor(Protocol):
+    """A source of readings. ``read`` is called from one thread and never raises for a value that is not told."""
+
+    reader: ClassVar[str]
+    device: str
+    limits: DeviceLimits
+    absent: dict[str, str]
+    """Quantity → why it is not told."""
+
+    def read(self) -> Reading:
+        """Look once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the library."""
+        ...
+
+
+class Told:
+    """Asks a library for single values: the first refusal is the reason, and the question is not asked again."""
+
+    def __init__(self, refusals: tuple[type[Exception], ...]) -> None:
+        self._refusals = refusals
+        self.absent: dict[str, str] = {}
+
+    def ask(self, quantity: str, question: Callable[[], T | None]) -> T | None:
+        """Return the answer; ``None`` where there is none."""
+        if quantity in self.absent:
+            return None
+        try:
+            answer = question()
+        except self._refusals as error:
+            self.absent[quantity] = str(error) or type(error).__name__
+            return None
+        if answer is None:
+            self.absent[quantity] = "the device does not tell"
+        return answer
+
+
+def plausible_temperature(value: float) -> float | None:
+    """Return a temperature in °C; ``None`` for what sensors say when they have nothing to say."""
+    return value if 0.0 < value < _HOTTEST_C else None
