@@ -16,6 +16,8 @@ from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.operator_work import OperatorWork
+from llm_perf_opt.analysis.roofline.demand import compute_dtypes
+from llm_perf_opt.analysis.roofline.limits import fastest_dtype
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.traced import (
     add_traced_utilisation,
@@ -119,11 +121,12 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
     clock = joined.clock
     nested = clock.prefill_includes_vision if clock is not None else False
     steps = clock.decode_steps if clock is not None else None
+    computing = fastest_dtype(summary.hardware, compute_dtypes(summary.static, dtype)) if dtype else dtype
     if summary.static is not None:
         summary.predictions = predict_phases(
             summary.static,
             summary.hardware,
-            dtype,
+            computing,
             summary.timings,
             decode_steps=steps,
             prefill_includes_vision=nested,
@@ -132,14 +135,14 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
             summary.static,
             summary.timings,
             summary.hardware,
-            dtype,
+            computing,
             decode_steps=steps,
             prefill_includes_vision=nested,
         )
         if not summary.predictions:
             summary.notes.extend(
                 reason
-                for reason in missing_reasons(summary.static, summary.hardware, dtype)
+                for reason in missing_reasons(summary.static, summary.hardware, computing)
                 if reason not in summary.notes
             )
     if joined.operator_work is not None:
@@ -211,7 +214,7 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
         summary.static,
         summary.timings,
         summary.hardware,
-        dtype,
+        fastest_dtype(summary.hardware, compute_dtypes(summary.static, dtype)) if dtype else dtype,
         _device_times(joined),
         _host_times(summary, joined),
     )

@@ -27,6 +27,7 @@ from llm_perf_opt.model.limits import (
 )
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
+from llm_perf_opt.model.work import Quantisation
 
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
@@ -340,7 +341,7 @@ class Scaling:
     context_tokens: Amount
     """Cached positions at the decode step that was counted."""
     element_bytes: Bytes
-    """Mean size of a parameter."""
+    """Mean size of a parameter as it is stored."""
     attention: list[AttentionPart] = field(default_factory=list)
     head_flops: dict[str, Flops] = field(default_factory=dict)
     """Phase → FLOPs of the output head."""
@@ -354,6 +355,10 @@ class Scaling:
     """Attention of the prompt counts only the pairs a causal mask leaves."""
     head_all_positions: bool = False
     """Prefill runs the output head on every position."""
+    cache_element_bytes: float | None = None
+    """Size of one cached element; ``None``: that of a parameter."""
+    unquantised_bytes: dict[str, Bytes] = field(default_factory=dict)
+    """Phase → weights it would read, ``all`` → weights there would be, were they not quantised; empty where they are not."""
 
 
 @dataclass(slots=True)
@@ -378,6 +383,8 @@ class Static:
     """File the numbers come from."""
     scaling: Scaling | None = None
     """How the numbers change with batch, context and data type; ``None`` when they were not counted."""
+    quantisation: Quantisation | None = None
+    """How a quantised checkpoint keeps its weights; ``None`` for one that is not."""
 
 
 @dataclass(slots=True)

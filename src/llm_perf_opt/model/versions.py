@@ -63,6 +63,11 @@ SCHEMA_CHANGES = (
         "`cpu_work` says what a processor does in each phase; `workload.cache` and `workload.compiled` say how the built-in "
         "workload decodes, `hardware.measured_operator_s` what an operator costs by itself",
     ),
+    SchemaChange(
+        "1.1",
+        "`static.quantisation` says how a quantised checkpoint keeps its weights; bytes of weights, floors and MBU follow what is "
+        "stored (they were those of 16 bits)",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -7,6 +7,7 @@ the chip and are left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +79,12 @@ def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
     else:
         missing.append(f"no memory bandwidth for {device}: {hardware.reason or 'not known'}")
     return Limits(key, peak, bandwidth, tuple(missing))
+
+
+def fastest_dtype(hardware: Hardware, dtypes: Sequence[str]) -> str:
+    """Return which of several types the device computes fastest in; the last, where it has a peak for none."""
+    known = [name for name in dtypes if name in hardware.peak_flops_per_s]
+    return max(known, key=lambda name: hardware.peak_flops_per_s[name].dense, default=dtypes[-1])
 
 
 def must_move_bytes(phase: StaticPhase) -> float | None:

@@ -71,7 +71,7 @@ def what_if(
 ) -> list[WhatIf]:
     """Return the run's own point on every device, and variations of it on the devices in ``focus``."""
     base = own_point(static, dtype)
-    if base is None:
+    if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
     rows = price(static, catalogue.devices, [base])
     wanted = set(FOCUS if focus is None else focus)
@@ -85,7 +85,13 @@ def _variations(
 ) -> list[Point]:
     types = dict.fromkeys((base.dtype, *(canonical_dtype(name) for name in dtypes)))
     points = [
-        Point(kind, batch, base.context_tokens * factor, base.prompt_tokens * factor)
+        Point(
+            kind,
+            batch,
+            base.context_tokens * factor,
+            base.prompt_tokens * factor,
+            base.compute_dtypes if kind == base.dtype else (),
+        )
         for kind in types
         for factor in factors
         for batch in dict.fromkeys((base.batch_size, *batch_sizes))
@@ -102,12 +108,18 @@ def price(
         _row(device, point, needed)
         for device in devices
         for point, needed in demands
-        if not only_known or point.dtype in device.peaks
+        if not only_known or _peak(device, point) is not None
     ]
 
 
+def _peak(device: DeviceLimits, point: Point) -> Peak | None:
+    """Return the fastest peak of the types a point's products may run in; ``None``: none is known."""
+    known = [device.peaks[name] for name in point.compute_dtypes or (point.dtype,) if name in device.peaks]
+    return max(known, key=lambda peak: peak.dense, default=None)
+
+
 def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
-    peak, bandwidth = device.peaks.get(point.dtype), device.bandwidth_bytes_per_s
+    peak, bandwidth = _peak(device, point), device.bandwidth_bytes_per_s
     fits = None if device.memory_bytes is None else needed.resident_bytes <= device.memory_bytes
     notes = []
     ttft = tpot = None
@@ -121,7 +133,8 @@ def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
         if ttft is None:
             notes.append("a pass before the first token was not counted")
     else:
-        notes.append(f"no {point.dtype} peak is known" if peak is None else "no bandwidth is known")
+        wanted = " or ".join(point.compute_dtypes or (point.dtype,))
+        notes.append(f"no {wanted} peak is known" if peak is None else "no bandwidth is known")
     notes.append(f"needs {units.size(needed.resident_bytes)}")
     if device.memory_bytes is not None:
         notes[-1] += f" of {units.size(device.memory_bytes)}"

@@ -22,11 +22,14 @@ class ParamInfo:
     element_bytes: float
     experts: int = 0
     """Number of routed experts stacked along the first axis; 0: not an expert tensor."""
+    shape: tuple[int, ...] = ()
+    stored_bytes: int | None = None
+    """Size in a quantised checkpoint, scales and zero points included; ``None``: an element each."""
 
     @property
     def nbytes(self) -> float:
         """Size in memory."""
-        return self.numel * self.element_bytes
+        return self.numel * self.element_bytes if self.stored_bytes is None else self.stored_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
             (static.resident_bytes for static, _ in statics), key=lambda d: d.get("total", 0.0)
         ),
         scaling=_mean_scaling(statics),
+        quantisation=first.quantisation,
     )
 
 

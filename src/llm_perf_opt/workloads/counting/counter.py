@@ -35,7 +35,12 @@ def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = No
         owner = name.rpartition(".")[0]
         params.append(
             ParamInfo(
-                name, owner, param.numel(), param.element_size(), _stacked_experts(by_name[owner], param)
+                name,
+                owner,
+                param.numel(),
+                param.element_size(),
+                _stacked_experts(by_name[owner], param),
+                tuple(param.shape),
             )
         )
     rotary_module, frequencies = _rotary_embedding(model)
