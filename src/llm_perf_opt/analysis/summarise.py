@@ -223,10 +223,26 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
     summary.verdicts = judge(summary)
     summary.findings = rank_findings([*find_all(summary), *joined.findings])
     if summary.static is not None and dtype is not None and catalogue is not None:
-        from llm_perf_opt.analysis.roofline.what_if import FOCUS, what_if
+        from llm_perf_opt.analysis.roofline.launches import measured_launch
+        from llm_perf_opt.analysis.roofline.what_if import FOCUS, note_beaten_floors, what_if
 
         focus = [*FOCUS, *(device.name for device in catalogue.devices if device.origin == "user")]
-        summary.what_if = what_if(summary.static, catalogue, dtype=dtype, focus=focus)
+        summary.what_if = what_if(
+            summary.static,
+            catalogue,
+            dtype=dtype,
+            focus=focus,
+            step_launches=summary.metrics.get("launches_per_token"),
+            launch_cost=measured_launch(summary.hardware),
+        )
+        timed = summary.timings
+        # The work is a mean over the samples, so it is compared with their mean time.
+        note_beaten_floors(
+            summary.what_if,
+            summary.hardware.name,
+            timed.ttft_s.mean if timed.ttft_s is not None else None,
+            timed.tpot_s.mean if timed.tpot_s is not None else None,
+        )
 
 
 def missing_clock_note(facts: Sequence[Facts]) -> list[str]:

@@ -257,6 +257,10 @@ class StaticPhase:
     """FLOP per byte of weights and KV cache and activations that leave the chip in the model's floor."""
     tokens: Amount | None = None
     """Positions this phase computes (prefill: prompt length; decode: 1 per step)."""
+    operators: Count | None = None
+    """Operators that start work on a device, as the model's code calls them one by one."""
+    products: Count | None = None
+    """Of them products, convolutions and attention: fusing the small ones leaves these."""
 
 
 @dataclass(slots=True)
@@ -393,7 +397,7 @@ class Prediction:
 
     floor_s: SummedSeconds
     """No machine with these limits can be faster."""
-    bound: Literal["compute", "memory"]
+    bound: Literal["compute", "memory", "launch"]
     """Which limit sets the floor."""
     error_ratio: Ratio | None
     """Measured ÷ floor; ``None`` when nothing was measured."""
@@ -643,6 +647,12 @@ class WhatIf:
     """What bounds a step there, and what it needs."""
     memory_bytes: float | None = None
     """Size of the device's memory."""
+    floor_term: Literal["compute", "memory", "launch"] | None = None
+    """Which term sets the floor of a step (without one, that of the first token)."""
+    launch_graph_s: float | None = None
+    """Term of launching in the floor of a step: products and attention as nodes of a graph."""
+    launch_eager_s: float | None = None
+    """The same with every operator launched one by one: not in the floor, but no such program is faster."""
 
 
 @dataclass(slots=True)

@@ -68,6 +68,11 @@ SCHEMA_CHANGES = (
         "`static.quantisation` says how a quantised checkpoint keeps its weights; bytes of weights, floors and MBU follow what is "
         "stored (they were those of 16 bits)",
     ),
+    SchemaChange(
+        "1.1",
+        "floors have a third term, launching: rows of `what_if` have `floor_term`, `launch_graph_s` and `launch_eager_s`, phases of "
+        "`static` have `operators` and `products`, `predictions` may be bound by `launch`",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -135,7 +135,16 @@ def phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, ph
     activations = sum(own_activations(count, tree, conventions, phase).values())
     cache = kv_bytes(count)
     moved = weights + activations + cache
-    return StaticPhase(flops, weights, activations, cache, flops / moved if moved else None, count.positions)
+    return StaticPhase(
+        flops,
+        weights,
+        activations,
+        cache,
+        flops / moved if moved else None,
+        count.positions,
+        count.operators or None,
+        count.products or None,
+    )
 
 
 def own_activations(

@@ -124,6 +124,10 @@ class PhaseCount:
     """Module → operator without a formula but with small known cost → elements it produced or reduced."""
     unknown: dict[str, dict[str, int]] = field(default_factory=dict)
     """Module → operator whose cost is not known at all → times it was met."""
+    operators: int = 0
+    """Operators that start work on a device."""
+    products: int = 0
+    """Of them those with a formula."""
     positions: int = 0
     """Positions computed per sequence."""
     batch_size: int = 1

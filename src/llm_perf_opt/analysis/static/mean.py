@@ -140,7 +140,10 @@ def _mean_phase(phases: Sequence[tuple[StaticPhase, int]]) -> StaticPhase:
     activations = mean("activation_bytes")
     moved = None if weights is None or cache is None else weights + cache + (activations or 0.0)
     intensity = flops / moved if flops is not None and moved else None
-    return StaticPhase(flops, weights, activations, cache, intensity, mean("tokens"))
+    first = phases[0][0]
+    return StaticPhase(
+        flops, weights, activations, cache, intensity, mean("tokens"), first.operators, first.products
+    )
 
 
 def _mean_modules(statics: Sequence[tuple[Static, int]]) -> list[StaticModule]:
