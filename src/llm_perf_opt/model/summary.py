@@ -27,7 +27,7 @@ from llm_perf_opt.model.limits import (
 )
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
-from llm_perf_opt.model.work import Quantisation
+from llm_perf_opt.model.work import Minimum, Quantisation
 
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
@@ -239,11 +239,13 @@ class Params:
     """Parameters one token meets in decode (routed experts not chosen are left out)."""
     components: dict[str, Count]
     """Component label → parameters."""
+    as_run_per_token: Count | None = None
+    """Parameters one token meets in decode as the code runs it; ``None``: no more than ``active_per_token``."""
 
 
 @dataclass(slots=True)
 class StaticPhase:
-    """What one phase must compute and move, for one sample (batch included)."""
+    """What one phase computes and moves as it is run, for one sample (batch included)."""
 
     flops: Flops | None
     """Multiply-add counted as two."""
@@ -261,6 +263,23 @@ class StaticPhase:
     """Operators that start work on a device, as the model's code calls them one by one."""
     products: Count | None = None
     """Of them products, convolutions and attention: fusing the small ones leaves these."""
+    minimum: Minimum | None = None
+    """The least work with the same result; ``None``: what is run is the least. Floors and utilisation rest on it."""
+
+    @property
+    def least_flops(self) -> float | None:
+        """FLOPs the phase cannot avoid."""
+        return self.minimum.flops if self.minimum is not None else self.flops
+
+    @property
+    def least_weight_bytes(self) -> float | None:
+        """Weights the phase cannot avoid reading."""
+        return self.minimum.weight_bytes if self.minimum is not None else self.weight_bytes
+
+    @property
+    def least_kv_bytes(self) -> float | None:
+        """Cache traffic the phase cannot avoid."""
+        return self.minimum.kv_bytes if self.minimum is not None else self.kv_bytes
 
 
 @dataclass(slots=True)

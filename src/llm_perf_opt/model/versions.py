@@ -73,6 +73,11 @@ SCHEMA_CHANGES = (
         "floors have a third term, launching: rows of `what_if` have `floor_term`, `launch_graph_s` and `launch_eager_s`, phases of "
         "`static` have `operators` and `products`, `predictions` may be bound by `launch`",
     ),
+    SchemaChange(
+        "1.1",
+        "phases of `static` have `minimum`, the least work with the same result, where the model's code does more; floors, MFU and MBU "
+        "rest on it, `params.active_per_token` too (as run: `as_run_per_token`)",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -104,7 +104,9 @@ def demand(static: Static, point: Point) -> Demand:
     if "vision" in static.phases:
         images = point.batch_size / scaling.batch_size
         vision = static.phases["vision"]
-        passes.append(((vision.flops or 0.0) * images, sized("vision", vision.weight_bytes or 0.0)))
+        passes.append(
+            ((vision.least_flops or 0.0) * images, sized("vision", vision.least_weight_bytes or 0.0))
+        )
     weights = _weights(static, scaling, "prefill", point.batch_size * point.prompt_tokens)
     written = point.batch_size * point.prompt_tokens * _kv_per_token(static, scaling)
     moved = sized("prefill", weights) + written * cache_factor
@@ -126,7 +128,7 @@ def demand(static: Static, point: Point) -> Demand:
 
 def _counted(static: Static, phase: str) -> bool:
     facts = static.phases.get(phase)
-    return facts is not None and facts.flops is not None and facts.weight_bytes is not None
+    return facts is not None and facts.least_flops is not None and facts.least_weight_bytes is not None
 
 
 def _fixed(static: Static, base: Point) -> Scaling:
@@ -158,7 +160,7 @@ def _unquantised_ratio(static: Static, scaling: Scaling, phase: str) -> float:
     stored = (
         static.params.total * scaling.element_bytes
         if phase == "all"
-        else facts.weight_bytes
+        else facts.least_weight_bytes
         if facts
         else None
     )
@@ -176,7 +178,7 @@ def _cache_factor(dtype: str, scaling: Scaling, weight_factor: float) -> float:
 def _weights(static: Static, scaling: Scaling, phase: str, tokens: int) -> float:
     """Return weights a pass over ``tokens`` reads: dense ones once, experts as far as they are chosen."""
     facts = static.phases.get(phase)
-    if facts is None or facts.weight_bytes is None:
+    if facts is None or facts.least_weight_bytes is None:
         return 0.0
     per_sequence = scaling.prompt_tokens if phase == "prefill" else 1
     counted = round(scaling.batch_size * per_sequence)
@@ -186,19 +188,19 @@ def _weights(static: Static, scaling: Scaling, phase: str, tokens: int) -> float
         now = expected_distinct_experts(part.experts, part.top_k, tokens)
         then = expected_distinct_experts(part.experts, part.top_k, counted)
         change += part.weight_bytes * (now - then) / part.experts
-    return facts.weight_bytes + change
+    return facts.least_weight_bytes + change
 
 
 def _prefill_flops(static: Static, scaling: Scaling, point: Point) -> float:
     facts = static.phases.get("prefill")
-    if facts is None or facts.flops is None:
+    if facts is None or facts.least_flops is None:
         return 0.0
     sequences = point.batch_size / scaling.batch_size
     growth = point.prompt_tokens / scaling.prompt_tokens if scaling.prompt_tokens else 1.0
     attention = [part for part in scaling.attention if part.phase == "prefill"]
     head = scaling.head_flops.get("prefill", 0.0)
     halved = scaling.causal_halved
-    linear = facts.flops - head - sum(part.flops for part in attention)
+    linear = facts.least_flops - head - sum(part.flops for part in attention)
     grown = sum(
         part.flops * _pairs(point.prompt_tokens, part, halved) / _pairs(scaling.prompt_tokens, part, halved)
         for part in attention
@@ -220,7 +222,7 @@ def _pairs(tokens: float, part: AttentionPart, halved: bool) -> float:
 def _decode_flops(static: Static, scaling: Scaling, point: Point) -> float:
     facts = static.phases["decode"]
     attention = [part for part in scaling.attention if part.phase == "decode"]
-    rest = (facts.flops or 0.0) - sum(part.flops for part in attention)
+    rest = (facts.least_flops or 0.0) - sum(part.flops for part in attention)
     grown = sum(
         part.flops * _seen(point.context_tokens, part.window) / _seen(scaling.context_tokens, part.window)
         for part in attention

@@ -91,7 +91,8 @@ def fastest_dtype(hardware: Hardware, dtypes: Sequence[str]) -> str:
 
 def must_move_bytes(phase: StaticPhase) -> float | None:
     """Return the bytes a phase cannot avoid: weights and KV cache; ``None`` when weights are not known."""
-    return None if phase.weight_bytes is None else phase.weight_bytes + (phase.kv_bytes or 0.0)
+    weights = phase.least_weight_bytes
+    return None if weights is None else weights + (phase.least_kv_bytes or 0.0)
 
 
 def intensity(flops: float, moved_bytes: float) -> float | None:
@@ -135,6 +136,7 @@ def floor_time(
 def phase_floor(phase: StaticPhase, limits: Limits, launches: Launches | None = None) -> Floor | None:
     """Return the floor of one phase; ``None`` when its work or a limit is not known."""
     moved = must_move_bytes(phase)
-    if phase.flops is None or moved is None or limits.peak is None or limits.bandwidth is None:
+    flops = phase.least_flops
+    if flops is None or moved is None or limits.peak is None or limits.bandwidth is None:
         return None
-    return floor_time(phase.flops, moved, limits.peak, limits.bandwidth, launches)
+    return floor_time(flops, moved, limits.peak, limits.bandwidth, launches)

@@ -7,7 +7,7 @@ selectable without counting again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -42,6 +42,22 @@ class ModuleInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention whose cache is compressed: one vector per position, expanded to keys and values of all heads."""
+
+    path: str
+    expansion: str
+    """Module that expands (``kv_b_proj``)."""
+    heads: int
+    rank: int
+    """Size of the compressed vector."""
+    key: int
+    """Size of a head's expanded key, the rotated part left out."""
+    rotated: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTree:
     """The structure of a model: what exists, whether or not a phase uses it."""
 
@@ -54,6 +70,9 @@ class ModelTree:
     """Length of the rotary frequency vector (half the rotated head size); 0: no rotary embedding."""
     rotary_module: str | None = None
     """Path of the language model's rotary embedding."""
+    routed: Mapping[str, int] = field(default_factory=dict)
+    """Module of stacked experts → experts its router chooses for a token."""
+    latent: tuple[LatentAttention, ...] = ()
 
     def total_params(self) -> int:
         """All parameters, each counted once."""

@@ -14,6 +14,7 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
+from llm_perf_opt.model.work import Minimum
 
 Weighted = Sequence[tuple[StaticDocument, int]]
 
@@ -142,7 +143,30 @@ def _mean_phase(phases: Sequence[tuple[StaticPhase, int]]) -> StaticPhase:
     intensity = flops / moved if flops is not None and moved else None
     first = phases[0][0]
     return StaticPhase(
-        flops, weights, activations, cache, intensity, mean("tokens"), first.operators, first.products
+        flops,
+        weights,
+        activations,
+        cache,
+        intensity,
+        mean("tokens"),
+        first.operators,
+        first.products,
+        _mean_minimum(phases),
+    )
+
+
+def _mean_minimum(phases: Sequence[tuple[StaticPhase, int]]) -> Minimum | None:
+    """Average the least work; a shape at which what runs is the least counts with that."""
+    if all(phase.minimum is None for phase, _ in phases):
+        return None
+    reasons = dict.fromkeys(
+        r for phase, _ in phases if phase.minimum is not None for r in phase.minimum.reasons
+    )
+    return Minimum(
+        _mean((phase.least_flops, times) for phase, times in phases),
+        _mean((phase.least_weight_bytes, times) for phase, times in phases),
+        _mean((phase.least_kv_bytes, times) for phase, times in phases),
+        list(reasons),
     )
 
 

@@ -24,6 +24,7 @@ from llm_perf_opt.analysis.static.closed_forms.fallback import closed_form_stati
 from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
 from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
+from llm_perf_opt.analysis.static.minimum import least_count
 from llm_perf_opt.analysis.static.quantised.apply import forget_weight_bytes, quantise, with_cache_dtype
 from llm_perf_opt.analysis.static.quantised.scheme import read_scheme
 from llm_perf_opt.analysis.static.resident import add_totals, resident_rows
@@ -134,7 +135,8 @@ class StaticCounter:
         tree = self._unquantised
         if tree is None:
             return {}
-        read = {phase: sum(own_weight_bytes(count, tree).values()) for phase, count in counts.items()}
+        least = {p: least_count(count, tree, self.conventions.causal).count for p, count in counts.items()}
+        read = {phase: sum(own_weight_bytes(count, tree).values()) for phase, count in least.items()}
         return {**read, "all": tree.weight_bytes()}
 
     @property

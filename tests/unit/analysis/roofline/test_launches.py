@@ -33,7 +33,9 @@ PEAK, BANDWIDTH = 1e15, 1e12
 
 def static(flops: float, weight_bytes: float, products: int | None, operators: int | None) -> Static:
     phase = StaticPhase(flops, weight_bytes, None, 0.0, None, 1, operators, products)
-    return Static(Params(1000, 1000, {}), None, {"prefill": phase, "decode": phase}, [], Coverage(1.0, []), {})
+    return Static(
+        Params(1000, 1000, {}), None, {"prefill": phase, "decode": phase}, [], Coverage(1.0, []), {}
+    )
 
 
 def device() -> Any:

@@ -87,6 +87,8 @@ def forget_weight_bytes(static: Static) -> None:
     """Take back every size of weights: the checkpoint keeps them in a format that is not known."""
     for phase in static.phases.values():
         phase.weight_bytes = None
+        if phase.minimum is not None:
+            phase.minimum.weight_bytes = None
         phase.intensity = None
     for module in static.modules:
         module.weight_bytes = {}
