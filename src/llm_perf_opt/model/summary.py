@@ -671,7 +671,7 @@ class WhatIf:
     launch_graph_s: float | None = None
     """Term of launching in the floor of a step: products and attention as nodes of a graph."""
     launch_eager_s: float | None = None
-    """The same with every operator launched one by one: not in the floor, but no such program is faster."""
+    """The same with every operator launched one by one, at a measured or typical cost: beside the floor, not in it."""
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class Elsewhere:
     floor_term: str | None = None
     """``compute``, ``memory`` or ``launch``: what sets the floor of a step."""
     launch_eager_s: float | None = None
-    """Least time of a step whose kernels are launched one by one."""
+    """What launching the kernels of a step one by one takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def _bound_words(term: FloorBound, needed: Demand, launches: Launches, floor_s: 
     }[term]
     eager = launches.eager_s
     if eager is not None and eager > floor_s:
-        words += f" (launched one by one at least {units.seconds(eager)})"
+        words += f" (launched one by one about {units.seconds(eager)})"
     return words
 
 

@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.roofline.what_if import what_if
 from llm_perf_opt.config.schema import InferConfig, ModelConfig, Weights
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.reporting.static_page import render_static_report
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.quantised import loading_problem, why_not_quantised
 from llm_perf_opt.workloads.registry import load_adapter
@@ -20,8 +21,8 @@ from llm_perf_opt.workloads.registry import load_adapter
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 1024,
-    "intermediate_size": 2048,
+    "hidden_size": 4096,
+    "intermediate_size": 8192,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "num_hidden_layers": 2,
@@ -162,3 +163,9 @@ def test_what_runs_is_told_from_what_is_stored(tmp_path: Path) -> None:
     assert why_not_quantised(fp8, "cuda:0", measured=True) is None
     random = ModelConfig(path=str(tmp_path), weights=Weights.random)
     assert "random weights" in (why_not_quantised(random, "cuda:0", measured=True) or "")
+
+
+def test_the_page_says_how_weights_are_stored(tmp_path: Path) -> None:
+    page = render_static_report(count(tmp_path, GPTQ))
+    assert "Weights as stored (gptq, int4)" in page
+    assert "Weights as stored" not in render_static_report(count(tmp_path, None))
