@@ -17,6 +17,8 @@ from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
 from llm_perf_opt.analysis.memory_prediction import predict_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
+from llm_perf_opt.analysis.roofline.demand import compute_dtypes
+from llm_perf_opt.analysis.roofline.limits import fastest_dtype
 from llm_perf_opt.analysis.roofline.predictions import missing_reasons, predict_phases
 from llm_perf_opt.analysis.roofline.traced import (
     add_traced_utilisation,
@@ -122,11 +124,12 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
     clock = joined.clock
     nested = clock.prefill_includes_vision if clock is not None else False
     steps = clock.decode_steps if clock is not None else None
+    computing = fastest_dtype(summary.hardware, compute_dtypes(summary.static, dtype)) if dtype else dtype
     if summary.static is not None:
         summary.predictions = predict_phases(
             summary.static,
             summary.hardware,
-            dtype,
+            computing,
             summary.timings,
             decode_steps=steps,
             prefill_includes_vision=nested,
@@ -135,14 +138,14 @@ def _relate(summary: Summary, joined: Joined, dtype: str | None) -> None:
             summary.static,
             summary.timings,
             summary.hardware,
-            dtype,
+            computing,
             decode_steps=steps,
             prefill_includes_vision=nested,
         )
         if not summary.predictions:
             summary.notes.extend(
                 reason
-                for reason in missing_reasons(summary.static, summary.hardware, dtype)
+                for reason in missing_reasons(summary.static, summary.hardware, computing)
                 if reason not in summary.notes
             )
     if joined.operator_work is not None:
@@ -220,7 +223,7 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
         summary.static,
         summary.timings,
         summary.hardware,
-        dtype,
+        fastest_dtype(summary.hardware, compute_dtypes(summary.static, dtype)) if dtype else dtype,
         _device_times(joined),
         _host_times(summary, joined),
     )
@@ -229,10 +232,26 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
     summary.verdicts = judge(summary)
     summary.findings = rank_findings([*find_all(summary), *joined.findings])
     if summary.static is not None and dtype is not None and catalogue is not None:
-        from llm_perf_opt.analysis.roofline.what_if import FOCUS, what_if
+        from llm_perf_opt.analysis.roofline.launches import measured_launch
+        from llm_perf_opt.analysis.roofline.what_if import FOCUS, note_beaten_floors, what_if
 
         focus = [*FOCUS, *(device.name for device in catalogue.devices if device.origin == "user")]
-        summary.what_if = what_if(summary.static, catalogue, dtype=dtype, focus=focus)
+        summary.what_if = what_if(
+            summary.static,
+            catalogue,
+            dtype=dtype,
+            focus=focus,
+            step_launches=summary.metrics.get("launches_per_token"),
+            launch_cost=measured_launch(summary.hardware),
+        )
+        timed = summary.timings
+        # The work is a mean over the samples, so it is compared with their mean time.
+        note_beaten_floors(
+            summary.what_if,
+            summary.hardware.name,
+            timed.ttft_s.mean if timed.ttft_s is not None else None,
+            timed.tpot_s.mean if timed.tpot_s is not None else None,
+        )
 
 
 def missing_clock_note(facts: Sequence[Facts]) -> list[str]:

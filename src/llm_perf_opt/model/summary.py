@@ -27,6 +27,7 @@ from llm_perf_opt.model.limits import (
 )
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
+from llm_perf_opt.model.work import Minimum, Quantisation
 
 SCHEMA_VERSION = "1.1"
 """What changed between versions: ``versions.py``."""
@@ -239,11 +240,13 @@ class Params:
     """Parameters one token meets in decode (routed experts not chosen are left out)."""
     components: dict[str, Count]
     """Component label → parameters."""
+    as_run_per_token: Count | None = None
+    """Parameters one token meets in decode as the code runs it; ``None``: no more than ``active_per_token``."""
 
 
 @dataclass(slots=True)
 class StaticPhase:
-    """What one phase must compute and move, for one sample (batch included)."""
+    """What one phase computes and moves as it is run, for one sample (batch included)."""
 
     flops: Flops | None
     """Multiply-add counted as two."""
@@ -257,6 +260,27 @@ class StaticPhase:
     """FLOP per byte of weights and KV cache and activations that leave the chip in the model's floor."""
     tokens: Amount | None = None
     """Positions this phase computes (prefill: prompt length; decode: 1 per step)."""
+    operators: Count | None = None
+    """Operators that start work on a device, as the model's code calls them one by one."""
+    products: Count | None = None
+    """Of them products, convolutions and attention: fusing the small ones leaves these."""
+    minimum: Minimum | None = None
+    """The least work with the same result; ``None``: what is run is the least. Floors and utilisation rest on it."""
+
+    @property
+    def least_flops(self) -> float | None:
+        """FLOPs the phase cannot avoid."""
+        return self.minimum.flops if self.minimum is not None else self.flops
+
+    @property
+    def least_weight_bytes(self) -> float | None:
+        """Weights the phase cannot avoid reading."""
+        return self.minimum.weight_bytes if self.minimum is not None else self.weight_bytes
+
+    @property
+    def least_kv_bytes(self) -> float | None:
+        """Cache traffic the phase cannot avoid."""
+        return self.minimum.kv_bytes if self.minimum is not None else self.kv_bytes
 
 
 @dataclass(slots=True)
@@ -341,7 +365,7 @@ class Scaling:
     context_tokens: Amount
     """Cached positions at the decode step that was counted."""
     element_bytes: Bytes
-    """Mean size of a parameter."""
+    """Mean size of a parameter as it is stored."""
     attention: list[AttentionPart] = field(default_factory=list)
     head_flops: dict[str, Flops] = field(default_factory=dict)
     """Phase → FLOPs of the output head."""
@@ -355,6 +379,10 @@ class Scaling:
     """Attention of the prompt counts only the pairs a causal mask leaves."""
     head_all_positions: bool = False
     """Prefill runs the output head on every position."""
+    cache_element_bytes: float | None = None
+    """Size of one cached element; ``None``: that of a parameter."""
+    unquantised_bytes: dict[str, Bytes] = field(default_factory=dict)
+    """Phase → weights it would read, ``all`` → weights there would be, were they not quantised; empty where they are not."""
 
 
 @dataclass(slots=True)
@@ -379,6 +407,8 @@ class Static:
     """File the numbers come from."""
     scaling: Scaling | None = None
     """How the numbers change with batch, context and data type; ``None`` when they were not counted."""
+    quantisation: Quantisation | None = None
+    """How a quantised checkpoint keeps its weights; ``None`` for one that is not."""
 
 
 @dataclass(slots=True)
@@ -387,7 +417,7 @@ class Prediction:
 
     floor_s: SummedSeconds
     """No machine with these limits can be faster."""
-    bound: Literal["compute", "memory"]
+    bound: Literal["compute", "memory", "launch"]
     """Which limit sets the floor."""
     error_ratio: Ratio | None
     """Measured ÷ floor; ``None`` when nothing was measured."""
@@ -637,6 +667,12 @@ class WhatIf:
     """What bounds a step there, and what it needs."""
     memory_bytes: float | None = None
     """Size of the device's memory."""
+    floor_term: Literal["compute", "memory", "launch"] | None = None
+    """Which term sets the floor of a step (without one, that of the first token)."""
+    launch_graph_s: float | None = None
+    """Term of launching in the floor of a step: products and attention as nodes of a graph."""
+    launch_eager_s: float | None = None
+    """The same with every operator launched one by one, at a measured or typical cost: beside the floor, not in it."""
 
 
 @dataclass(slots=True)

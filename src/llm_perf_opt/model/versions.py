@@ -68,6 +68,21 @@ SCHEMA_CHANGES = (
         "`telemetry` has clock, power, temperature, energy and throttling beside the measured passes; `memory` has what was "
         "reserved and what the static model predicts (`reserved_bytes`, `predicted_bytes`, `predicted`, `counts`)",
     ),
+    SchemaChange(
+        "1.1",
+        "`static.quantisation` says how a quantised checkpoint keeps its weights; bytes of weights, floors and MBU follow what is "
+        "stored (they were those of 16 bits)",
+    ),
+    SchemaChange(
+        "1.1",
+        "floors have a third term, launching: rows of `what_if` have `floor_term`, `launch_graph_s` and `launch_eager_s`, phases of "
+        "`static` have `operators` and `products`, `predictions` may be bound by `launch`",
+    ),
+    SchemaChange(
+        "1.1",
+        "phases of `static` have `minimum`, the least work with the same result, where the model's code does more; floors, MFU and MBU "
+        "rest on it, `params.active_per_token` too (as run: `as_run_per_token`)",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

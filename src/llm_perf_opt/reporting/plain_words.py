@@ -123,6 +123,10 @@ FINDINGS = {
         "The accelerator waits for data from the computer",
         "Prepare the next input while the current one is being worked on.",
     ),
+    "more-work-than-needed": Plain(
+        "The program calculates more than the model asks for",
+        "Use software that skips the parts of the model a word does not need.",
+    ),
     "kv-cache-growth": Plain(
         "The model's working memory grows with the length of the text and slows it down",
         "Use shorter requests or smaller images, or store that memory with fewer digits.",

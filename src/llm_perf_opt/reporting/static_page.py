@@ -170,9 +170,35 @@ def _phases(document: StaticDocument) -> str:
         for name, phase in document.static.phases.items()
     ]
     header = ("phase", "FLOPs", "exactly", "weights read", "activations", "KV cache", "FLOP per byte")
+    words = "Decode is one step; activations are unfused operator inputs and outputs."
+    return "\n\n".join([_table(header, rows), words, *_minimum(document), *_stored(document)])
+
+
+def _minimum(document: StaticDocument) -> list[str]:
+    """Say which phases do more than they must, with the least beside."""
+    lines = [
+        f"- {md_text(name)}: {units.flops(phase.minimum.flops)} and {units.size(phase.minimum.weight_bytes)} of weights would do"
+        f" ({md_text('; '.join(phase.minimum.reasons))})"
+        for name, phase in document.static.phases.items()
+        if phase.minimum is not None
+    ]
     return (
-        _table(header, rows) + "\n\nDecode is one step; activations are unfused operator inputs and outputs."
+        ["The code does more than the model needs; floors rest on the least:\n\n" + "\n".join(lines)]
+        if lines
+        else []
     )
+
+
+def _stored(document: StaticDocument) -> list[str]:
+    """Say how a quantised checkpoint keeps its weights."""
+    found = document.static.quantisation
+    if found is None or found.dtype is None:
+        return []
+    return [
+        f"Weights as stored ({md_text(found.method)}, {md_text(found.dtype)}): {_format_count(found.params)} parameters in"
+        f" {_format_count(found.modules)} modules take {units.size(found.weight_bytes)}, "
+        f"{units.number(found.bytes_per_param)} bytes each with scales and zero points."
+    ]
 
 
 def _totals(document: StaticDocument) -> str:

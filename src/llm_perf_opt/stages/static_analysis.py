@@ -150,8 +150,10 @@ def _write_at_run_shapes(
 def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
     """Build the model of a configuration without weights, ready to be counted at any shapes."""
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
+    from llm_perf_opt.workloads.models.quantised import why_not_quantised
     from llm_perf_opt.workloads.registry import load_adapter
 
+    measured = any(name in config.pipeline and config.pipeline[name].enable for name in MEASURING_STAGES)
     infer = config.infer if stage.batch_size is None else replace(config.infer, batch_size=stage.batch_size)
     return StaticCounter(
         load_adapter(countable_model(config.model), infer),
@@ -159,6 +161,8 @@ def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounte
         conventions=stage.conventions(),
         use_closed_forms=stage.use_analytic_fallback,
         name=config.model.name,
+        not_quantised=why_not_quantised(config.model, config.resolved_device, measured=measured),
+        cache_dtype=stage.cache_dtype.value if stage.cache_dtype is not None else None,
     )
 
 

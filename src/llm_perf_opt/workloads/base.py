@@ -234,3 +234,7 @@ class ModelAdapter(ABC):
         ``None``: those of the built model's ``config``, when it has one.
         """
         return None
+
+    def quantization_config(self) -> Mapping[str, Any] | None:
+        """Return how the checkpoint's weights are quantised, as ``config.json`` says it; ``None``: they are not."""
+        return None

@@ -19,6 +19,11 @@ from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.stage import Problem, Severity
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.config_sources import named_config
+from llm_perf_opt.workloads.models.quantised import (
+    checkpoint_quantisation,
+    loading_problem,
+    why_not_quantised,
+)
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
@@ -48,9 +53,11 @@ class MemoryNeed:
 
 
 def memory_problems(config: AppConfig, stage: str) -> list[Problem]:
-    """Return what memory has against loading the model: weights that do not fit, or a rest that hardly will."""
+    """Return what stands against loading the model: a package it needs, weights that do not fit, or a rest that hardly will."""
     if config.workload_command.command is not None:
         return []
+    if (unloadable := loading_problem(config.model)) is not None:
+        return [unloadable]
     available = available_bytes(config.resolved_device)
     chosen = _settled_dtype(config.model.dtype, config.resolved_device)
     need = memory_need(config, chosen)
@@ -72,7 +79,7 @@ def memory_problems(config: AppConfig, stage: str) -> list[Problem]:
 def memory_need(config: AppConfig, dtype: Dtype) -> MemoryNeed | None:
     """Estimate a workload's memory in a data type; ``None`` for an architecture without a closed form."""
     decoder = _decoder(config.model)
-    if decoder is None:
+    if decoder is None or _is_smaller_as_stored(config):
         return None
     element = _BYTES[dtype]
     infer, prompt = config.infer, config.dataset.synthetic_tokens or _DEFAULT_PROMPT_TOKENS
@@ -84,6 +91,13 @@ def memory_need(config: AppConfig, dtype: Dtype) -> MemoryNeed | None:
         cache=kv_resident_bytes(decoder.kv_layers(element), prompt + infer.max_new_tokens, infer.batch_size),
         activations=float(infer.batch_size * prompt * decoder.hidden * _ACTIVATION_WIDTHS * element),
     )
+
+
+def _is_smaller_as_stored(config: AppConfig) -> bool:
+    """Whether the weights take less than their data type says: quantised ones are not judged here."""
+    if checkpoint_quantisation(config.model) is None:
+        return False
+    return why_not_quantised(config.model, config.resolved_device, measured=True) is None
 
 
 def available_bytes(device: str) -> int | None:

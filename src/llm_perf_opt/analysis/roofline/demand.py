@@ -22,6 +22,10 @@ _WEIGHT_ONLY = ("int8", "int4", "float4")
 """Types used for weights while keys and values stay in the run's own type."""
 
 
+_SMALL_CACHE = 1.0
+"""Bytes per cached element that only a choice of its own gives."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """What is asked: a data type of the weights, sequences per step, positions per sequence."""
@@ -32,6 +36,8 @@ class Point:
     """Cached positions of the decode step."""
     prompt_tokens: int
     """Positions of the prefill."""
+    compute_dtypes: tuple[str, ...] = ()
+    """Types its products may run in, where weights are stored in another; empty: the data type itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +58,30 @@ def own_point(static: Static, dtype: str | None) -> Point | None:
     if dtype is None or dtype_bytes(dtype) is None or "decode" not in static.phases:
         return None
     scaling = static.scaling
+    key, computing = _stored_and_computed(static, canonical_dtype(dtype))
     if scaling is not None:
-        key = canonical_dtype(dtype)
         sequences, cached = max(round(scaling.batch_size), 1), round(scaling.context_tokens)
-        return Point(key, sequences, cached, round(scaling.prompt_tokens))
+        return Point(key, sequences, cached, round(scaling.prompt_tokens), computing)
     decode, per_token = static.phases["decode"], static.kv_bytes_per_token
     cached = round((decode.kv_bytes or 0.0) / per_token) - 1 if per_token else 0
     prefill = static.phases.get("prefill")
     prompt = prefill.tokens if prefill is not None and prefill.tokens else cached
-    return Point(canonical_dtype(dtype), 1, max(cached, 0), round(prompt))
+    return Point(key, 1, max(cached, 0), round(prompt), computing)
+
+
+def _stored_and_computed(static: Static, run_dtype: str) -> tuple[str, tuple[str, ...]]:
+    """Return the type weights are stored in, and those their products may run in where that is another question."""
+    stored = static.quantisation
+    if stored is None or stored.dtype is None:
+        return run_dtype, ()
+    return stored.dtype, compute_dtypes(static, run_dtype)
+
+
+def compute_dtypes(static: Static | None, run_dtype: str) -> tuple[str, ...]:
+    """Return the types a model's products may run in: the checkpoint's own where it quantises activations, the run's."""
+    stored = static.quantisation if static is not None else None
+    own = (stored.compute_dtype,) if stored is not None and stored.compute_dtype is not None else ()
+    return tuple(dict.fromkeys((*own, canonical_dtype(run_dtype))))
 
 
 def demand(static: Static, point: Point) -> Demand:
@@ -69,21 +90,32 @@ def demand(static: Static, point: Point) -> Demand:
     if base is None:
         raise ValueError("the static model has no decode step")
     scaling = static.scaling or _fixed(static, base)
-    factor = _weight_factor(point.dtype, scaling)
-    cache_factor = 1.0 if point.dtype in _WEIGHT_ONLY else factor
+    is_own = static.quantisation is not None and point.dtype == static.quantisation.dtype
+    factor = 1.0 if is_own else _size_factor(point.dtype, _element_bytes(static, scaling))
+
+    def sized(phase: str, stored: float) -> float:
+        """Return weights of a phase in the wanted type."""
+        return stored if is_own else stored * _unquantised_ratio(static, scaling, phase) * factor
+
+    cache_factor = (
+        1.0 if is_own or point.dtype in _WEIGHT_ONLY else _cache_factor(point.dtype, scaling, factor)
+    )
     passes = []
     if "vision" in static.phases:
         images = point.batch_size / scaling.batch_size
         vision = static.phases["vision"]
-        passes.append(((vision.flops or 0.0) * images, (vision.weight_bytes or 0.0) * factor))
+        passes.append(
+            ((vision.least_flops or 0.0) * images, sized("vision", vision.least_weight_bytes or 0.0))
+        )
     weights = _weights(static, scaling, "prefill", point.batch_size * point.prompt_tokens)
     written = point.batch_size * point.prompt_tokens * _kv_per_token(static, scaling)
-    passes.append((_prefill_flops(static, scaling, point), weights * factor + written * cache_factor))
+    moved = sized("prefill", weights) + written * cache_factor
+    passes.append((_prefill_flops(static, scaling, point), moved))
     weights = _weights(static, scaling, "decode", point.batch_size)
     cache = point.batch_size * _kv_traffic(static, scaling, point.context_tokens)
-    step = (_decode_flops(static, scaling, point), weights * factor + cache * cache_factor)
+    step = (_decode_flops(static, scaling, point), sized("decode", weights) + cache * cache_factor)
     kept = point.batch_size * _kv_held(static, scaling, point.context_tokens + 1) * cache_factor
-    resident = static.params.total * scaling.element_bytes * factor + kept
+    resident = sized("all", static.params.total * scaling.element_bytes) + kept
     # A part that was not counted must not pass for work that costs nothing.
     before = ["prefill", *(name for name in ("vision",) if name in static.phases)]
     return Demand(
@@ -96,7 +128,7 @@ def demand(static: Static, point: Point) -> Demand:
 
 def _counted(static: Static, phase: str) -> bool:
     facts = static.phases.get(phase)
-    return facts is not None and facts.flops is not None and facts.weight_bytes is not None
+    return facts is not None and facts.least_flops is not None and facts.least_weight_bytes is not None
 
 
 def _fixed(static: Static, base: Point) -> Scaling:
@@ -106,19 +138,47 @@ def _fixed(static: Static, base: Point) -> Scaling:
     return Scaling(base.batch_size, base.prompt_tokens, base.context_tokens, size or own)
 
 
-def _weight_factor(dtype: str, scaling: Scaling) -> float:
-    """Return new ÷ old bytes per weight; a run that is already in this type keeps its exact size."""
+def _size_factor(dtype: str, element_bytes: float) -> float:
+    """Return new ÷ old bytes per element; a run that is already in this type keeps its exact size."""
     size = dtype_bytes(dtype)
-    if size is None or not scaling.element_bytes:
+    if size is None or not element_bytes:
         return 1.0
     # A few fp32 tensors (a router, norms) make the mean size slightly more than the type's.
-    return 1.0 if abs(size / scaling.element_bytes - 1) < 0.05 else size / scaling.element_bytes
+    return 1.0 if abs(size / element_bytes - 1) < 0.05 else size / element_bytes
+
+
+def _element_bytes(static: Static, scaling: Scaling) -> float:
+    """Return the mean size of a parameter before it was quantised."""
+    whole = scaling.unquantised_bytes.get("all")
+    return whole / static.params.total if whole and static.params.total else scaling.element_bytes
+
+
+def _unquantised_ratio(static: Static, scaling: Scaling, phase: str) -> float:
+    """Return unquantised ÷ stored bytes of a phase's weights: modules that stay wide weigh differently in each."""
+    wide = scaling.unquantised_bytes.get(phase)
+    facts = static.phases.get(phase)
+    stored = (
+        static.params.total * scaling.element_bytes
+        if phase == "all"
+        else facts.least_weight_bytes
+        if facts
+        else None
+    )
+    return wide / stored if wide and stored else 1.0
+
+
+def _cache_factor(dtype: str, scaling: Scaling, weight_factor: float) -> float:
+    """Return new ÷ old bytes per cached element; a cache that was chosen to be small stays so."""
+    if scaling.cache_element_bytes is None:
+        return weight_factor
+    factor = _size_factor(dtype, scaling.cache_element_bytes)
+    return min(1.0, factor) if scaling.cache_element_bytes <= _SMALL_CACHE else factor
 
 
 def _weights(static: Static, scaling: Scaling, phase: str, tokens: int) -> float:
     """Return weights a pass over ``tokens`` reads: dense ones once, experts as far as they are chosen."""
     facts = static.phases.get(phase)
-    if facts is None or facts.weight_bytes is None:
+    if facts is None or facts.least_weight_bytes is None:
         return 0.0
     per_sequence = scaling.prompt_tokens if phase == "prefill" else 1
     counted = round(scaling.batch_size * per_sequence)
@@ -128,19 +188,19 @@ def _weights(static: Static, scaling: Scaling, phase: str, tokens: int) -> float
         now = expected_distinct_experts(part.experts, part.top_k, tokens)
         then = expected_distinct_experts(part.experts, part.top_k, counted)
         change += part.weight_bytes * (now - then) / part.experts
-    return facts.weight_bytes + change
+    return facts.least_weight_bytes + change
 
 
 def _prefill_flops(static: Static, scaling: Scaling, point: Point) -> float:
     facts = static.phases.get("prefill")
-    if facts is None or facts.flops is None:
+    if facts is None or facts.least_flops is None:
         return 0.0
     sequences = point.batch_size / scaling.batch_size
     growth = point.prompt_tokens / scaling.prompt_tokens if scaling.prompt_tokens else 1.0
     attention = [part for part in scaling.attention if part.phase == "prefill"]
     head = scaling.head_flops.get("prefill", 0.0)
     halved = scaling.causal_halved
-    linear = facts.flops - head - sum(part.flops for part in attention)
+    linear = facts.least_flops - head - sum(part.flops for part in attention)
     grown = sum(
         part.flops * _pairs(point.prompt_tokens, part, halved) / _pairs(scaling.prompt_tokens, part, halved)
         for part in attention
@@ -162,7 +222,7 @@ def _pairs(tokens: float, part: AttentionPart, halved: bool) -> float:
 def _decode_flops(static: Static, scaling: Scaling, point: Point) -> float:
     facts = static.phases["decode"]
     attention = [part for part in scaling.attention if part.phase == "decode"]
-    rest = (facts.flops or 0.0) - sum(part.flops for part in attention)
+    rest = (facts.least_flops or 0.0) - sum(part.flops for part in attention)
     grown = sum(
         part.flops * _seen(point.context_tokens, part.window) / _seen(scaling.context_tokens, part.window)
         for part in attention

@@ -38,6 +38,10 @@ class Elsewhere:
     tpot_measured_s: float | None = None
     row: int | None = None
     """Place in ``what_if``; ``None`` for a device that is not in the catalogue."""
+    floor_term: str | None = None
+    """``compute``, ``memory`` or ``launch``: what sets the floor of a step."""
+    launch_eager_s: float | None = None
+    """What launching the kernels of a step one by one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def _of_row(summary: Summary, place: int, row: WhatIf) -> Elsewhere:
         _median(summary.timings.ttft_s) if own else None,
         _median(summary.timings.tpot_s) if own else None,
         place,
+        row.floor_term,
+        row.launch_eager_s,
     )
 
 
@@ -126,6 +132,7 @@ def _here(summary: Summary) -> Elsewhere | None:
         True,
         _median(summary.timings.ttft_s),
         _median(summary.timings.tpot_s),
+        floor_term=tpot.bound,
     )
 
 

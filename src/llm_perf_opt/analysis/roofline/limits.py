@@ -7,14 +7,16 @@ the chip and are left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_perf_opt.analysis.roofline.launches import GRAPH_NODE_S, Launches
 from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.model.summary import Hardware, StaticPhase
 
-FloorBound = Literal["compute", "memory"]
+FloorBound = Literal["compute", "memory", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,10 @@ class Floor:
     compute_s: float
     memory_s: float
     arithmetic: str
-    """Both times, spelled out."""
+    """The times, spelled out."""
     flops: float
     moved_bytes: float
+    launch_s: float = 0.0
 
 
 def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
@@ -80,9 +83,16 @@ def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
     return Limits(key, peak, bandwidth, tuple(missing))
 
 
+def fastest_dtype(hardware: Hardware, dtypes: Sequence[str]) -> str:
+    """Return which of several types the device computes fastest in; the last, where it has a peak for none."""
+    known = [name for name in dtypes if name in hardware.peak_flops_per_s]
+    return max(known, key=lambda name: hardware.peak_flops_per_s[name].dense, default=dtypes[-1])
+
+
 def must_move_bytes(phase: StaticPhase) -> float | None:
     """Return the bytes a phase cannot avoid: weights and KV cache; ``None`` when weights are not known."""
-    return None if phase.weight_bytes is None else phase.weight_bytes + (phase.kv_bytes or 0.0)
+    weights = phase.least_weight_bytes
+    return None if weights is None else weights + (phase.least_kv_bytes or 0.0)
 
 
 def intensity(flops: float, moved_bytes: float) -> float | None:
@@ -90,21 +100,43 @@ def intensity(flops: float, moved_bytes: float) -> float | None:
     return flops / moved_bytes if moved_bytes > 0 else None
 
 
-def floor_time(flops: float, moved_bytes: float, peak: Ceiling, bandwidth: Ceiling) -> Floor:
-    """Return the least time ``flops`` and ``moved_bytes`` can take, perfectly overlapped."""
+def binding_term(compute_s: float, memory_s: float, launch_s: float) -> FloorBound:
+    """Return the longest of the three terms; of equal ones memory, then compute."""
+    if launch_s > max(compute_s, memory_s):
+        return "launch"
+    return "compute" if compute_s > memory_s else "memory"
+
+
+def floor_time(
+    flops: float, moved_bytes: float, peak: Ceiling, bandwidth: Ceiling, launches: Launches | None = None
+) -> Floor:
+    """Return the least time ``flops`` and ``moved_bytes`` can take, perfectly overlapped, started by a graph."""
     compute_s = flops / peak.value
     memory_s = moved_bytes / bandwidth.value
-    bound: FloorBound = "compute" if compute_s > memory_s else "memory"
-    arithmetic = (
-        f"max({units.flops(flops)} ÷ {units.flops_per_s(peak.value)} = {units.seconds(compute_s)}, "
-        f"{units.size(moved_bytes)} ÷ {units.bytes_per_s(bandwidth.value)} = {units.seconds(memory_s)})"
+    launch_s = launches.graph_s if launches is not None else 0.0
+    terms = [
+        f"{units.flops(flops)} ÷ {units.flops_per_s(peak.value)} = {units.seconds(compute_s)}",
+        f"{units.size(moved_bytes)} ÷ {units.bytes_per_s(bandwidth.value)} = {units.seconds(memory_s)}",
+    ]
+    if launches is not None and launches.least:
+        started = f"{units.count(launches.least)} kernels × {units.seconds(GRAPH_NODE_S)} in a graph"
+        terms.append(f"{started} = {units.seconds(launch_s)}")
+    return Floor(
+        max(compute_s, memory_s, launch_s),
+        binding_term(compute_s, memory_s, launch_s),
+        compute_s,
+        memory_s,
+        f"max({', '.join(terms)})",
+        flops,
+        moved_bytes,
+        launch_s,
     )
-    return Floor(max(compute_s, memory_s), bound, compute_s, memory_s, arithmetic, flops, moved_bytes)
 
 
-def phase_floor(phase: StaticPhase, limits: Limits) -> Floor | None:
+def phase_floor(phase: StaticPhase, limits: Limits, launches: Launches | None = None) -> Floor | None:
     """Return the floor of one phase; ``None`` when its work or a limit is not known."""
     moved = must_move_bytes(phase)
-    if phase.flops is None or moved is None or limits.peak is None or limits.bandwidth is None:
+    flops = phase.least_flops
+    if flops is None or moved is None or limits.peak is None or limits.bandwidth is None:
         return None
-    return floor_time(phase.flops, moved, limits.peak, limits.bandwidth)
+    return floor_time(flops, moved, limits.peak, limits.bandwidth, launches)

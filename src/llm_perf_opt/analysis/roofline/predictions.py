@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.roofline.launches import Launches, launches_of
 from llm_perf_opt.analysis.roofline.limits import (
     Floor,
     limits_for,
@@ -13,6 +14,7 @@ from llm_perf_opt.model.summary import (
     Prediction,
     Stat,
     Static,
+    StaticPhase,
     Timings,
 )
 
@@ -38,7 +40,7 @@ def predict_phases(
     floors = {
         name: floor
         for name, phase in static.phases.items()
-        if (floor := phase_floor(phase, limits)) is not None
+        if (floor := phase_floor(phase, limits, _launches(hardware, phase))) is not None
     }
     result: dict[str, Prediction] = {}
     vision, prefill, step = floors.get("vision"), floors.get("prefill"), floors.get("decode")
@@ -72,6 +74,11 @@ def missing_reasons(static: Static, hardware: Hardware, dtype: str | None) -> li
     return reasons
 
 
+def _launches(hardware: Hardware, phase: StaticPhase) -> Launches | None:
+    """Return the kernels of a pass; a processor that does the work itself starts none."""
+    return launches_of(phase) if hardware.kind == "gpu" else None
+
+
 def _graded(floor: Floor, measured: Stat | None) -> Prediction:
     if measured is None or floor.seconds <= 0:
         return Prediction(floor.seconds, floor.bound, None, floor.arithmetic, floor.flops, floor.moved_bytes)
@@ -94,10 +101,11 @@ def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
         f"vision {first.arithmetic} + prefill {second.arithmetic}",
         first.flops + second.flops,
         first.moved_bytes + second.moved_bytes,
+        first.launch_s + second.launch_s,
     )
 
 
 def _repeated(step: Floor, steps: float) -> Floor:
     text = f"{units.count(steps)} steps × {step.arithmetic}"
     times = (step.seconds * steps, step.bound, step.compute_s * steps, step.memory_s * steps)
-    return Floor(*times, text, step.flops * steps, step.moved_bytes * steps)
+    return Floor(*times, text, step.flops * steps, step.moved_bytes * steps, step.launch_s * steps)

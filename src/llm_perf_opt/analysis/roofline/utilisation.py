@@ -110,7 +110,7 @@ def _mbu(work: Work, seconds: float, bandwidth: Ceiling | None) -> tuple[float |
 
 
 def _work(phase: StaticPhase) -> Work:
-    return Work(phase.flops, phase.weight_bytes, phase.kv_bytes)
+    return Work(phase.least_flops, phase.least_weight_bytes, phase.least_kv_bytes)
 
 
 def _times(work: Work, factor: float) -> Work:

@@ -6,6 +6,7 @@ Pure arithmetic over the static model (``analysis.demand``): a row costs microse
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llm_perf_opt.analysis.roofline.demand import (
@@ -14,6 +15,8 @@ from llm_perf_opt.analysis.roofline.demand import (
     demand,
     own_point,
 )
+from llm_perf_opt.analysis.roofline.launches import NOTHING_COUNTED, LaunchCost, Launches, launches_of
+from llm_perf_opt.analysis.roofline.limits import FloorBound, binding_term
 from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.model.summary import Peak, Static, WhatIf
@@ -24,6 +27,19 @@ FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 8
 _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
 _NAMED_FROM = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Kernels that passes start."""
+
+    passes: Mapping[str, Launches] = field(default_factory=dict)
+    """``vision``, ``prefill``."""
+    step: Launches = NOTHING_COUNTED
+
+    def before(self, number: int) -> list[Launches]:
+        """Return those of the passes up to the first token, in sequence; prefill is the last."""
+        return [self.passes.get(name, NOTHING_COUNTED) for name in ("vision", "prefill")[-number:]]
 
 
 class DeviceLimits(Protocol):
@@ -68,16 +84,27 @@ def what_if(
     batch_sizes: Sequence[int] = _BATCHES,
     dtypes: Sequence[str] = ("bfloat16", "float8", "float4"),
     context_factors: Sequence[int] = _CONTEXT_FACTORS,
+    step_launches: float | None = None,
+    launch_cost: LaunchCost | None = None,
 ) -> list[WhatIf]:
-    """Return the run's own point on every device, and variations of it on the devices in ``focus``."""
+    """Return the run's own point on every device, and variations of it on the devices in ``focus``.
+
+    ``step_launches`` is how many kernels a capture saw a decode step start, ``launch_cost`` what one cost there.
+    """
     base = own_point(static, dtype)
-    if base is None:
+    if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
-    rows = price(static, catalogue.devices, [base])
+    started = Started(
+        {name: launches_of(static.phases[name]) for name in ("vision", "prefill") if name in static.phases},
+        launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
+    )
+    rows = price(static, catalogue.devices, [base], started=started)
     wanted = set(FOCUS if focus is None else focus)
     chosen = [device for device in catalogue.devices if device.name in wanted]
     varied = _variations(base, batch_sizes, dtypes, context_factors) if static.scaling is not None else []
-    return rows + [row for device in chosen for row in price(static, [device], varied, only_known=True)]
+    return rows + [
+        row for device in chosen for row in price(static, [device], varied, only_known=True, started=started)
+    ]
 
 
 def _variations(
@@ -85,7 +112,13 @@ def _variations(
 ) -> list[Point]:
     types = dict.fromkeys((base.dtype, *(canonical_dtype(name) for name in dtypes)))
     points = [
-        Point(kind, batch, base.context_tokens * factor, base.prompt_tokens * factor)
+        Point(
+            kind,
+            batch,
+            base.context_tokens * factor,
+            base.prompt_tokens * factor,
+            base.compute_dtypes if kind == base.dtype else (),
+        )
         for kind in types
         for factor in factors
         for batch in dict.fromkeys((base.batch_size, *batch_sizes))
@@ -94,34 +127,54 @@ def _variations(
 
 
 def price(
-    static: Static, devices: Sequence[DeviceLimits], points: Sequence[Point], *, only_known: bool = False
+    static: Static,
+    devices: Sequence[DeviceLimits],
+    points: Sequence[Point],
+    *,
+    only_known: bool = False,
+    started: Started | None = None,
 ) -> list[WhatIf]:
     """Return one row per device and point; ``only_known`` leaves out types a device has no peak for."""
     demands = [(point, demand(static, point)) for point in points]
     return [
-        _row(device, point, needed)
+        _row(device, point, needed, started or Started())
         for device in devices
         for point, needed in demands
-        if not only_known or point.dtype in device.peaks
+        if not only_known or _peak(device, point) is not None
     ]
 
 
-def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
-    peak, bandwidth = device.peaks.get(point.dtype), device.bandwidth_bytes_per_s
+def _peak(device: DeviceLimits, point: Point) -> Peak | None:
+    """Return the fastest peak of the types a point's products may run in; ``None``: none is known."""
+    known = [device.peaks[name] for name in point.compute_dtypes or (point.dtype,) if name in device.peaks]
+    return max(known, key=lambda peak: peak.dense, default=None)
+
+
+def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -> WhatIf:
+    peak, bandwidth = _peak(device, point), device.bandwidth_bytes_per_s
     fits = None if device.memory_bytes is None else needed.resident_bytes <= device.memory_bytes
     notes = []
     ttft = tpot = None
+    term: FloorBound | None = None
     if peak is not None and bandwidth is not None:
         if needed.first_token is not None:
-            ttft = sum(max(flops / peak.dense, moved / bandwidth) for flops, moved in needed.first_token)
+            passes = [
+                _terms(work, peak.dense, bandwidth, launches)
+                for work, launches in zip(
+                    needed.first_token, started.before(len(needed.first_token)), strict=True
+                )
+            ]
+            ttft = sum(max(terms) for terms in passes)
+            term = binding_term(*max(passes, key=max))
         if needed.step is not None:
-            compute_s, memory_s = needed.step[0] / peak.dense, needed.step[1] / bandwidth
-            tpot = max(compute_s, memory_s)
-            notes.append("compute-bound" if compute_s > memory_s else f"memory-bound: {_read(needed)}")
+            terms = _terms(needed.step, peak.dense, bandwidth, started.step)
+            tpot, term = max(terms), binding_term(*terms)
+            notes.append(_bound_words(term, needed, started.step, tpot))
         if ttft is None:
             notes.append("a pass before the first token was not counted")
     else:
-        notes.append(f"no {point.dtype} peak is known" if peak is None else "no bandwidth is known")
+        wanted = " or ".join(point.compute_dtypes or (point.dtype,))
+        notes.append(f"no {wanted} peak is known" if peak is None else "no bandwidth is known")
     notes.append(f"needs {units.size(needed.resident_bytes)}")
     if device.memory_bytes is not None:
         notes[-1] += f" of {units.size(device.memory_bytes)}"
@@ -136,7 +189,46 @@ def _row(device: DeviceLimits, point: Point, needed: Demand) -> WhatIf:
         fits=fits,
         note=", ".join(notes),
         memory_bytes=device.memory_bytes,
+        floor_term=term,
+        launch_graph_s=started.step.graph_s if started.step.least is not None else None,
+        launch_eager_s=started.step.eager_s,
     )
+
+
+def _terms(
+    work: tuple[float, float], peak: float, bandwidth: float, launches: Launches
+) -> tuple[float, float, float]:
+    """Return the times of computing, of moving and of launching."""
+    return work[0] / peak, work[1] / bandwidth, launches.graph_s
+
+
+def _bound_words(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
+    """Say what bounds a step, and what launching one by one would make of it where that is longer."""
+    words = {
+        "compute": "compute-bound",
+        "memory": f"memory-bound: {_read(needed)}",
+        "launch": f"launch-bound: {units.count(launches.least)} kernels in a graph",
+    }[term]
+    eager = launches.eager_s
+    if eager is not None and eager > floor_s:
+        words += f" (launched one by one about {units.seconds(eager)})"
+    return words
+
+
+def note_beaten_floors(
+    rows: Sequence[WhatIf], device: str | None, ttft_s: float | None, tpot_s: float | None
+) -> None:
+    """Say so in the rows of the run's own device where it was faster than the floor: then a limit or the count is wrong."""
+    own = [row for row in rows if row.device == device]
+    if not own:
+        return
+    for floor, measured, name in (
+        (own[0].ttft_floor_s, ttft_s, "TTFT"),
+        (own[0].tpot_floor_s, tpot_s, "TPOT"),
+    ):
+        if floor is not None and measured is not None and measured < floor:
+            words = f"measured {name} {units.seconds(measured)} is below this floor: a limit of the device or the work counted is wrong"
+            own[0].note = f"{own[0].note}, {words}" if own[0].note else words
 
 
 def _read(needed: Demand) -> str:

@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.static.counts import (
     expected_distinct_experts,
     roll_up,
 )
+from llm_perf_opt.analysis.static.minimum import least_count
 from llm_perf_opt.model.static import KvLayers
 from llm_perf_opt.model.summary import (
     AttentionPart,
@@ -28,6 +29,7 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
+from llm_perf_opt.model.work import Minimum
 
 OTHER = "other"
 """Component label of work outside every labelled module."""
@@ -135,7 +137,16 @@ def phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, ph
     activations = sum(own_activations(count, tree, conventions, phase).values())
     cache = kv_bytes(count)
     moved = weights + activations + cache
-    return StaticPhase(flops, weights, activations, cache, flops / moved if moved else None, count.positions)
+    return StaticPhase(
+        flops,
+        weights,
+        activations,
+        cache,
+        flops / moved if moved else None,
+        count.positions,
+        count.operators or None,
+        count.products or None,
+    )
 
 
 def own_activations(
@@ -164,19 +175,32 @@ def build_static(
     cache_source = counts.get("prefill") or counts.get("decode")
     layers = kv_layers(cache_source) if cache_source is not None else []
     decode = counts.get("decode")
+    least = {phase: least_count(count, tree, conventions.causal) for phase, count in counts.items()}
+    least_counts = {phase: found.count for phase, found in least.items()}
+    active = active_params(least_counts["decode"], tree) if decode is not None else None
+    as_run = active_params(decode, tree) if decode is not None else None
+    phases = {phase: phase_facts(count, tree, conventions, phase) for phase, count in counts.items()}
+    for phase, found in least.items():
+        if found.reasons:
+            facts = phase_facts(found.count, tree, conventions, phase)
+            phases[phase].minimum = Minimum(
+                facts.flops, facts.weight_bytes, facts.kv_bytes, list(found.reasons)
+            )
+    least_flops = {p: own_flops(count, tree, conventions, p) for p, count in least_counts.items()}
     return Static(
         params=Params(
             total=tree.total_params(),
-            active_per_token=active_params(decode, tree) if decode is not None else None,
+            active_per_token=active,
             components=_params_by_component(tree, components),
+            as_run_per_token=as_run if as_run != active else None,
         ),
         kv_bytes_per_token=sum(group.layers * group.bytes_per_token for group in layers) if layers else None,
-        phases={phase: phase_facts(count, tree, conventions, phase) for phase, count in counts.items()},
+        phases=phases,
         modules=module_rows(tree, counts, flops, components, conventions),
         coverage=coverage(counts, flops),
         conventions=conventions.describe(),
         components=by_component,
-        scaling=scaling_facts(tree, counts, conventions, flops, layers),
+        scaling=scaling_facts(tree, least_counts, conventions, least_flops, layers),
     )
 
 

@@ -7,7 +7,7 @@ selectable without counting again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -22,11 +22,14 @@ class ParamInfo:
     element_bytes: float
     experts: int = 0
     """Number of routed experts stacked along the first axis; 0: not an expert tensor."""
+    shape: tuple[int, ...] = ()
+    stored_bytes: int | None = None
+    """Size in a quantised checkpoint, scales and zero points included; ``None``: an element each."""
 
     @property
     def nbytes(self) -> float:
         """Size in memory."""
-        return self.numel * self.element_bytes
+        return self.numel * self.element_bytes if self.stored_bytes is None else self.stored_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,22 @@ class ModuleInfo:
     name: str
     """Dotted path; empty for the root."""
     type: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention whose cache is compressed: one vector per position, expanded to keys and values of all heads."""
+
+    path: str
+    expansion: str
+    """Module that expands (``kv_b_proj``)."""
+    heads: int
+    rank: int
+    """Size of the compressed vector."""
+    key: int
+    """Size of a head's expanded key, the rotated part left out."""
+    rotated: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +70,9 @@ class ModelTree:
     """Length of the rotary frequency vector (half the rotated head size); 0: no rotary embedding."""
     rotary_module: str | None = None
     """Path of the language model's rotary embedding."""
+    routed: Mapping[str, int] = field(default_factory=dict)
+    """Module of stacked experts → experts its router chooses for a token."""
+    latent: tuple[LatentAttention, ...] = ()
 
     def total_params(self) -> int:
         """All parameters, each counted once."""
@@ -121,6 +143,10 @@ class PhaseCount:
     """Module → operator without a formula but with small known cost → elements it produced or reduced."""
     unknown: dict[str, dict[str, int]] = field(default_factory=dict)
     """Module → operator whose cost is not known at all → times it was met."""
+    operators: int = 0
+    """Operators that start work on a device."""
+    products: int = 0
+    """Of them those with a formula."""
     positions: int = 0
     """Positions computed per sequence."""
     batch_size: int = 1

@@ -14,6 +14,7 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
+from llm_perf_opt.model.work import Minimum
 
 Weighted = Sequence[tuple[StaticDocument, int]]
 
@@ -99,6 +100,7 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
             (static.resident_bytes for static, _ in statics), key=lambda d: d.get("total", 0.0)
         ),
         scaling=_mean_scaling(statics),
+        quantisation=first.quantisation,
     )
 
 
@@ -139,7 +141,33 @@ def _mean_phase(phases: Sequence[tuple[StaticPhase, int]]) -> StaticPhase:
     activations = mean("activation_bytes")
     moved = None if weights is None or cache is None else weights + cache + (activations or 0.0)
     intensity = flops / moved if flops is not None and moved else None
-    return StaticPhase(flops, weights, activations, cache, intensity, mean("tokens"))
+    first = phases[0][0]
+    return StaticPhase(
+        flops,
+        weights,
+        activations,
+        cache,
+        intensity,
+        mean("tokens"),
+        first.operators,
+        first.products,
+        _mean_minimum(phases),
+    )
+
+
+def _mean_minimum(phases: Sequence[tuple[StaticPhase, int]]) -> Minimum | None:
+    """Average the least work; a shape at which what runs is the least counts with that."""
+    if all(phase.minimum is None for phase, _ in phases):
+        return None
+    reasons = dict.fromkeys(
+        r for phase, _ in phases if phase.minimum is not None for r in phase.minimum.reasons
+    )
+    return Minimum(
+        _mean((phase.least_flops, times) for phase, times in phases),
+        _mean((phase.least_weight_bytes, times) for phase, times in phases),
+        _mean((phase.least_kv_bytes, times) for phase, times in phases),
+        list(reasons),
+    )
 
 
 def _mean_modules(statics: Sequence[tuple[Static, int]]) -> list[StaticModule]:

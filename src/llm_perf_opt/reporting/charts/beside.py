@@ -43,14 +43,19 @@ def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) 
         if floor is None:
             continue
         dots = [Dot(floor, _FLOOR if each.fits is not False else _TOO_SMALL)]
+        eager = None if first_token else each.launch_eager_s
+        # Only where it is more than the floor does launching one by one keep a step from it.
+        dots += [Dot(eager, _ONE_BY_ONE)] if eager is not None and eager > floor else []
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
-        rows.append(DotRow(label, dots, units.seconds(floor), each.is_own))
+        term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
+        rows.append(DotRow(label, dots, f"{units.seconds(floor)}{term}", each.is_own))
     return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
 
 
 _FLOOR = Kind("floor: no run can be faster", "circle", 0)
 _TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
+_ONE_BY_ONE = Kind("with every kernel launched by itself", "square", 3)
 _MEASURED = Kind("measured in this run", "diamond", 5)
 
 

@@ -38,6 +38,14 @@ class RotaryKind(StrEnum):
     """In every layer, as model code up to transformers 4.47 computes it."""
 
 
+class CacheType(StrEnum):
+    """Types of fewer bits for keys and values."""
+
+    float8 = "float8"
+    int8 = "int8"
+    int4 = "int4"
+
+
 @dataclass
 class StaticAnalysisConfig(StageConfig):
     """``pipeline.static_analysis.*``"""
@@ -65,6 +73,8 @@ class StaticAnalysisConfig(StageConfig):
     """Decode steps of a whole request; null: infer.max_new_tokens - 1 (prefill makes the first token)."""
     batch_size: int | None = None
     """Sequences per pass; null: infer.batch_size."""
+    cache_dtype: CacheType | None = None
+    """Data type of the key-value cache; null: what the checkpoint sets (kv_cache_scheme), else the run's own."""
     max_shapes: int = 16
     """Most distinct sample shapes that are counted; more are represented by the nearest prompt length."""
 

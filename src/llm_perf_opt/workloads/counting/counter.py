@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from llm_perf_opt.analysis.static.counts import (
+    LatentAttention,
     ModelTree,
     ModuleInfo,
     ParamInfo,
@@ -35,11 +36,48 @@ def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = No
         owner = name.rpartition(".")[0]
         params.append(
             ParamInfo(
-                name, owner, param.numel(), param.element_size(), _stacked_experts(by_name[owner], param)
+                name,
+                owner,
+                param.numel(),
+                param.element_size(),
+                _stacked_experts(by_name[owner], param),
+                tuple(param.shape),
             )
         )
     rotary_module, frequencies = _rotary_embedding(model)
-    return ModelTree(modules, tuple(params), _head_path(model, components or {}), frequencies, rotary_module)
+    return ModelTree(
+        modules,
+        tuple(params),
+        _head_path(model, components or {}),
+        frequencies,
+        rotary_module,
+        _routed(by_name, {param.module for param in params if param.experts}),
+        tuple(found for name, module in by_name.items() if (found := _latent(name, module)) is not None),
+    )
+
+
+def _routed(modules: Mapping[str, torch.nn.Module], experts: set[str]) -> dict[str, int]:
+    """Return how many experts are chosen for a token, as the module around the experts says it."""
+    found = {}
+    for path in sorted(experts):
+        around = modules.get(path.rpartition(".")[0])
+        chosen = getattr(around, "top_k", getattr(around, "num_experts_per_tok", None))
+        if isinstance(chosen, int) and chosen > 0:
+            found[path] = chosen
+    return found
+
+
+def _latent(path: str, module: torch.nn.Module) -> LatentAttention | None:
+    """Recognise latent attention by its sizes and the layer that expands the compressed vector."""
+    names = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = [getattr(module, name, None) for name in names]
+    expansion = getattr(module, "kv_b_proj", None)
+    if not isinstance(expansion, torch.nn.Linear) or not all(isinstance(size, int) for size in sizes):
+        return None
+    heads, rank, key, rotated, value = (int(size) for size in sizes if size is not None)
+    if tuple(expansion.weight.shape) != (heads * (key + value), rank):
+        return None
+    return LatentAttention(path, f"{path}.kv_b_proj", heads, rank, key, rotated, value)
 
 
 def _stacked_experts(owner: torch.nn.Module, param: torch.Tensor) -> int:

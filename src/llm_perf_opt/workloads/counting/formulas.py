@@ -134,6 +134,13 @@ _reshape_copy meshgrid argmax argmin device _assert_async _assert_tensor_metadat
 split_with_sizes_copy
 """
 
+# Of those the ones that leave a device nothing to do.
+_IDLE_NAMES = """
+empty empty_like empty_strided new_empty new_empty_strided scalar_tensor _local_scalar_dense item lift lift_fresh detach alias
+_unsafe_view resize_ set_ is_same_size device _assert_async _assert_tensor_metadata record_stream meshgrid
+"""
+
+_IDLE = frozenset(_IDLE_NAMES.split())
 _SMALL = frozenset(_SMALL_NAMES.split())
 _FREE = frozenset(_FREE_NAMES.split())
 
@@ -173,3 +180,11 @@ def cost_of(operator: torch._ops.OpOverload) -> Cost:
     if {torch.Tag.pointwise, torch.Tag.reduction} & set(operator.tags):
         return "small"
     return "unknown"
+
+
+def starts_work(operator: torch._ops.OpOverload, cost: Cost) -> bool:
+    """Whether an operator makes a device do something: arithmetic, or moving data."""
+    if cost != "free":
+        return True
+    namespace, _, name = qualified_name(operator).partition("::")
+    return namespace == "aten" and not operator.is_view and name not in _IDLE

@@ -23,6 +23,7 @@ from llm_perf_opt.workloads.counting.formulas import (
     cost_of,
     formula_of,
     qualified_name,
+    starts_work,
 )
 
 _BATCHED_PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
@@ -36,6 +37,8 @@ class _Operator:
     cost: Cost
     formula: Formula | None
     attention: bool
+    starts_work: bool
+    """Whether a device has something to do for it: no view, no memory that is only reserved."""
 
 
 class Recorder:
@@ -60,7 +63,8 @@ class Recorder:
         if found is None:
             name = qualified_name(operator)
             formula = formula_of(operator)
-            found = _Operator(name, cost_of(operator), formula, name in ATTENTION_OPERATORS)
+            cost, attention = cost_of(operator), name in ATTENTION_OPERATORS
+            found = _Operator(name, cost, formula, attention, starts_work(operator, cost))
             self._operators[operator] = found
         return found
 
@@ -72,6 +76,9 @@ class Recorder:
     def note_operator(self, info: _Operator, args: tuple[Any, ...], out: Any) -> None:
         """Record one executed operator."""
         path = self.stack[-1]
+        if not info.attention:
+            self.count.operators += info.starts_work
+            self.count.products += info.cost == "formula"
         if info.name == "aten::embedding":
             self._note_rows(path, args[0], out)
             return
@@ -137,6 +144,8 @@ class Recorder:
     ) -> None:
         """Record one attention; keys and values from the cache are cache traffic, not activations."""
         path, module = self.stack[-1], self.modules[-1]
+        self.count.operators += 1
+        self.count.products += 1
         queries, keys = int(query.shape[-2]), int(key.shape[-2])
         causal = queries > 1 and (causal or getattr(module, "is_causal", False) is True)
         self.count.attention.append(AttentionUse(path, flops, queries, keys, causal, self._window(module)))

@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.static.build import (
     kv_layers,
     kv_resident_bytes,
     own_flops,
+    own_weight_bytes,
     sum_over_steps,
 )
 from llm_perf_opt.analysis.static.closed_forms import ClosedForm, closed_form_of
@@ -23,7 +24,11 @@ from llm_perf_opt.analysis.static.closed_forms.fallback import closed_form_stati
 from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
 from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
+from llm_perf_opt.analysis.static.minimum import least_count
+from llm_perf_opt.analysis.static.quantised.apply import forget_weight_bytes, quantise, with_cache_dtype
+from llm_perf_opt.analysis.static.quantised.scheme import read_scheme
 from llm_perf_opt.analysis.static.resident import add_totals, resident_rows
+from llm_perf_opt.core.dtypes import dtype_bytes
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.model.static import (
     CrossCheck,
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     import torch
 
     from llm_perf_opt.model.summary import Static
+    from llm_perf_opt.model.work import Quantisation
     from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
 
 LOGGER = logging.getLogger("llm_perf_opt")
@@ -66,7 +72,10 @@ class StaticCounter:
         conventions: Conventions | None = None,
         use_closed_forms: bool = True,
         name: str | None = None,
+        not_quantised: str | None = None,
+        cache_dtype: str | None = None,
     ) -> None:
+        """Build the model; ``not_quantised`` says why a quantised checkpoint's format is not that of the run."""
         self.adapter = adapter
         self.dtype = dtype
         self.conventions = conventions or Conventions()
@@ -76,7 +85,12 @@ class StaticCounter:
         self._model: torch.nn.Module | None = None
         self._tree: ModelTree | None = None
         self._counts: dict[tuple[str, str], PhaseCount] = {}
+        self._not_quantised = not_quantised
+        self._cache_dtype = cache_dtype
+        self.quantisation: Quantisation | None = None
+        self._unquantised: ModelTree | None = None
         self._build()
+        self._quantise()
         self.closed_form, self._no_closed_form = self._find_closed_form()
 
     def _build(self) -> None:
@@ -88,6 +102,47 @@ class StaticCounter:
             self._note_or_raise("the model cannot be built without weights", error)
             return
         self._tree = model_tree(self._model, self.adapter.components())
+
+    def _quantise(self) -> None:
+        """Give parameters the size a quantised checkpoint stores them in."""
+        config = self.adapter.quantization_config()
+        if config is None:
+            return
+        head = self._tree.head if self._tree is not None else None
+        scheme = read_scheme(config, head=head, element_bytes=self.dtype.itemsize)
+        if self._not_quantised is not None:
+            self.notes.append(
+                f"the checkpoint is quantised ({scheme.method}), this run is not: {self._not_quantised};"
+                f" weights are counted in {dtype_name(self.dtype)}"
+            )
+            return
+        if self._tree is None:
+            scheme = dataclasses.replace(
+                scheme, reason="the model was not built, so its modules are not known"
+            )
+        self._cache_dtype = self._cache_dtype or scheme.cache_dtype
+        tree = self._tree if self._tree is not None else ModelTree((), ())
+        quantised, self.quantisation = quantise(tree, scheme)
+        if self._tree is not None:
+            self._unquantised, self._tree = tree, quantised
+        if self.quantisation.reason is not None:
+            self.notes.append(
+                f"bytes of weights are not known, so there are no floors and no MBU: {self.quantisation.reason}"
+            )
+
+    def _unquantised_bytes(self, counts: Mapping[str, PhaseCount]) -> dict[str, float]:
+        """Return what phases would read were the weights not quantised; nothing where they are not."""
+        tree = self._unquantised
+        if tree is None:
+            return {}
+        least = {p: least_count(count, tree, self.conventions.causal).count for p, count in counts.items()}
+        read = {phase: sum(own_weight_bytes(count, tree).values()) for phase, count in least.items()}
+        return {**read, "all": tree.weight_bytes()}
+
+    @property
+    def _cached_element_bytes(self) -> float:
+        size = dtype_bytes(self._cache_dtype) if self._cache_dtype is not None else None
+        return size if size is not None else self.dtype.itemsize
 
     def _note_or_raise(self, what: str, error: Exception) -> None:
         reason = f"{what}: {describe_error(error)}"
@@ -179,6 +234,11 @@ class StaticCounter:
             for phase in self.adapter.phases
             if (count := self.count(phase, shapes)) is not None
         }
+        if self._cache_dtype is not None:
+            counts = {
+                phase: with_cache_dtype(count, self._cache_dtype, self.dtype.itemsize)
+                for phase, count in counts.items()
+            }
         methods: dict[str, Method] = dict.fromkeys(counts, "counted")
         missing = [str(phase) for phase in self.adapter.phases if phase not in counts]
         if not counts and self.closed_form is None:
@@ -190,6 +250,8 @@ class StaticCounter:
         if static.scaling is not None:
             # Windowed layers hold less than the context, so the count alone does not tell it.
             static.scaling.context_tokens = shapes.context_tokens
+            static.scaling.cache_element_bytes = self._cached_element_bytes
+            static.scaling.unquantised_bytes = self._unquantised_bytes(counts)
         if self.closed_form is not None:
             for phase in missing:
                 self._add_closed_form(self.closed_form, static, layers, phase, shapes)
@@ -213,6 +275,10 @@ class StaticCounter:
             kv_layers=layers,
         )
         self._add_memory(document, counts, shapes)
+        static.quantisation = self.quantisation
+        if self.quantisation is not None and self.quantisation.reason is not None:
+            forget_weight_bytes(static)
+            document.resident = []
         self._add_notes(document)
         return document
 
@@ -231,12 +297,14 @@ class StaticCounter:
                     f"no static model of {self.name}: {'; '.join(self.notes)}",
                     hint="correct model.arch; only text models have a complete closed form",
                 )
-            return closed_form_static(form, self.conventions), form.decoder.kv_layers(self.dtype.itemsize)
+            return closed_form_static(form, self.conventions), form.decoder.kv_layers(
+                self._cached_element_bytes
+            )
         static = build_static(self._tree, counts, self.adapter.components(), self.conventions)
         source = counts.get("prefill") or counts.get("decode")
         layers = kv_layers(source) if source is not None else []
         if not layers and self.closed_form is not None:
-            layers = self.closed_form.decoder.kv_layers(self.dtype.itemsize)
+            layers = self.closed_form.decoder.kv_layers(self._cached_element_bytes)
             static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)
         return static, layers
 

@@ -143,6 +143,15 @@ class HfCausalLmAdapter(TransformersAdapter):
         """Return the language model's configuration."""
         return self._whole_config.get_text_config()
 
+    def quantization_config(self) -> Mapping[str, Any] | None:
+        """Return the checkpoint's ``quantization_config``; composite models keep it at the top or with the text model."""
+        for config in (self._whole_config, self.text_config()):
+            found = getattr(config, "quantization_config", None)
+            if found is not None:
+                plain = found if isinstance(found, Mapping) else found.to_dict()
+                return {str(key): value for key, value in plain.items()}
+        return None
+
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a sequence: those of generation_config.json first, as ``generate()`` does."""
         if self.config.path is not None:

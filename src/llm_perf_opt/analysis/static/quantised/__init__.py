@@ -1,0 +1,1 @@
+"""Checkpoints with weights in few bits: which parameters, and how many bytes they take."""
