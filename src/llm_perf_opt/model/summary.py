@@ -328,6 +328,8 @@ class KvPart:
     """Key and value of one layer, one position, one sequence."""
     window: Count | None = None
     """Positions kept at most; ``None``: all."""
+    state_bytes: Bytes = 0.0
+    """Of one layer and one sequence, whatever the context: recurrent and convolution states."""
 
 
 @dataclass(slots=True)

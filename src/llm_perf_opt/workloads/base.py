@@ -107,6 +107,22 @@ class PhaseShapes:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticCall:
+    """A phase to count that starts from a state: a decode step needs what a prefill leaves."""
+
+    prepare: Callable[[], Any]
+    """Makes the state; runs before the count and is no part of it."""
+    run: Callable[[Any], object]
+    """Runs the phase on that state; what is counted."""
+    state_bytes: Callable[[Any], Mapping[str, float]] = field(default=lambda _state: {})
+    """Says what the state holds besides cached keys and values, by place."""
+
+    def __call__(self) -> object:
+        """Prepare and run."""
+        return self.run(self.prepare())
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """How a model cuts pages into tiles."""
 
@@ -184,7 +200,10 @@ class ModelAdapter(ABC):
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes
     ) -> Mapping[Phase, Callable[[], object]]:
-        """Return one call per phase that runs it on the meta device at these shapes, for counting."""
+        """Return one call per phase that runs it on the meta device at these shapes, for counting.
+
+        A plain callable is counted as a whole; a :class:`StaticCall` prepares its state uncounted.
+        """
 
     # --- optional members ------------------------------------------------------------------------------------
 
