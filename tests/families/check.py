@@ -21,6 +21,7 @@ from tests.families.tiny import tiny_arch
 
 PROMPT_TOKENS, SHORT_PROMPT_TOKENS, NEW_TOKENS = 12, 7, 6
 MOST_PARAMETERS = 20_000_000
+_MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError)
 ONE_SEQUENCE_ONLY = frozenset({"rwkv"})
 TAKES_NO_MASK = frozenset({"xlstm"})
 
@@ -41,6 +42,18 @@ class Row:
         """Whether everything was tried and is equal."""
         return all((self.runs, self.tokens, self.parameters, self.flops, self.cache))
 
+    def verdict(self) -> str:
+        """One word or two for the row."""
+        if self.exact():
+            return "exact"
+        if not self.runs:
+            return next(
+                (kind for kind in ("refused", "not tried") if self.remark.startswith(kind)), "failing"
+            )
+        return (
+            "wrong" if False in (self.tokens, self.parameters, self.flops, self.cache) else "run, not counted"
+        )
+
 
 def check_family(family: str) -> Row:
     """Run one family at a tiny size and compare everything that can be compared."""
@@ -56,9 +69,13 @@ def check_family(family: str) -> Row:
     except (ConfigError, InputError, ToolError) as error:
         row.remark = f"refused: {error.message}"
         return row
-    row.runs = True
-    row.tokens = _tokens_equal(engine, row)
-    _compare_counts(engine, row)
+    try:
+        row.tokens = _tokens_equal(engine, row)
+        row.runs = True
+        _compare_counts(engine, row)
+    except _MODEL_ERRORS as error:
+        row.remark = f"fails: {type(error).__name__}: {str(error)[:160]}"
+    row.remark = " ".join(row.remark.split())
     return row
 
 

@@ -116,6 +116,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {"num_hidden_layers": 4},
     "longcat_flash": {"ffn_hidden_size": 128, "expert_ffn_hidden_size": 32, **_LATENT},
     "cpmant": {"dim_head": 16},
+    "zaya": {"num_experts_per_tok": 1},
+    "xlnet": {"d_head": 16},
     "recurrent_gemma": {"num_hidden_layers": 3},
 }
 """What single families need besides, or must not get (``None``: leave its own value)."""

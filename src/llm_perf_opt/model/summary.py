@@ -133,6 +133,8 @@ class Workload:
     """Key-value cache of the built-in workload (``model.cache``)."""
     compiled: bool | None = None
     """Whether its decode step was compiled (``model.compile``)."""
+    tokens_verified: bool | None = None
+    """Whether the first tokens are those of the model's own ``generate()``; ``None``: not checked, a note says why."""
 
 
 @dataclass(slots=True)

@@ -235,6 +235,21 @@ class ModelAdapter(ABC):
             f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
         )
 
+    def reference_tokens(
+        self,
+        model: torch.nn.Module,
+        batch: Batch,
+        count: int,
+        *,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+    ) -> list[list[int]] | None:
+        """Return the first ``count`` greedy tokens by the model's own generation, to check the engine's by.
+
+        ``None``: the model has no generation of its own.
+        """
+        return None
+
     def notes(self) -> Sequence[str]:
         """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""
         return []

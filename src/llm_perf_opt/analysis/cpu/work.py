@@ -110,7 +110,7 @@ def unprofiled_seconds(
     row = next((row for row in samples if row.id == "+".join(profiled.sample_ids)), None)
     if row is None:
         return None
-    seconds: float | None = getattr(row, f"{phase}_s")
+    seconds: float | None = getattr(row, f"{phase}_s", None)
     if phase == DECODE and row.new_tokens != profiled.new_tokens:
         # Cut short: as many steps as were profiled.
         seconds = None if row.tpot_s is None else row.tpot_s * (profiled.new_tokens - 1)

@@ -211,6 +211,11 @@ class OcrAdapter(TransformersAdapter):
             },
         )
 
+    def generate_inputs(self, batch: Batch) -> dict[str, Any]:
+        """Return the page as ``generate()`` takes it."""
+        inputs = batch.inputs
+        return self.image_inputs(inputs["pixel_values"], inputs["pixel_values_local"], inputs["grids"])
+
     def image_inputs(self, pixels: Any, local: Any, grids: Sequence[Grid | None]) -> dict[str, Any]:
         """Return the keyword arguments of ``get_image_features``."""
         inputs: dict[str, Any] = {"pixel_values": pixels}

@@ -6,7 +6,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llm_perf_opt.config.schema import CacheKind, Weights
 from llm_perf_opt.core.errors import ConfigError
@@ -194,6 +194,48 @@ class TransformersAdapter(ModelAdapter):
             position_ids=plan.positions[:, step : step + 1],
         ).logits
         return logits[:, -1]
+
+    def generate_inputs(self, batch: Batch) -> dict[str, Any]:
+        """Return further keyword arguments of ``generate()`` (images)."""
+        return {}
+
+    def reference_tokens(
+        self,
+        model: torch.nn.Module,
+        batch: Batch,
+        count: int,
+        *,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+    ) -> list[list[int]] | None:
+        """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
+        import torch
+        from transformers import GenerationConfig
+
+        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
+        chosen = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=list(stop_ids) or None,
+            pad_token_id=self.padding_token_id(),
+            no_repeat_ngram_size=no_repeat_ngram_size or None,
+            cache_implementation="static" if self.config.cache is CacheKind.static else None,
+            disable_compile=True,
+        )
+        # What is left open is filled from the checkpoint's own generation settings, which may sample or penalise.
+        own, generating = getattr(model, "generation_config", None), cast("Any", model)
+        generating.generation_config = chosen
+        try:
+            out = generating.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids) if mask is None else mask,
+                generation_config=chosen,
+                **self.generate_inputs(batch),
+            )
+        finally:
+            generating.generation_config = own
+        rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        return rows
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product.
