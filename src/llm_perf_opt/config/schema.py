@@ -122,6 +122,9 @@ class InferConfig:
     """Most tiles a page is cut into (9 in the published code, 6 in its vLLM port)."""
     warmup_rounds: int = 1
     """Full runs of the first sample before anything is measured."""
+    verify_tokens: bool = True
+    """After measuring, check the first tokens of the first batch against the model's own generate(): one prefill and a
+    few steps. The summary says the result (workload.tokens_verified)."""
 
 
 @dataclass

@@ -21,6 +21,8 @@ class KvLayers:
     """Key and value of one layer, one position, one sequence."""
     window: Count | None
     """Positions kept at most; ``None``: all."""
+    state_bytes: Bytes = 0.0
+    """Of one layer and one sequence, whatever the context: recurrent and convolution states."""
 
 
 @dataclass(slots=True)

@@ -135,6 +135,8 @@ class Workload:
     """Key-value cache of the built-in workload (``model.cache``)."""
     compiled: bool | None = None
     """Whether its decode step was compiled (``model.compile``)."""
+    tokens_verified: bool | None = None
+    """Whether the first tokens are those of the model's own ``generate()``; ``None``: not checked, a note says why."""
 
 
 @dataclass(slots=True)
@@ -353,6 +355,8 @@ class KvPart:
     """Key and value of one layer, one position, one sequence."""
     window: Count | None = None
     """Positions kept at most; ``None``: all."""
+    state_bytes: Bytes = 0.0
+    """Of one layer and one sequence, whatever the context: recurrent and convolution states."""
 
 
 @dataclass(slots=True)

@@ -124,6 +124,14 @@ def title_of(summary: Summary) -> str:
 _CAPTURES = ("nsys", "trace", "ncu")
 
 
+_TOKENS_VERIFIED = {
+    True: "as generate() gives them",
+    False: "NOT as generate() gives them (see the notes)",
+    None: None,
+}
+"""``workload.tokens_verified`` → how a report says it; that nothing was checked, a note explains."""
+
+
 def workload_facts(summary: Summary) -> list[tuple[str, str]]:
     """Return what was run, as (name, value), unknown values left out."""
     workload = summary.workload
@@ -138,6 +146,7 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
         ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
         ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
+        ("first tokens", _TOKENS_VERIFIED[workload.tokens_verified] if workload.new_tokens else None),
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
 

@@ -87,7 +87,9 @@ class DirectInferenceStage(Stage):
         config = context.stage_config(NAME, DirectInferenceConfig)
         workload = workload_config(context.config, repeats=config.repeats)
         folder = context.artifacts.out_dir(NAME)
-        measured = measure(workload, config.output, NAME, folder, progress=context.progress, resume=True)
+        measured = measure(
+            workload, config.output, NAME, folder, progress=context.progress, resume=True, verify=True
+        )
         return measured.stage_result()
 
     def continues(self, context: StageContext) -> list[Path]:

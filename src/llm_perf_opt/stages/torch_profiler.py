@@ -92,7 +92,7 @@ class TorchProfilerStage(Stage):
         workload = workload_config(context.config)
         folder = context.artifacts.out_dir(NAME)
         config = effective_config(context.stage_config(NAME, TorchProfilerConfig), context.config)
-        measured = measure(workload, config.output, NAME, folder, progress=context.progress)
+        measured = measure(workload, config.output, NAME, folder, progress=context.progress, verify=True)
         run, scratch = measured.engine_run(), context.artifacts.tmp_dir(NAME)
         profiled = _Profiling(context, config, run.engine, run.result, folder, scratch).run()
         return measured.stage_result(*profiled)

@@ -107,6 +107,22 @@ class PhaseShapes:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticCall:
+    """A phase to count that starts from a state: a decode step needs what a prefill leaves."""
+
+    prepare: Callable[[], Any]
+    """Makes the state; runs before the count and is no part of it."""
+    run: Callable[[Any], object]
+    """Runs the phase on that state; what is counted."""
+    state_bytes: Callable[[Any], Mapping[str, float]] = field(default=lambda _state: {})
+    """Says what the state holds besides cached keys and values, by place."""
+
+    def __call__(self) -> object:
+        """Prepare and run."""
+        return self.run(self.prepare())
+
+
+@dataclass(frozen=True, slots=True)
 class Tiling:
     """How a model cuts pages into tiles."""
 
@@ -184,7 +200,10 @@ class ModelAdapter(ABC):
     def static_calls(
         self, model: torch.nn.Module, shapes: PhaseShapes
     ) -> Mapping[Phase, Callable[[], object]]:
-        """Return one call per phase that runs it on the meta device at these shapes, for counting."""
+        """Return one call per phase that runs it on the meta device at these shapes, for counting.
+
+        A plain callable is counted as a whole; a :class:`StaticCall` prepares its state uncounted.
+        """
 
     # --- optional members ------------------------------------------------------------------------------------
 
@@ -215,6 +234,21 @@ class ModelAdapter(ABC):
         raise ConfigError(
             f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
         )
+
+    def reference_tokens(
+        self,
+        model: torch.nn.Module,
+        batch: Batch,
+        count: int,
+        *,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+    ) -> list[list[int]] | None:
+        """Return the first ``count`` greedy tokens by the model's own generation, to check the engine's by.
+
+        ``None``: the model has no generation of its own.
+        """
+        return None
 
     def notes(self) -> Sequence[str]:
         """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""

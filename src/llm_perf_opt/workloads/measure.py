@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.datasets.inputs import inputs_document
 from llm_perf_opt.workloads.engine.driver import build_engine, run_workload
 from llm_perf_opt.workloads.engine.results import WorkloadResult, write_timings
+from llm_perf_opt.workloads.engine.verify import SWITCHED_OFF, verify_tokens
 from llm_perf_opt.workloads.outputs.writer import OutputWriter
 from llm_perf_opt.workloads.registry import load_dataset
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.workloads.engine.engine import Engine
     from llm_perf_opt.workloads.outputs.config import OutputConfig
 
+LOGGER = logging.getLogger("llm_perf_opt")
 _NAMED_REMARKS = 3
 Around = Callable[["Engine"], contextlib.AbstractContextManager[None]]
 
@@ -79,11 +82,13 @@ def measure(
     progress: Progress,
     resume: bool = False,
     around: Around | None = None,
+    verify: bool = False,
 ) -> Measurement:
     """Run a workload over its data set; write timings, predictions and gallery of ``stage`` into ``folder``.
 
     With ``resume``, samples that have a prediction of an interrupted run are not run again; ``around`` is entered with the
-    engine before warm-up and left after the last pass.
+    engine before warm-up and left after the last pass. With ``verify``, the first tokens are checked once everything is
+    measured; a program that a profiler watches leaves that to its parent.
     """
     dataset = load_dataset(workload.dataset)
     samples = list(dataset.samples())
@@ -94,6 +99,8 @@ def measure(
         run = None
         if pending or not resume:
             run = run_engine(workload, pending, progress=progress, writer=writer, around=around)
+        if run is not None and verify:
+            check_tokens(run, workload, progress)
         problems = [*dataset.problems(), *(run.result.problems if run is not None else [])]
         timings = folder / layout.TIMINGS
         if run is not None:
@@ -128,6 +135,23 @@ def run_engine(
         writer.finish(["Interrupted: these are the predictions made before."])
         raise
     return EngineRun(engine, result)
+
+
+def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -> None:
+    """Compare the first batch's first tokens with ``generate()``, unless switched off; the result says what came of it."""
+    found = SWITCHED_OFF
+    if workload.infer.verify_tokens:
+        first = run.result.samples[: len(run.result.batches[0].ids)]
+        with progress.task("checking tokens") as task:
+            found = verify_tokens(
+                run.engine, [answer.sample for answer in first], [answer.token_ids for answer in first]
+            )
+            task.advance()
+    run.result.tokens_verified = found.verified
+    if found.note is not None:
+        run.result.notes.append(found.note)
+    if found.verified is False:
+        LOGGER.warning("%s", found.note)
 
 
 def remarks(problems: Sequence[str]) -> str:

@@ -108,7 +108,9 @@ def demand(static: Static, point: Point) -> Demand:
             ((vision.least_flops or 0.0) * images, sized("vision", vision.least_weight_bytes or 0.0))
         )
     weights = _weights(static, scaling, "prefill", point.batch_size * point.prompt_tokens)
-    written = point.batch_size * point.prompt_tokens * _kv_per_token(static, scaling)
+    written = point.batch_size * (
+        point.prompt_tokens * _kv_per_token(static, scaling) + _state_bytes(static, scaling)
+    )
     moved = sized("prefill", weights) + written * cache_factor
     passes.append((_prefill_flops(static, scaling, point), moved))
     weights = _weights(static, scaling, "decode", point.batch_size)
@@ -245,16 +247,24 @@ def _kv_per_token(static: Static, scaling: Scaling | None) -> float:
     return sum(part.layers * part.bytes_per_token for part in _kv_parts(static, scaling))
 
 
+def _state_bytes(static: Static, scaling: Scaling | None) -> float:
+    return sum(part.layers * part.state_bytes for part in _kv_parts(static, scaling))
+
+
 def _kv_held(static: Static, scaling: Scaling | None, positions: float) -> float:
     """Return cache bytes of one sequence with ``positions`` in it."""
     return sum(
-        part.layers * part.bytes_per_token * min(positions, part.window or positions)
+        part.layers * (part.bytes_per_token * min(positions, part.window or positions) + part.state_bytes)
         for part in _kv_parts(static, scaling)
     )
 
 
 def _kv_traffic(static: Static, scaling: Scaling, cached: float) -> float:
-    """Return what one step of one sequence reads and writes: what is cached and can still be seen, and itself."""
+    """Return what one step of one sequence reads and writes: what is cached and can still be seen, and itself.
+
+    A state is read and written whole.
+    """
     return sum(
-        part.layers * part.bytes_per_token * _seen(cached, part.window) for part in _kv_parts(static, scaling)
+        part.layers * (part.bytes_per_token * _seen(cached, part.window) + 2 * part.state_bytes)
+        for part in _kv_parts(static, scaling)
     )

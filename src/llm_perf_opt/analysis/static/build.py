@@ -5,7 +5,7 @@ FLOPs are integers end to end, so that a sum over modules equals the total exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from llm_perf_opt.analysis.static.conventions import Conventions, attention_flops_under
 from llm_perf_opt.analysis.static.counts import (
@@ -108,24 +108,49 @@ def _by_component(own: Mapping[str, float], components: Mapping[str, str]) -> di
 
 
 def kv_bytes(count: PhaseCount) -> float:
-    """Cache bytes read and written by one pass."""
-    return sum(use.read_bytes + use.written_bytes for use in count.cache.values())
+    """Cache and state bytes read and written by one pass."""
+    keys_and_values = sum(use.read_bytes + use.written_bytes for use in count.cache.values())
+    return keys_and_values + count.state.traffic_bytes()
 
 
-def kv_layers(count: PhaseCount) -> list[KvLayers]:
-    """Group layers by what they cache per position."""
+def kv_layers(count: PhaseCount, growing: Collection[str] = ()) -> list[KvLayers]:
+    """Group layers by what they cache per position, and states by their size.
+
+    ``growing`` names the states that take more room with every position; the others have their size from the start.
+    """
     groups: dict[tuple[float, int | None], int] = {}
     for use in count.cache.values():
         if use.tokens:
             key = (use.written_bytes / (use.tokens * count.batch_size), use.window)
             groups[key] = groups.get(key, 0) + 1
-    return [KvLayers(number, size, window) for (size, window), number in groups.items()]
+    attention = [KvLayers(number, size, window) for (size, window), number in groups.items()]
+    return attention + _state_layers(count, growing)
+
+
+def _state_layers(count: PhaseCount, growing: Collection[str]) -> list[KvLayers]:
+    groups: dict[tuple[float, float], int] = {}
+    for place, size in count.state.after.items():
+        each = size / count.batch_size
+        key = (each / max(count.positions, 1), 0.0) if place in growing else (0.0, each)
+        groups[key] = groups.get(key, 0) + 1
+    return [KvLayers(number, per_token, None, fixed) for (per_token, fixed), number in groups.items()]
+
+
+def growing_states(counts: Mapping[str, PhaseCount]) -> set[str]:
+    """Return the states that grow with the context: seen in a decode step, or larger there than after the prompt."""
+    prefill, decode = counts.get("prefill"), counts.get("decode")
+    if decode is None:
+        return set()
+    held = prefill.state.after if prefill is not None else {}
+    longer = {place for place, size in decode.state.before.items() if 0 < held.get(place, 0) < size}
+    return longer | decode.state.grown()
 
 
 def kv_resident_bytes(layers: list[KvLayers], context_tokens: int, batch_size: int) -> float:
     """Cache size with ``context_tokens`` positions per sequence; windowed layers keep their window only."""
     return batch_size * sum(
-        group.layers * group.bytes_per_token * min(context_tokens, group.window or context_tokens)
+        group.layers
+        * (group.bytes_per_token * min(context_tokens, group.window or context_tokens) + group.state_bytes)
         for group in layers
     )
 
@@ -173,7 +198,7 @@ def build_static(
         for label, value in _by_component(own, components).items():
             by_component.setdefault(label, {})[phase] = value
     cache_source = counts.get("prefill") or counts.get("decode")
-    layers = kv_layers(cache_source) if cache_source is not None else []
+    layers = kv_layers(cache_source, growing_states(counts)) if cache_source is not None else []
     decode = counts.get("decode")
     least = {phase: least_count(count, tree, conventions.causal) for phase, count in counts.items()}
     least_counts = {phase: found.count for phase, found in least.items()}
@@ -240,7 +265,7 @@ def scaling_facts(
             phase: own[tree.head] for phase, own in flops.items() if tree.head and own.get(tree.head)
         },
         experts=[ExpertPart(size, number, top_k) for (number, top_k), size in experts.items()],
-        kv=[KvPart(group.layers, group.bytes_per_token, group.window) for group in layers],
+        kv=[KvPart(group.layers, group.bytes_per_token, group.window, group.state_bytes) for group in layers],
         embedding_bytes_per_token=row_bytes,
         embedding_rows=round(table_bytes / row_bytes) if row_bytes else None,
         causal_halved=conventions.causal == "halved",

@@ -118,6 +118,26 @@ class CacheUse:
     window: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StateUse:
+    """State besides keys and values (recurrent, convolution, indexer) in one phase, in bytes by place."""
+
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+
+    def traffic_bytes(self) -> float:
+        """What was there is read; what grew is appended, what kept its size is written again."""
+        written = sum(
+            size - self.before.get(place, 0) if size > self.before.get(place, 0) else size
+            for place, size in self.after.items()
+        )
+        return sum(self.before.values()) + written
+
+    def grown(self) -> set[str]:
+        """Return the places that held something before and hold more now."""
+        return {place for place, size in self.after.items() if 0 < self.before.get(place, 0) < size}
+
+
 @dataclass(slots=True)
 class PhaseCount:
     """Raw facts of one phase, by module path. "Own" leaves out the children of a module."""
@@ -137,6 +157,7 @@ class PhaseCount:
     """Experts module → how it was called."""
     cache: dict[int, CacheUse] = field(default_factory=dict)
     """Layer index → cache traffic."""
+    state: StateUse = field(default_factory=StateUse)
     head_rows: int | None = None
     """Positions (over the batch) the output head was run on; ``None``: it was not run."""
     uncounted: dict[str, dict[str, int]] = field(default_factory=dict)

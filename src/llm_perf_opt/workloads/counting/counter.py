@@ -8,7 +8,8 @@ cache carries and which operators have no formula, so that nothing needs a secon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -128,6 +129,23 @@ def count_phase(
     return recorder.count
 
 
+@contextlib.contextmanager
+def quick_meta() -> Iterator[None]:
+    """Run a model on the meta device without counting, with the shortcuts a count has."""
+    with torch.no_grad(), _AttentionFunctionMode(None), _QuickDispatchMode():
+        yield
+
+
+class _QuickDispatchMode(TorchDispatchMode):  # type: ignore[misc]
+    """Only the shortcuts of :mod:`llm_perf_opt.workloads.counting.meta_shapes`."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = quick_result(func, args) if not kwargs else None
+        return func(*args, **(kwargs or {})) if out is None else out
+
+
 class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator that runs."""
 
@@ -158,7 +176,7 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
 class _AttentionFunctionMode(TorchFunctionMode):  # type: ignore[misc]
     """Counts scaled-dot-product attention as one operator, before torch takes it apart on the meta device."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder | None) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -172,6 +190,8 @@ class _AttentionFunctionMode(TorchFunctionMode):  # type: ignore[misc]
         if query.device.type != "meta":
             return func(*args, **kwargs)
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        if self._recorder is None:
+            return out
         flops = attention_flops(query.shape, key.shape, value.shape)
         causal = bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False))
         self._recorder.note_attention(query, key, value, out, flops, causal=causal)

@@ -243,8 +243,7 @@ class Recorder:
             Cache.update = original
 
     def _note_cache(self, cache: Any, layer: int, new: tuple[torch.Tensor, ...], seen: Any) -> None:
-        written = sum(t.numel() * t.element_size() for t in new)
-        held = sum(t.numel() * t.element_size() for t in seen if isinstance(t, torch.Tensor))
+        written, held = _bytes_once(new), _bytes_once(seen)
         use = self.count.cache.setdefault(layer, CacheUse())
         use.written_bytes += written
         use.read_bytes += max(0, held - written)
@@ -253,6 +252,12 @@ class Recorder:
         layers = getattr(cache, "layers", None)
         window = getattr(layers[layer], "sliding_window", None) if layers and layer < len(layers) else None
         use.window = window if isinstance(window, int) else None
+
+
+def _bytes_once(tensors: Any) -> int:
+    """Add up tensors; one that is handed over as key and as value alike is kept once."""
+    distinct = {id(tensor): tensor for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
 
 
 def _causal_argument(args: tuple[Any, ...]) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.analysis.static.build import (
     build_static,
+    growing_states,
     kv_layers,
     kv_resident_bytes,
     own_flops,
@@ -23,7 +24,7 @@ from llm_perf_opt.analysis.static.closed_forms import ClosedForm, closed_form_of
 from llm_perf_opt.analysis.static.closed_forms.fallback import closed_form_static, with_closed_phase
 from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
 from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
+from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount, StateUse
 from llm_perf_opt.analysis.static.minimum import least_count
 from llm_perf_opt.analysis.static.quantised.apply import forget_weight_bytes, quantise, with_cache_dtype
 from llm_perf_opt.analysis.static.quantised.scheme import read_scheme
@@ -38,6 +39,7 @@ from llm_perf_opt.model.static import (
     StaticDocument,
     Totals,
 )
+from llm_perf_opt.workloads.base import StaticCall
 
 if TYPE_CHECKING:
     import torch
@@ -203,14 +205,24 @@ class StaticCounter:
             return None
 
     def _count(self, phase: str, shapes: PhaseShapes) -> PhaseCount:
-        from llm_perf_opt.workloads.counting.counter import count_phase
+        from llm_perf_opt.workloads.counting.counter import count_phase, quick_meta
 
         model, tree = self._model, self._tree
         if model is None or tree is None:
             raise RuntimeError("there is no model to count")
         calls = cast("Mapping[str, Callable[[], object]]", self.adapter.static_calls(model, shapes))
         positions = {"vision": shapes.image_tokens, "prefill": shapes.prompt_tokens}.get(phase, 1)
-        return count_phase(model, calls[phase], tree, positions=positions, batch_size=shapes.batch_size)
+        call = calls[phase]
+        if not isinstance(call, StaticCall):
+            return count_phase(model, call, tree, positions=positions, batch_size=shapes.batch_size)
+        with quick_meta():
+            state = call.prepare()
+        before = dict(call.state_bytes(state))
+        counted = count_phase(
+            model, lambda: call.run(state), tree, positions=positions, batch_size=shapes.batch_size
+        )
+        counted.state = StateUse(before, dict(call.state_bytes(state)))
+        return counted
 
     def _switch_experts(self, error: Exception) -> bool:
         """Count experts as batched products where the grouped kernel refuses the sizes; same FLOPs."""
@@ -302,7 +314,7 @@ class StaticCounter:
             )
         static = build_static(self._tree, counts, self.adapter.components(), self.conventions)
         source = counts.get("prefill") or counts.get("decode")
-        layers = kv_layers(source) if source is not None else []
+        layers = kv_layers(source, growing_states(counts)) if source is not None else []
         if not layers and self.closed_form is not None:
             layers = self.closed_form.decoder.kv_layers(self._cached_element_bytes)
             static.kv_bytes_per_token = sum(group.layers * group.bytes_per_token for group in layers)

@@ -149,6 +149,20 @@ class Engine:
         timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
+    def reference_tokens(self, samples: Sequence[Sample], count: int) -> list[list[int]] | None:
+        """Return the first tokens of ``samples`` as the model's own generation gives them; ``None``: it has none."""
+        import torch
+
+        infer = self.workload.infer
+        with torch.no_grad():
+            return self.adapter.reference_tokens(
+                self.model,
+                self.prepare(samples),
+                count,
+                stop_ids=self._stop_ids,
+                no_repeat_ngram_size=infer.no_repeat_ngram_size,
+            )
+
     def _module_ranges(self) -> contextlib.AbstractContextManager[Any]:
         wanted = self.workload.nvtx_modules and self._ranges is not _no_range
         return module_ranges(self.model) if wanted else contextlib.nullcontext()

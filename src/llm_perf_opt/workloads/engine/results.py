@@ -149,6 +149,8 @@ class WorkloadResult:
     notes: list[str] = field(default_factory=list)
     """What a reader must know: random weights, answers cut short."""
     warmup_s: float = 0.0
+    tokens_verified: bool | None = None
+    """Whether the first tokens are those of ``generate()``; ``None``: not checked, a note says why."""
     measuring: Measuring | None = None
     """How often was measured and why not more often; ``None`` when somebody else decided that."""
 
@@ -167,6 +169,7 @@ class WorkloadResult:
             new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
             cache=self.info.cache,
             compiled=self.info.compiled,
+            tokens_verified=self.tokens_verified,
         )
 
     def mean_batch_size(self) -> float | None:

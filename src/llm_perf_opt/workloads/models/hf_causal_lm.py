@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
 from llm_perf_opt.workloads.base import (
     Batch,
@@ -24,8 +25,11 @@ from llm_perf_opt.workloads.models.config_sources import (
     known_type,
     named_config,
     random_tokenizer,
+    refuse_other_than_decoders,
     templated_ids,
 )
+from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
+from llm_perf_opt.workloads.models.model_state import refuse_batches, state_protocol
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
@@ -163,7 +167,7 @@ class HfCausalLmAdapter(TransformersAdapter):
 
     def padding_token_id(self) -> int:
         """Return the configured padding id, or end-of-sequence."""
-        found = self.text_config().pad_token_id
+        found = getattr(self.text_config(), "pad_token_id", None)
         return int(found) if found is not None and found >= 0 else next(iter(self.eos_token_ids()), 0)
 
     @functools.cached_property
@@ -213,7 +217,7 @@ class HfCausalLmAdapter(TransformersAdapter):
 
     def _plain_ids(self, prompt: str) -> list[int]:
         """Put begin-of-sequence first, as most real tokenizers do."""
-        begin = self.text_config().bos_token_id
+        begin = getattr(self.text_config(), "bos_token_id", None)
         ids: list[int] = self._tokenizer.encode(prompt)
         return ids if begin is None else [int(begin), *ids]
 
@@ -242,8 +246,14 @@ class HfCausalLmAdapter(TransformersAdapter):
                     f"sample {sample.id} has token {max(sequence)}, the model knows {vocabulary}",
                     hint="the tokenizer does not belong to this model",
                 )
-        inputs = self.left_pad(sequences, device)
         lengths = [len(sequence) for sequence in sequences]
+        if len(set(lengths)) > 1 and not self._masks_padding():
+            raise InputError(
+                f"prompts of {min(lengths)} to {max(lengths)} tokens in one batch: a '{self._whole_config.model_type}' model"
+                " takes no mask and would read the padding",
+                hint="use infer.batch_size=1, or prompts of one length (dataset.synthetic_tokens)",
+            )
+        inputs = self.left_pad(sequences, device)
         return Batch(
             [sample.id for sample in samples],
             inputs,
@@ -267,6 +277,10 @@ class HfCausalLmAdapter(TransformersAdapter):
                 Auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"}
             )
         kind = self._model_class(config)
+        if kind.config_class is getattr(config, "sub_configs", {}).get("text_config"):
+            config = (
+                config.get_text_config()
+            )  # the text part of a model that also sees, as the Auto class takes it
         if device == "meta":
             return loading.build_meta(kind, config, dtype, options)
         return loading.build_random(kind, config, dtype, device, self.config.seed, options)
@@ -286,7 +300,24 @@ class HfCausalLmAdapter(TransformersAdapter):
                 hint="choose a decoder that AutoModelForCausalLM knows",
                 key="model.adapter",
             )
-        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        refuse_other_than_decoders(config)
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        self._check_state(kind, config.model_type)
+        return kind
+
+    def _check_state(self, kind: Any, model_type: str) -> None:
+        """Refuse before anything is built what cannot go on from its past, or not in the cache that was chosen."""
+        refuse_batches(model_type, self.infer.batch_size)
+        if state_protocol(kind, model_type).made_by_model and self.config.cache is CacheKind.static:
+            raise ConfigError(
+                f"model.cache=static: a '{model_type}' model makes its own state, which has a fixed size anyway",
+                hint="use model.cache=dynamic",
+                key="model.cache",
+            )
+
+    def _masks_padding(self) -> bool:
+        kind = self._model_class(self._whole_config)
+        return "attention_mask" in state_protocol(kind, self._whole_config.model_type).accepts
 
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
         """Describe a real batch for the static count."""
@@ -310,20 +341,9 @@ class HfCausalLmAdapter(TransformersAdapter):
         """Return one call per phase on the meta device; with a cache and no mask, no values are read."""
         import torch
 
-        dtype = next(model.parameters()).dtype
-
-        def run(tokens: int, cached: int) -> object:
+        def run(state: Any, tokens: int) -> object:
             ids = torch.zeros(shapes.batch_size, tokens, dtype=torch.long, device="meta")
-            with torch.no_grad():
-                return model(
-                    input_ids=ids,
-                    position_ids=ids,
-                    past_key_values=self.meta_cache(shapes.batch_size, cached, dtype),
-                    use_cache=True,
-                    logits_to_keep=1,
-                )
+            with torch.no_grad(), nothing_is_padded(model):
+                return self.forward(model, state, input_ids=ids, position_ids=ids, logits_to_keep=1)
 
-        return {
-            "prefill": lambda: run(shapes.prompt_tokens, 0),
-            "decode": lambda: run(1, shapes.context_tokens),
-        }
+        return self.calls_on_state(model, run, shapes)

@@ -14,6 +14,7 @@ from llm_perf_opt.workloads.base import (
     Phase,
     PhaseShapes,
     Sample,
+    StaticCall,
     Tiling,
 )
 from llm_perf_opt.workloads.models.loading import checkpoint_dir
@@ -210,6 +211,11 @@ class OcrAdapter(TransformersAdapter):
             },
         )
 
+    def generate_inputs(self, batch: Batch) -> dict[str, Any]:
+        """Return the page as ``generate()`` takes it."""
+        inputs = batch.inputs
+        return self.image_inputs(inputs["pixel_values"], inputs["pixel_values_local"], inputs["grids"])
+
     def image_inputs(self, pixels: Any, local: Any, grids: Sequence[Grid | None]) -> dict[str, Any]:
         """Return the keyword arguments of ``get_image_features``."""
         inputs: dict[str, Any] = {"pixel_values": pixels}
@@ -295,23 +301,25 @@ class OcrAdapter(TransformersAdapter):
                     **self.image_inputs(pixels(size, base), pixels(tiles, tile) if tiles else None, grids)
                 )
 
-        def language(tokens: int, cached: int, **images: Any) -> object:
+        def language(state: Any, tokens: int, **images: Any) -> object:
             with torch.no_grad():
-                return model(
+                return self.forward(
+                    model,
+                    state,
                     input_ids=torch.zeros(size, tokens, dtype=torch.long, device="meta"),
                     attention_mask=self.static_mask(),
                     position_ids=torch.zeros(size, tokens, dtype=torch.long, device="meta"),
-                    past_key_values=self.meta_cache(size, cached, dtype),
-                    use_cache=True,
                     logits_to_keep=1,
                     **images,
                 )
 
-        def prefill() -> object:
+        def prefill(state: Any) -> object:
             output: Any = _Features([features])
-            return language(shapes.prompt_tokens, 0, mm_encoder_outputs={"image": output})
+            return language(state, shapes.prompt_tokens, mm_encoder_outputs={"image": output})
 
-        return {"vision": vision, "prefill": prefill, "decode": lambda: language(1, shapes.context_tokens)}
+        calls = self.calls_on_state(model, language, shapes)
+        begin = StaticCall(lambda: self.new_state(model), prefill)
+        return {"vision": vision, "prefill": begin, "decode": calls["decode"]}
 
     def static_mask(self) -> Any:
         """Return the attention mask for a count: none is needed where the model can go without reading values."""

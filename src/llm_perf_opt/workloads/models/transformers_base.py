@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from llm_perf_opt.config.schema import CacheKind, Weights
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.workloads.base import Batch, ModelAdapter
+from llm_perf_opt.workloads.base import Batch, ModelAdapter, Phase, PhaseShapes, StaticCall
+from llm_perf_opt.workloads.models.model_state import (
+    OwnState,
+    StateProtocol,
+    state_bytes,
+    state_protocol,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +42,7 @@ class TransformersAdapter(ModelAdapter):
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
         self._compiled: Any = None
+        self._state: StateProtocol | None = None
         if model.weights is Weights.real and model.path is None:
             raise ConfigError(
                 "model.weights=real needs model.path",
@@ -79,7 +86,7 @@ class TransformersAdapter(ModelAdapter):
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a sequence."""
-        found = self.text_config().eos_token_id
+        found = getattr(self.text_config(), "eos_token_id", None)
         if found is None:
             return ()
         return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
@@ -116,6 +123,8 @@ class TransformersAdapter(ModelAdapter):
             # A static cache shows keys that are not written yet: their mask stays 0 until the step that writes them.
             whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
         batch.inputs["plan"] = DecodePlan(batch.inputs["positions"][:, -1:] + steps, whole, static)
+        if self.state_of(model).made_by_model:
+            return self.new_state(model)
         config = self.text_config()
         if static:
             return StaticCache(config=config, max_cache_len=length + max_new_tokens)
@@ -125,6 +134,18 @@ class TransformersAdapter(ModelAdapter):
             return preallocated_cache(config, length + max_new_tokens)
         return DynamicCache(config=config)
 
+    def state_of(self, model: torch.nn.Module) -> StateProtocol:
+        """Return how this model is handed what it has read."""
+        if self._state is None:
+            self._state = state_protocol(type(model), self.text_config().model_type)
+        return self._state
+
+    def new_state(self, model: torch.nn.Module) -> Any:
+        """Make what a prefill starts from: an empty growing cache, or room for the model's own state."""
+        from transformers import DynamicCache
+
+        return OwnState() if self.state_of(model).made_by_model else DynamicCache(config=self.text_config())
+
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
         """Return further keyword arguments of the prefill call (image features)."""
         return {}
@@ -133,16 +154,24 @@ class TransformersAdapter(ModelAdapter):
         """Run the prompt; fill ``cache``; return logits of the last position, ``[batch, vocab]``."""
         plan: DecodePlan = batch.inputs["plan"]
         length = batch.inputs["input_ids"].shape[1]
-        logits: torch.Tensor = model(
+        logits: torch.Tensor = self.forward(
+            model,
+            cache,
             input_ids=batch.inputs["input_ids"],
             attention_mask=plan.mask[:, :length] if plan.mask is not None else None,
             position_ids=batch.inputs["positions"],
-            past_key_values=cache,
-            use_cache=True,
             logits_to_keep=1,
             **self.prefill_inputs(batch, vision),
         ).logits
         return logits[:, -1]
+
+    def forward(self, model: torch.nn.Module, state: Any, *, compiled: Any = None, **inputs: Any) -> Any:
+        """Call the model with its state, keep the state it hands back, return its output."""
+        protocol = self.state_of(model)
+        call = compiled or model
+        output = call(**protocol.named({**inputs, "use_cache": True}), **protocol.inputs(state))
+        protocol.keep(state, output)
+        return output
 
     def decode_step(
         self, model: torch.nn.Module, batch: Batch, tokens: torch.Tensor, step: int, cache: Any
@@ -156,15 +185,57 @@ class TransformersAdapter(ModelAdapter):
                 mask[:, seen - 1] = 1
             else:
                 mask = mask[:, :seen]
-        forward = self._compiled or model
-        logits: torch.Tensor = forward(
+        logits: torch.Tensor = self.forward(
+            model,
+            cache,
+            compiled=self._compiled,
             input_ids=tokens,
-            attention_mask=mask,
+            attention_mask=mask if self.state_of(model).masks_decode else None,
             position_ids=plan.positions[:, step : step + 1],
-            past_key_values=cache,
-            use_cache=True,
         ).logits
         return logits[:, -1]
+
+    def generate_inputs(self, batch: Batch) -> dict[str, Any]:
+        """Return further keyword arguments of ``generate()`` (images)."""
+        return {}
+
+    def reference_tokens(
+        self,
+        model: torch.nn.Module,
+        batch: Batch,
+        count: int,
+        *,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+    ) -> list[list[int]] | None:
+        """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
+        import torch
+        from transformers import GenerationConfig
+
+        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
+        chosen = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=list(stop_ids) or None,
+            pad_token_id=self.padding_token_id(),
+            no_repeat_ngram_size=no_repeat_ngram_size or None,
+            cache_implementation="static" if self.config.cache is CacheKind.static else None,
+            disable_compile=True,
+        )
+        # What is left open is filled from the checkpoint's own generation settings, which may sample or penalise.
+        own, generating = getattr(model, "generation_config", None), cast("Any", model)
+        generating.generation_config = chosen
+        try:
+            out = generating.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids) if mask is None else mask,
+                generation_config=chosen,
+                **self.generate_inputs(batch),
+            )
+        finally:
+            generating.generation_config = own
+        rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        return rows
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product.
@@ -201,28 +272,29 @@ class TransformersAdapter(ModelAdapter):
 
         self._compiled = torch.compile(model.forward, dynamic=False)
 
-    def meta_cache(self, batch_size: int, context_tokens: int, dtype: torch.dtype) -> Any:
-        """Return a cache on the meta device that already holds ``context_tokens`` positions."""
-        import torch
-        from transformers import DynamicCache
+    def calls_on_state(
+        self, model: torch.nn.Module, run: Callable[[Any, int], object], shapes: PhaseShapes
+    ) -> dict[Phase, Callable[[], object]]:
+        """Return prefill and decode for counting; decode starts from what a prefill of the context leaves.
 
-        config = self.text_config()
-        cache = DynamicCache(config=config)
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        if context_tokens > 0:
-            shapes = [(heads, width)] * 2
-            if getattr(
-                config, "kv_lora_rank", None
-            ):  # latent attention caches one compressed head and one rotated key
-                shapes = [(1, config.kv_lora_rank), (1, config.qk_rope_head_dim)]
-            for layer in range(config.num_hidden_layers):
-                states = [
-                    torch.empty(batch_size, number, context_tokens, size, dtype=dtype, device="meta")
-                    for number, size in shapes
-                ]
-                cache.update(*states, layer)
-        return cache
+        No cache is shaped by hand: what a layer keeps (keys of one head, a window, a recurrent state) is known to the
+        model alone.
+        """
+
+        def after_prefill() -> Any:
+            state = self.new_state(model)
+            run(state, shapes.context_tokens)
+            return state
+
+        def held(state: Any) -> Mapping[str, float]:
+            return state_bytes(model, state)
+
+        return {
+            "prefill": StaticCall(
+                lambda: self.new_state(model), lambda state: run(state, shapes.prompt_tokens), held
+            ),
+            "decode": StaticCall(after_prefill, lambda state: run(state, 1), held),
+        }
 
     def options(self) -> Mapping[str, Any]:
         """Return attention and experts choices."""

@@ -1,0 +1,1 @@
+"""Every decoder family transformers offers, at sizes that run in a moment."""
