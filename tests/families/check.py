@@ -67,7 +67,9 @@ def check_family(family: str) -> Row:
             return row
         engine = Engine(workload)
     except (ConfigError, InputError, ToolError) as error:
-        row.remark = f"refused: {error.message}"
+        # A size made up here that the family's own checks refuse says nothing about the family.
+        made_up = "cannot be built" in error.message or "is not a valid" in error.message
+        row.remark = f"{'not tried' if made_up else 'refused'}: {error.message}"
         return row
     try:
         row.tokens = _tokens_equal(engine, row)

@@ -53,7 +53,7 @@ float32 on a CPU (torch {torch.__version__.partition("+")[0]}): {counted} of {le
 - **cache**: bytes after the prompt equal those of all tensors the real cache holds: keys and values, recurrent and convolution states,
   indexer keys.
 
-Refused families stop before any work with the reason given. "Not tried" are those whose vision or audio tower stays large here.
+Refused families stop before any work with the reason given. "Not tried" are those whose vision or audio tower stays large here, or whose configuration refuses the sizes this table tries.
 
 {table(rows)}
 """

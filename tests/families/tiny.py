@@ -96,7 +96,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "kimi_linear": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], **_LATENT},
     "zamba2": {
         "num_hidden_layers": 2,
-        "layer_types": ["mamba", "hybrid"],
+        "layers_block_type": ["mamba", "hybrid"],
         "n_mamba_heads": 8,
         "num_mem_blocks": 1,
     },
@@ -128,6 +128,9 @@ def tiny_arch(family: str, special: Mapping[str, Any] | None = None) -> dict[str
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[family]
+    text = str(getattr(getattr(kind, "sub_configs", {}).get("text_config"), "model_type", None))
+    if text in CONFIG_MAPPING:
+        return {"model_type": family, "text_config": tiny_arch(text)}
     known = {field.name for field in dataclasses.fields(kind)} | set(getattr(kind, "attribute_map", {}))
     arch = {name: value for name, value in _SIZES.items() if name in known}
     for name, value in {**_SPECIAL.get(family, {}), **(special or {})}.items():
