@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -296,7 +299,12 @@ def _last_resort(folder: Path) -> None:
     def fails(_: object) -> int:
         raise RecursionError("deep")
 
-    assert run_guarded(fails, []) == 70
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), mock.patch.object(tempfile, "tempdir", str(folder)):
+        assert run_guarded(fails, []) == 70
+    assert "Traceback" not in said.getvalue()
+    (details,) = folder.iterdir()
+    assert "Traceback" in details.read_text()
 
 
 def _checks() -> Iterator[Check]:
