@@ -115,6 +115,48 @@ def test_a_metric_below_zero_whose_name_forbids_it(metric: str, tmp_path: Path) 
         load_summary(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("samples", 0, "ttft_s"), -1.0),
+        (("operators", 0, "run_share_ratio"), -0.025),
+        (("operators", 0, "run_share_ratio"), 1.4),
+        (("hardware", "measurements"), -1),
+        (("timings", "repeats"), -1),
+    ],
+)
+def test_a_value_that_was_typed_and_not_limited(
+    place: tuple[str | int, ...], value: float, tmp_path: Path
+) -> None:
+    document = inner = seeds.summaries()[0]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=str(place[-1])):
+        load_summary(tmp_path)
+
+
+def test_a_cache_entry_packed_in_a_way_nobody_uses(tmp_path: Path) -> None:
+    rows = [nsys_exports.kernel(100, 150, 1, 1)]
+    path = nsys_exports.write_export(tmp_path / "e.sqlite", {"CUPTI_ACTIVITY_KIND_KERNEL": rows}, {1: "gemm"})
+    for offset, damage in ((8, b"\x63\x00"), (6, b"\x01\x00")):  # a method of packing; a password
+        cached(path, read_nsys_sqlite, directory=tmp_path / "cache", smallest=0)
+        (entry,) = (tmp_path / "cache").iterdir()
+        content = bytearray(entry.read_bytes())
+        for at in _members(bytes(content), b"PK\x03\x04", offset) + _members(
+            bytes(content), b"PK\x01\x02", offset + 2
+        ):
+            content[at : at + 2] = damage
+        entry.write_bytes(content)
+        assert cached(path, read_nsys_sqlite, directory=tmp_path / "cache", smallest=0).names[0] == "gemm"
+
+
+def _members(content: bytes, mark: bytes, offset: int) -> list[int]:
+    """Return the place of one field in every header of an archive."""
+    return [at + offset for at in range(len(content)) if content.startswith(mark, at)]
+
+
 def test_a_row_longer_than_a_header_without_rules(tmp_path: Path) -> None:
     header = "ID,Process ID,Kernel Name,Section Name,Metric Name,Metric Unit,Metric Value"
     path = tmp_path / "page.csv"

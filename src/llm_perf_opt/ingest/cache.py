@@ -146,6 +146,8 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
         KeyError,
         TypeError,
         AttributeError,
+        MemoryError,  # a size that the damaged head of a column claims
+        RuntimeError,  # a method of packing, or a password, that nobody used (also NotImplementedError)
         zipfile.BadZipFile,
         zlib.error,
     ):

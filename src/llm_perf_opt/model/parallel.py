@@ -43,13 +43,13 @@ class IdleOwner:
 class IdleGap:
     """One stretch in which a device ran nothing."""
 
-    device: int
-    start_s: float
+    device: Count
+    start_s: SummedSeconds
     """Since the first activity of the capture."""
     seconds: SummedSeconds
     owner: IdleOwner
     phase: str | None = None
-    rank: int | None = None
+    rank: Count | None = None
     frames: list[str] = field(default_factory=list)
     """Python frames open in it, outermost first, where the profiler recorded them."""
 
@@ -58,10 +58,10 @@ class IdleGap:
 class DeviceUse:
     """One device of a capture."""
 
-    device: int
+    device: Count
     """Its number in the capture."""
     name: str | None = None
-    rank: int | None = None
+    rank: Count | None = None
     span_s: SummedSeconds | None = None
     """From its first to its last activity, without ``backlog_s``."""
     busy_s: SummedSeconds | None = None
@@ -87,8 +87,8 @@ class DeviceUse:
 class RankUse:
     """One rank: the same figures over its devices, and its part in the waiting."""
 
-    rank: int
-    device: int | None = None
+    rank: Count
+    device: Count | None = None
     """Its device, where it has one."""
     span_s: SummedSeconds | None = None
     busy_ratio: Share | None = None
@@ -123,7 +123,7 @@ class Collective:
     """Of it, with nothing else running on the device."""
     bus_bytes_per_s: PerSecond | None
     """Bytes on the links ÷ time (all-reduce: 2(n−1)/n × payload), waiting left out where ranks could be matched."""
-    last_rank: int | None = None
+    last_rank: Count | None = None
     """The rank that most often enters last, weighted by the waiting it causes."""
     algorithm_bytes_per_s: PerSecond | None = None
     """Payload ÷ time."""
@@ -149,7 +149,7 @@ class Communication:
     """``exposed_s`` ÷ span."""
     wait_s: SummedSeconds | None = None
     """Part of ``total_s`` spent waiting for the last rank; ``None`` with one rank."""
-    straggler: int | None = None
+    straggler: Count | None = None
     """The rank the others wait for in most of that time."""
     straggler_share_ratio: Ratio | None = None
     """Its share of ``wait_s``."""

@@ -22,6 +22,7 @@ from llm_perf_opt.model.limits import (
     PerSecond,
     Rate,
     Ratio,
+    Seconds,
     Share,
     SummedSeconds,
 )
@@ -97,9 +98,9 @@ class Hardware:
     """When that was measured, in this run or an earlier one (ISO 8601 with time zone); of several, the best."""
     measured_under_load: bool | None = None
     """Whether other programs used the processor in every measurement: then the rates may be too low."""
-    measured_other_load_ratio: float | None = None
+    measured_other_load_ratio: Ratio | None = None
     """Share of the processor's time that other programs took, in the quietest of the measurements."""
-    measurements: int | None = None
+    measurements: Count | None = None
     """Measurements the rates are the best of."""
     measured_operator_s: SummedSeconds | None = None
     """What calling an operator on a single element costs on this machine: dispatch, and next to no work."""
@@ -193,12 +194,12 @@ class Timings:
     """``sam_s``, ``clip_s``, ``projector_s``, …: per sample."""
     source: str | None = None
     """File the numbers come from."""
-    repeats: int | None = None
+    repeats: Count | None = None
     """How often every sample was measured."""
     stopped: Stopped | None = None
     """Why not more often: ``asked`` (``run.repeats``), ``narrow`` (the interval is), ``time`` (``run.max_measure_s`` was
     used up), ``most`` (as often as is sensible)."""
-    interval_ratio: float | None = None
+    interval_ratio: Ratio | None = None
     """Width of the 95 % interval of a pass's time ÷ that time (vision, prefill and decode of all samples)."""
     program_s: Stat | None = None
     """Your own program from its start to its end, without a tool; runs that failed are left out."""
@@ -210,25 +211,25 @@ class SampleTimes:
 
     id: str
     """As the data set names it."""
-    n: int
+    n: Count
     """Repeats the medians are of."""
-    prompt_tokens: float | None = None
+    prompt_tokens: Amount | None = None
     """Prompt positions, image tokens included."""
-    image_tokens: float | None = None
+    image_tokens: Amount | None = None
     """Image positions."""
-    new_tokens: float | None = None
+    new_tokens: Amount | None = None
     """Generated tokens."""
-    preprocess_s: float | None = None
+    preprocess_s: Seconds | None = None
     """Reading and preparing the input."""
-    vision_s: float | None = None
+    vision_s: Seconds | None = None
     """All vision components."""
-    prefill_s: float | None = None
+    prefill_s: Seconds | None = None
     """Language-model forward over the prompt."""
-    decode_s: float | None = None
+    decode_s: Seconds | None = None
     """All tokens after the first."""
-    ttft_s: float | None = None
+    ttft_s: Seconds | None = None
     """Time to first token: vision + prefill."""
-    tpot_s: float | None = None
+    tpot_s: Seconds | None = None
     """Time per output token after the first."""
 
 
@@ -383,7 +384,7 @@ class Scaling:
     """Attention of the prompt counts only the pairs a causal mask leaves."""
     head_all_positions: bool = False
     """Prefill runs the output head on every position."""
-    cache_element_bytes: float | None = None
+    cache_element_bytes: Bytes | None = None
     """Size of one cached element; ``None``: that of a parameter."""
     unquantised_bytes: dict[str, Bytes] = field(default_factory=dict)
     """Phase → weights it would read, ``all`` → weights there would be, were they not quantised; empty where they are not."""
@@ -497,7 +498,7 @@ class Operator:
     """Self time ÷ self time of all operators of the phase, on the processor that ``share_of`` names."""
     share_of: Literal["device", "host"] | None = None
     """``device`` where any operator of the phase has device time, else ``host``."""
-    run_share_ratio: float | None = None
+    run_share_ratio: Share | None = None
     """Share of the run: ``share_ratio`` × the phase's share of a sample's wall-clock; where phases were not timed,
     self time ÷ self time of all operators."""
 
@@ -669,13 +670,13 @@ class WhatIf:
     """Whether weights and KV cache fit the device's memory."""
     note: str | None = None
     """What bounds a step there, and what it needs."""
-    memory_bytes: float | None = None
+    memory_bytes: Bytes | None = None
     """Size of the device's memory."""
     floor_term: Literal["compute", "memory", "launch"] | None = None
     """Which term sets the floor of a step (without one, that of the first token)."""
-    launch_graph_s: float | None = None
+    launch_graph_s: SummedSeconds | None = None
     """Term of launching in the floor of a step: products and attention as nodes of a graph."""
-    launch_eager_s: float | None = None
+    launch_eager_s: SummedSeconds | None = None
     """The same with every operator launched one by one, at a measured or typical cost: beside the floor, not in it."""
 
 
