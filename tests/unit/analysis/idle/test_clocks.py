@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from llm_perf_opt.analysis.timeline.clocks import clock_doubts
 
+from llm_perf_opt.analysis.idle.clocks import clock_doubts
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.model.timeline import Timeline
 from tests.unit.timelines import LAUNCH, US, Call, Op, make_timeline, split
