@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.idle.host_names import (
     is_sync_call,
 )
 from llm_perf_opt.analysis.intervals import IntervalSet, union, unite
+from llm_perf_opt.ingest.linking import distinct_of_sorted
 from llm_perf_opt.model.timeline import HostCalls, HostSpans, Int32, Int64, Ranges, Timeline
 
 Mask = npt.NDArray[np.bool_]
@@ -43,7 +44,7 @@ def feeding_threads(timeline: Timeline, launch: Int32) -> Int64:
     known = launch[launch >= 0]
     if not len(known):
         return np.unique(timeline.calls.thread)
-    threads, count = np.unique(timeline.calls.thread[known], return_counts=True)
+    threads, count = _launches_by_thread(timeline, known)
     return threads[count >= _FEEDS * len(known)]
 
 
@@ -52,14 +53,23 @@ def main_thread(timeline: Timeline, launch: Int32) -> int | None:
     known = launch[launch >= 0]
     if not len(known):
         return int(timeline.calls.thread[0]) if len(timeline.calls) else None
-    threads, count = np.unique(timeline.calls.thread[known], return_counts=True)
+    threads, count = _launches_by_thread(timeline, known)
     return int(threads[int(count.argmax())])
+
+
+def _launches_by_thread(timeline: Timeline, launches: Int32) -> tuple[Int64, Int64]:
+    """Threads that launch anything, and how often. Calls are ordered by thread, so their rows tell it."""
+    threads = distinct_of_sorted(timeline.calls.thread)
+    ends = np.searchsorted(timeline.calls.thread, threads, side="right")
+    upto = np.array([int((launches < end).sum()) for end in ends.tolist()], np.int64)
+    count = np.diff(upto, prepend=0)
+    return threads[count > 0], count[count > 0]
 
 
 def named(names: list[str], used: Int32, test: Callable[[str], bool]) -> Mask:
     """Mark the names of ``used`` that pass a test; each distinct name is looked at once."""
     marked = np.zeros(len(names) + 1, bool)
-    for index in np.unique(used).tolist():
+    for index in np.flatnonzero(np.bincount(used, minlength=1)).tolist():
         marked[index] = test(names[index])
     return marked
 

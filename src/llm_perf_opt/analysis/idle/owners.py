@@ -26,6 +26,7 @@ from llm_perf_opt.model.parallel import IdleOwner, OwnerKind
 from llm_perf_opt.model.timeline import Int64, Timeline
 
 _MOST_STRETCHES = 64
+_MANY_PIECES = 8192
 _POINTS = 8
 """Points looked at in each stretch: a name that holds a quarter of one is not missed."""
 _FRAMES_SHOWN = 8
@@ -48,12 +49,22 @@ class Stretches:
 
 def stretches(part: IntervalSet, window: IntervalSet, gap_start: Int64, gap_thread: Int64) -> Stretches:
     """Cut a part to a window; each piece belongs to the thread of the gap it lies in."""
-    pieces = intersect(part, window)
+    pieces = intersect(_longest_pieces(part), window)
+    if not len(pieces) and len(part) > _MANY_PIECES:
+        pieces = intersect(part, window)
     if not len(pieces) or not len(gap_start):
         empty = np.empty(0, np.int64)
         return Stretches(empty, empty, empty)
     gap = np.maximum(np.searchsorted(gap_start, pieces.start, side="right") - 1, 0)
     return Stretches(pieces.start, pieces.end, gap_thread[gap])
+
+
+def _longest_pieces(part: IntervalSet) -> IntervalSet:
+    """Of a very large set only the longest intervals: no more are looked at anyway."""
+    if len(part) <= _MANY_PIECES:
+        return part
+    longest = np.sort(np.argpartition(part.start - part.end, _MANY_PIECES)[:_MANY_PIECES])
+    return IntervalSet(part.start[longest], part.end[longest])
 
 
 def joined(parts: list[Stretches]) -> Stretches:
