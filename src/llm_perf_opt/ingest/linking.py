@@ -56,6 +56,12 @@ def order_by_time(start: Int64, end: Int64) -> Int64:
     return np.lexsort((end, start)) if ties_out_of_order.any() else order
 
 
+def by_stream(device: Int32, stream: Int64) -> Int64:
+    """Return the order by device and stream of rows that are in time order, which is kept within each."""
+    one = len(stream) and (device == device[0]).all() and (stream == stream[0]).all()
+    return np.arange(len(stream)) if one else np.lexsort((stream, device))
+
+
 def order_by_thread(thread: Int64, start: Int64, end: Int64) -> Int64:
     """Return the stable order by (thread, start, longest first)."""
     order = np.argsort(start, kind="stable")

@@ -8,6 +8,7 @@ import numpy as np
 
 from llm_perf_opt.analysis.intervals import EMPTY, IntervalSet, complement, union, unite
 from llm_perf_opt.core import units
+from llm_perf_opt.ingest.linking import by_stream
 from llm_perf_opt.model.timeline import Int64, Timeline
 
 _EARLY_NS = 20_000
@@ -98,7 +99,7 @@ def _overlaps(timeline: Timeline) -> list[str]:
     if not len(known):
         return []
     alone = known[np.bincount(ops.launch[known])[ops.launch[known]] == 1]
-    alone = alone[np.lexsort((ops.start_ns[alone], ops.stream[alone], ops.device[alone]))]
+    alone = alone[by_stream(ops.device[alone], ops.stream[alone])]
     start, end = ops.start_ns[alone], ops.end_ns[alone]
     same = (ops.stream[alone][1:] == ops.stream[alone][:-1]) & (
         ops.device[alone][1:] == ops.device[alone][:-1]

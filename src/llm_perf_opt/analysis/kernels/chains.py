@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.kernels.families import family_of
-from llm_perf_opt.ingest.linking import exact_sums
+from llm_perf_opt.ingest.linking import by_stream, exact_sums
 from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
 
 _FUSIBLE = (
@@ -65,8 +65,7 @@ def find_chains(timeline: Timeline) -> Chains:
     if not len(rows):
         return Chains()
     meaning, copies = _meanings(timeline, ops.name[rows])
-    order = np.lexsort((ops.start_ns[rows], ops.stream[rows], ops.device[rows]))
-    rows = rows[order]
+    rows = rows[by_stream(ops.device[rows], ops.stream[rows])]
     kind, is_copy = meaning[ops.name[rows]], copies[ops.name[rows]]
     length = ops.end_ns[rows] - ops.start_ns[rows]
     fuses = (kind == _FUSES) | (kind == _SOFTMAX)

@@ -188,7 +188,8 @@ def _longest_gaps(
     for number, (one, own) in enumerate(zip(activities, windows, strict=True)):
         whole = own[WHOLE]
         length = whole.length_before(one.idle.gaps.end) - whole.length_before(one.idle.gaps.start)
-        longest = np.argsort(-length, kind="stable")[:_MOST_GAPS].tolist()
+        long = np.flatnonzero(length >= _GAP_NS)
+        longest = long[np.argsort(-length[long], kind="stable")[:_MOST_GAPS]].tolist()
         candidates += [(-int(length[row]), number, row) for row in longest if length[row] >= _GAP_NS]
     gaps = []
     for _, number, row in sorted(candidates)[:_MOST_GAPS]:
