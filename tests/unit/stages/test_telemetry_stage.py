@@ -1,4 +1,4 @@
-"""The telemetry stage on a real small model; GPUs are stand-ins that answer from recorded values."""
+"""The telemetry stage on a real small model; GPUs are stand-ins that answer with values of our own making."""
 
 from __future__ import annotations
 

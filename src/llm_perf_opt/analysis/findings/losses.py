@@ -18,7 +18,7 @@ from llm_perf_opt.analysis.findings.loss_words import Loss, advice_for, title_fo
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.parallel import IdleOwner
-from llm_perf_opt.model.summary import Budget, BudgetPart, Finding, Summary
+from llm_perf_opt.model.summary import Budget, Finding, Summary
 
 MATTERS = 0.05
 """Share of the wall-clock from which a loss is worth a word."""
@@ -277,8 +277,3 @@ def _inflation(budget: Budget) -> list[str]:
 
 def _arithmetic(seconds: float, share: float, gain: float) -> str:
     return f"{units.seconds(seconds)} × {units.percent(share)} = at most {units.seconds(gain)}"
-
-
-def loss_parts(budget: Budget) -> list[BudgetPart]:
-    """Return the parts of a budget that are losses, the largest first."""
-    return sorted((part for part in budget.parts if part.name in _IDS), key=lambda part: -part.seconds)

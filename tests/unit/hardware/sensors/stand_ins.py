@@ -1,4 +1,4 @@
-"""Vendor libraries that answer from recorded values; a value that is an exception is raised."""
+"""Vendor libraries that answer with values of our own making; a value that is an exception is raised."""
 
 from __future__ import annotations
 
