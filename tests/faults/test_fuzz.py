@@ -16,6 +16,7 @@ from llm_perf_opt.ingest.cache import cached
 from llm_perf_opt.ingest.kineto.reader import read_kineto
 from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
 from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
+from llm_perf_opt.ingest.static import load_static
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.runs.assemble import assemble_run
 from tests.faults.fuzz import seeds
@@ -135,6 +136,13 @@ def test_a_value_that_was_typed_and_not_limited(
     (tmp_path / "summary.json").write_text(json.dumps(document))
     with pytest.raises(InputError, match=str(place[-1])):
         load_summary(tmp_path)
+
+
+def test_a_cache_of_next_to_nothing_for_a_position(tmp_path: Path) -> None:
+    document = {**seeds.statics()[0], "kv_bytes_per_token": 1e-320}
+    (tmp_path / "static_compute.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="kv_bytes_per_token"):
+        load_static(tmp_path / "static_compute.json")
 
 
 def test_a_cache_entry_packed_in_a_way_nobody_uses(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import decode_file, from_plain, to_plain
 from llm_perf_opt.model.static import StaticDocument
@@ -26,8 +27,20 @@ def save_document(path: Path, document: StaticDocument) -> Path:
 def load_static(path: Path) -> Static:
     """Read the static model of the summary from a document."""
     static = decode_file(_file(path), Static, hint=_HINT)
+    _check_cache(static, path)
     static.source = static.source or path.name
     return static
+
+
+def _check_cache(static: Static, path: Path) -> None:
+    """Refuse a cache of less than a byte: positions are counted by it, and would be without end."""
+    per_token = static.kv_bytes_per_token
+    if per_token is not None and 0 < per_token < 1:
+        raise InputError(
+            f"{path}: kv_bytes_per_token: expected 0 or at least 1, got {per_token}",
+            hint=_HINT,
+            path=str(path),
+        )
 
 
 def load_model_facts(path: Path) -> dict[str, str]:
