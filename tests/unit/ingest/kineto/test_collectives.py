@@ -27,6 +27,9 @@ RECORD = json.loads(
     '"In msg nelems": 2873320}'
 )
 
+RANKS = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2}}
+"""torch writes this before the events of a program with ranks."""
+
 
 def record(start: float, length: float, **args: Any) -> Event:
     return span("cpu_op", "record_param_comms", start, length, args={**RECORD, **args})
@@ -60,7 +63,7 @@ def device_side(at: float = 60.0, **args: Any) -> list[Event]:
 
 
 def read(tmp_path: Path, events: list[Event], layout: str = "torch") -> Timeline:
-    return read_kineto(write(tmp_path / "t.json", document(events), layout)).timeline
+    return read_kineto(write(tmp_path / "t.json", document(events, **RANKS), layout)).timeline
 
 
 def described(timeline: Timeline) -> list[tuple[str, str, int, int]]:
@@ -208,8 +211,16 @@ def test_records_are_found_wherever_the_pieces_of_a_trace_end(tmp_path: Path, pi
             if "correlation" in later["args"]:
                 later["args"]["correlation"] += 10 * number
             events.append(later)
-    path = write(tmp_path / "t.json", document(events))
+    path = write(tmp_path / "t.json", document(events, **RANKS))
     stream = EventStream(path, piece_bytes=piece_bytes)
     assert sum(1 for _ in stream) >= 1
     assert len(stream.collectives.found) == 30
     assert described(read(tmp_path, events)) == ONE * 30
+
+
+def test_only_programs_with_ranks_are_searched(tmp_path: Path) -> None:
+    """torch says before the events whether there are ranks; looking for collectives in every other trace would cost."""
+    for more, found in ((RANKS, 1), ({}, 0)):
+        stream = EventStream(write(tmp_path / "t.json", document(host_side(), **more)))
+        list(stream)
+        assert len(stream.collectives.found) == found
