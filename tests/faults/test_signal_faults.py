@@ -259,7 +259,7 @@ def test_kill_9_leaves_no_program_and_no_guard(tmp_path: Path) -> None:
     finally:
         runner.kill()
         runner.wait()
-    wait_for(lambda: not any(map(alive, [*children, *guards])), 20)
+    wait_for(lambda: not any(map(alive, [*children, *guards])), 60)
 
 
 def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -> None:
