@@ -76,24 +76,27 @@ def order_by_thread(thread: Int64, start: Int64, end: Int64) -> Int64:
     return order[np.argsort(small, kind="stable")]
 
 
-def enclosing(end: Int64) -> Int64:
+def enclosing(end: Int64) -> Int32:
     """For intervals sorted by (start, longest first): the nearest earlier one around each; -1 for none.
 
     That is the nearest earlier one that ends no earlier. All intervals jump to their candidate's candidate
     at once, so that a chain of siblings is crossed in logarithmic rounds.
     """
-    parent = np.arange(-1, len(end) - 1, dtype=np.int64)
-    active = np.arange(len(end))
+    parent = np.arange(-1, len(end) - 1, dtype=np.int32)
+    ends_later = np.zeros(len(end), bool)
+    np.less(end[:-1], end[1:], out=ends_later[1:])
+    active = np.flatnonzero(ends_later).astype(np.int32)
+    own_end, candidate = end[active], parent[active]
     while len(active):
-        candidate = parent[active]
-        short = candidate >= 0
-        short[short] = end[candidate[short]] < end[active[short]]
-        active = active[short]
-        parent[active] = parent[parent[active]]
+        candidate = parent[candidate]
+        parent[active] = candidate
+        too_short = candidate >= 0
+        too_short &= end[candidate] < own_end
+        active, own_end, candidate = active[too_short], own_end[too_short], candidate[too_short]
     return parent
 
 
-def innermost(start: Int64, end: Int64, parent: Int64, at: Int64) -> Int64:
+def innermost(start: Int64, end: Int64, parent: Int64 | Int32, at: Int64) -> Int64:
     """Return the row of the latest-started interval open at each time in ``at``; -1 outside all.
 
     Both ends belong to the interval. The candidate is the last one started; while it has ended, the answer

@@ -45,7 +45,7 @@ class OpenSpans:
 
     timeline: Timeline
     _operators: dict[int, _Rows] = field(default_factory=dict)
-    _frames: dict[int, tuple[HostSpans, Int64]] = field(default_factory=dict)
+    _frames: dict[int, tuple[HostSpans, Int32]] = field(default_factory=dict)
 
     def at(self, thread: int, at: int) -> Open:
         """Return what is open on a thread, innermost first; frames only where there is nothing else to tell."""
@@ -72,7 +72,7 @@ class OpenSpans:
             row = int(parent[row])
         return found
 
-    def _frame_rows(self, thread: int) -> tuple[HostSpans, Int64]:
+    def _frame_rows(self, thread: int) -> tuple[HostSpans, Int32]:
         """Frames of a thread. Some profilers number Python's threads apart: a single one is then the one meant."""
         frames = self.timeline.frames
         threads = np.unique(frames.thread)

@@ -65,6 +65,15 @@ class CollectiveEvents:
         if len(self.found) < _MOST_KEPT:
             self.found.extend(_events(window, end))
 
+    def also(self, other: CollectiveEvents) -> None:
+        """Take what another part of the trace holds; the order does not matter, every event has its time."""
+        self.found.extend(other.found[: _MOST_KEPT - len(self.found)])
+
+    @classmethod
+    def from_builtins(cls, values: Any) -> CollectiveEvents:
+        """Take what ``msgspec.to_builtins`` made of ``found``."""
+        return cls(msgspec.convert(values, list[_Event]))
+
 
 def _events(window: Window, end: int) -> Iterator[_Event]:
     for text in window.objects_with(MARK, end):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,16 @@ class Table:
         """Append one part per column."""
         for name, part in parts.items():
             self._parts[name].append(part.astype(self._types[name]))
+
+    def names(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(self._types)
+
+    def absorb(self, other: Table, renumbered: Mapping[str, Column]) -> None:
+        """Append the rows of another table, which is used up; numbers of some columns mean something else there."""
+        for name in self._types:
+            parts = other._parts.pop(name)
+            self._parts[name] += [renumbered[name][part] for part in parts] if name in renumbered else parts
 
     def peek(self, name: str) -> Column:
         """Join a column and keep it joined."""
@@ -178,6 +188,33 @@ class Columns:
                 taker(self._fields(members))
         events.clear()  # gone before the next piece is decoded: its memory is still in the cache
 
+    def tables(self) -> dict[str, Table]:
+        """Return the tables by name."""
+        return {
+            "device": self.device,
+            "calls": self.calls,
+            "operators": self.operators,
+            "ranges": self.ranges,
+            "frames": self.frames,
+            "memory": self.memory,
+        }
+
+    def absorb(self, other: Columns) -> None:
+        """Append what another part of the same trace holds, as if it had been read here. The other is used up."""
+        renumbered = {
+            "name": _numbers_in(self.names, other.names),
+            "thread": _numbers_in(self.threads, other.threads),
+            "rank": _numbers_in(self.ranks, other.ranks),
+        }
+        theirs = other.tables()
+        for name, table in self.tables().items():
+            table.absorb(theirs[name], renumbered)
+        self.thread_names.update(other.thread_names)
+        self.counts.update(other.counts)
+        self.overhead_ns += other.overhead_ns
+        self.impossible += other.impossible
+        self.timed += other.timed
+
     # --- columns of one category -------------------------------------------------------------------------
 
     def _fields(self, events: list[Any]) -> Fields:
@@ -263,6 +300,11 @@ class Columns:
 
     def _add_overhead(self, fields: Fields) -> None:
         self.overhead_ns += int(self._times(fields)["dur"].sum())
+
+
+def _numbers_in(ids: _Ids, theirs: _Ids) -> Column:
+    """Return our number for each of their numbers."""
+    return np.array([ids[key] for key in theirs], dtype=np.int32)
 
 
 def _external(fields: Fields) -> Column:

@@ -26,9 +26,13 @@ def leave_out_far_off(columns: Columns) -> list[str]:
     """Leave out events more than a week away from the others (a time of zero among times since 1970)."""
     tables = (columns.device, columns.calls, columns.operators, columns.ranges, columns.frames)
     starts = [table.peek("start") for table in tables]
+    longest = [int(table.peek("dur").max(initial=0)) for table in tables]
+    bounds = [(int(s.min()), int(s.max()) + most) for s, most in zip(starts, longest, strict=True) if len(s)]
+    if not bounds or max(last for _, last in bounds) - min(first for first, _ in bounds) <= MOST_NS:
+        return []  # without a column of ends
     ends = [start + table.peek("dur") for start, table in zip(starts, tables, strict=True)]
     used = [(int(s.min()), int(e.max())) for s, e in zip(starts, ends, strict=True) if len(s)]
-    if not used or max(last for _, last in used) - min(first for first, _ in used) <= MOST_NS:
+    if max(last for _, last in used) - min(first for first, _ in used) <= MOST_NS:
         return []
     middle = int(np.median(np.concatenate(starts)))
     left_out = 0

@@ -18,6 +18,7 @@ from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
 from llm_perf_opt.ingest.kineto.device_names import device_names
 from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
+from llm_perf_opt.ingest.kineto.parts import read_in_parts
 from llm_perf_opt.ingest.kineto.sides import device_side, frame_spans, host_side, process_id
 from llm_perf_opt.ingest.kineto.stream import EventStream
 from llm_perf_opt.model.timeline import (
@@ -109,6 +110,9 @@ def read_kineto(path: Path) -> KinetoCapture:
 
 
 def _read_columns(path: Path, *, exact: bool) -> tuple[EventStream, Columns]:
+    in_parts = None if exact else read_in_parts(path)
+    if in_parts is not None:
+        return in_parts
     stream, columns = EventStream(path, exact=exact), Columns(exact=exact)
     for events in stream:
         columns.add(events)

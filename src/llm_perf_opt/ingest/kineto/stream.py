@@ -12,7 +12,7 @@ import contextlib
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -31,16 +31,17 @@ from llm_perf_opt.ingest.kineto.window import TooMuchText, Window
 
 Codes = npt.NDArray[np.uint8]
 
-PIECE_BYTES = 2 << 20
+PIECE_BYTES = 1 << 20
 """Text decoded at a time: large enough to amortise, small enough to forget."""
 _HEADER_LIMIT_BYTES = 64 << 20
 _EVENT_LIMIT_BYTES = 64 << 20
-_GUESS_WINDOW_BYTES = 64 << 10
+GUESS_WINDOW_BYTES = 64 << 10
 _KEY_MARGIN_BYTES = 4096
 _UNPACKED_FREE_BYTES = 16 << 20
-_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
+BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _DISTRIBUTED, _SCHEMA = b'"distributedInfo"', b'"schemaVersion"'
+_ALONE = re.compile(rb'"world_size"\s*:\s*1\s*[,}]')
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -110,10 +111,14 @@ class EventStream:
         """Events that describe a collective, as written."""
         self.text_bytes = 0
         """Uncompressed bytes read."""
+        self.start_last_part: Callable[[int, bool], int | None] | None = None
+        """Asked, with the place of the first event and whether collectives may be described, where to go on in a plain file:
+        what lies between is read by others. ``None``: nowhere else."""
         self._piece_bytes = piece_bytes
         self._bare_array = False
         self._repaired = 0
         self._may_talk = True
+        self._elsewhere_bytes = 0
 
     def __iter__(self) -> Iterator[list[AnyEvent]]:
         with _open(self.path) as stream:
@@ -121,7 +126,10 @@ class EventStream:
             try:
                 header = self._read_header(window)
                 # A program that set up ranks says so before the events; searching the text of others costs a tenth of the reading.
-                self._may_talk = _DISTRIBUTED in header or _SCHEMA not in header
+                self._may_talk = (_DISTRIBUTED in header or _SCHEMA not in header) and not _ALONE.search(
+                    header
+                )
+                window = self._behind_other_parts(stream, window)
                 yield from self._pieces(window)
                 self._finish(header, window)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -132,6 +140,16 @@ class EventStream:
                     hint=f"if that is right, set {UNPACK_VARIABLE} to a larger factor than {most_unpacked()}",
                     path=str(self.path),
                 ) from error
+
+    def _behind_other_parts(self, stream: BufferedIOBase, window: Window) -> Window:
+        if self.start_last_part is None or self._bare_array or isinstance(stream, gzip.GzipFile):
+            return window
+        place = self.start_last_part(window.dropped_bytes, self._may_talk)
+        if place is None:
+            return window
+        stream.seek(place)
+        self._elsewhere_bytes = place
+        return Window(stream, self._piece_bytes)
 
     # --- before the events -------------------------------------------------------------------------------
 
@@ -177,7 +195,7 @@ class EventStream:
         size = self._piece_bytes
         while True:
             window.fill(size)
-            boundary = None if window.at_end else window.last_match(_BETWEEN_EVENTS, _GUESS_WINDOW_BYTES)
+            boundary = None if window.at_end else window.last_match(BETWEEN_EVENTS, GUESS_WINDOW_BYTES)
             if boundary is not None:
                 with contextlib.suppress(BadPiece):
                     self._look_for_collectives(window, boundary[0] + 1)
@@ -257,7 +275,7 @@ class EventStream:
             if len(window) > _HEADER_LIMIT_BYTES:
                 raise self._too_large(f"more than {_HEADER_LIMIT_BYTES >> 20} MiB follow the events")
             window.fill(len(window) + self._piece_bytes)
-        self.text_bytes = window.read_bytes
+        self.text_bytes = self._elsewhere_bytes + window.read_bytes
         if self._bare_array:
             return
         try:
