@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 
+_FEW = 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntervalSet:
@@ -45,10 +47,18 @@ class IntervalSet:
         if not self._sums:
             lengths = self.end - self.start
             self._sums.append(np.cumsum(lengths) - lengths)
-        last = np.searchsorted(self.start, at, side="right") - 1
+        last = self._last_started(at)
         row = np.maximum(last, 0)
         inside = np.minimum(at, self.end[row]) - self.start[row]
         return np.where(last >= 0, self._sums[0][row] + inside, 0)
+
+    def _last_started(self, at: Int64) -> Int64:
+        """Row of the last interval that starts at or before each time; -1 for none."""
+        if len(at) > _FEW * len(self) and (at[1:] >= at[:-1]).all():
+            # A few intervals among many times in order: cheaper to look the intervals up among the times.
+            changes = np.concatenate(([0], np.searchsorted(at, self.start, side="left"), [len(at)]))
+            return np.repeat(np.arange(-1, len(self)), np.diff(changes))
+        return np.searchsorted(self.start, at, side="right") - 1
 
     def length_within(self, window: IntervalSet) -> int:
         """Length of the intersection with ``window``."""
@@ -113,6 +123,8 @@ def _outside(of: IntervalSet, within: IntervalSet) -> IntervalSet:
 
 def intersect(left: IntervalSet, right: IntervalSet) -> IntervalSet:
     """Return what is in both sets."""
+    if len(left) > len(right):
+        left, right = right, left  # the smaller set is looked up in the larger
     first = np.searchsorted(right.end, left.start, side="right")
     last = np.searchsorted(right.start, left.end, side="left")
     count = np.maximum(last - first, 0)
