@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
-from llm_perf_opt.analysis.ranks.names import rank_in_name
+from llm_perf_opt.analysis.ranks.names import ranks_in_names
 from llm_perf_opt.analysis.timeline.communication import CollectiveRows, bus_factor
 from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
@@ -51,25 +51,26 @@ class _Member:
         return self.axis.collectives
 
 
-def _member(capture: Capture) -> _Member | None:
+def _member(capture: Capture, by_name: int | None) -> _Member | None:
     """A capture as a rank's; ``None`` when its rank is not known or it has no time axis."""
-    rank, timeline, axis = rank_of(capture), capture.found, capture.facts.axis
+    rank, timeline, axis = rank_of(capture, by_name), capture.found, capture.facts.axis
     if rank is None or axis is None or not isinstance(timeline, Timeline) or not capture.facts.budget:
         return None
     return _Member(rank, capture, timeline, axis)
 
 
-def rank_of(capture: Capture) -> int | None:
+def rank_of(capture: Capture, by_name: int | None) -> int | None:
     """Return the rank of a capture: as it says itself, else by its file's name."""
     said = capture.found.facts.get("rank")
     if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 10**9:
         return said
-    return rank_in_name(capture.path)
+    return by_name
 
 
 def join_ranks(captures: Sequence[Capture]) -> Ranks:
     """Make one capture of the captures of several ranks; captures without ranks, or of one rank, stay as they are."""
-    known = [member for one in captures if (member := _member(one)) is not None]
+    by_name = ranks_in_names([one.path for one in captures])
+    known = [member for one in captures if (member := _member(one, by_name[one.path])) is not None]
     found = Ranks(list(captures))
     if len({one.rank for one in known}) < 2:
         found.ranks = _single(known) or _devices_as_ranks(captures)

@@ -37,11 +37,11 @@ def talk_of(found: Ranks) -> Communication:
 
 def test_the_rank_is_what_the_capture_says_else_what_its_file_is_called() -> None:
     timeline = rank_timeline([10], [20])
-    assert rank_of(rank_capture(timeline, "rank5.json", 3)) == 3
+    assert rank_of(rank_capture(timeline, "rank5.json", 3), 5) == 3
     for odd in (None, True, -1, "2", 1e3):
         timeline.facts["rank"] = odd
-        assert rank_of(rank_capture(timeline, "rank5.json")) == 5
-    assert rank_of(rank_capture(timeline, "trace.json")) is None
+        assert rank_of(rank_capture(timeline, "rank5.json"), 5) == 5
+    assert rank_of(rank_capture(timeline, "trace.json"), None) is None
 
 
 def test_one_rank_of_many_has_a_row_and_one_alone_has_none() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.ranks.names import rank_in_name
+from llm_perf_opt.analysis.ranks.names import rank_in_name, ranks_in_names
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,22 @@ from llm_perf_opt.analysis.ranks.names import rank_in_name
 )
 def test_the_rank_in_a_files_name(name: str, rank: int | None) -> None:
     assert rank_in_name(Path("runs/rank9") / name) == rank
+
+
+def test_replicas_that_count_from_zero_are_told_apart() -> None:
+    names = ["1-TP-0-DP-0.json", "1-TP-1-DP-0.json", "1-TP-0-DP-1.json", "1-TP-1-DP-1.json"]
+    paths = [Path(name) for name in names]
+
+    assert ranks_in_names(paths) == dict(zip(paths, (0, 2, 1, 3), strict=True))
+
+
+def test_names_that_tell_ranks_apart_are_left_as_they_are() -> None:
+    paths = [Path("1-TP-0-DP-3.json"), Path("1-TP-1-DP-5.json"), Path("trace.json")]
+
+    assert list(ranks_in_names(paths).values()) == [3, 5, None]
+
+
+def test_a_rank_given_twice_stays_one_rank() -> None:
+    paths = [Path("a-TP-0.json"), Path("b-TP-0.json"), Path("a-TP-1.json")]
+
+    assert list(ranks_in_names(paths).values()) == [0, 0, 1]
