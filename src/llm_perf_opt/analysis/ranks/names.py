@@ -27,6 +27,6 @@ def ranks_in_names(paths: Sequence[Path]) -> dict[Path, int | None]:
     places = {path: tuple(map(int, _PLACE_IN_NAME.findall(path.name))) for path in numbered}
     clash = len({alone[path] for path in numbered}) < len(numbered)
     if clash and all(places.values()) and len(set(places.values())) == len(numbered):
-        for rank, path in enumerate(sorted(numbered, key=lambda one: places[one])):
-            alone[path] = rank
+        in_order = sorted(numbered, key=lambda one: places[one])
+        return alone | {path: rank for rank, path in enumerate(in_order)}
     return alone
