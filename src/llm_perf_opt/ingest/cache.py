@@ -22,6 +22,7 @@ import numpy as np
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_path, is_own_file
+from llm_perf_opt.ingest.column_packing import pack, unpack
 from llm_perf_opt.model.timeline import (
     DeviceOps,
     HostCalls,
@@ -32,7 +33,7 @@ from llm_perf_opt.model.timeline import (
 CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 """Environment variable: another directory for caches; ``off`` for none."""
 
-_VERSION = 4
+_VERSION = 5
 """Raise whenever a reader would read the same file differently."""
 _HEAD = "head"
 _SMALLEST_BYTES = 16 << 20
@@ -97,6 +98,11 @@ def _store_quietly(entry: Path, key: dict[str, Any], timeline: Timeline) -> None
 
 def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
     """Write a timeline as one uncompressed NumPy archive: a member per column, and a head as JSON."""
+    packed = {
+        f"{table}.{field.name}": pack(_stored(getattr(timeline, table), field.name))
+        for table, kind in _TABLES.items()
+        for field in fields(kind)
+    }
     head = {
         "key": key,
         "names": timeline.names,
@@ -104,15 +110,27 @@ def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
         "devices": {str(number): name for number, name in timeline.devices.items()},
         "facts": timeline.facts,
         "warnings": list(timeline.warnings),
+        "packing": {name: how for name, (_, how) in packed.items()},
     }
-    columns = {
-        f"{table}.{field.name}": getattr(getattr(timeline, table), field.name)
-        for table, kind in _TABLES.items()
-        for field in fields(kind)
-    }
+    columns = {name: kept for name, (kept, _) in packed.items()}
     text = np.frombuffer(json.dumps(head, ensure_ascii=True).encode(), np.uint8)
     with atomic_path(entry) as temporary, temporary.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **{_HEAD: text}, **columns)
+
+
+def _stored(table: Any, name: str) -> Any:
+    """Ends are kept as durations, which are small."""
+    return table.end_ns - table.start_ns if name == "end_ns" else getattr(table, name)
+
+
+def _read_table(archive: Any, packing: dict[str, Any], table: str) -> dict[str, Any]:
+    columns = {
+        field.name: unpack(archive[f"{table}.{field.name}"], packing[f"{table}.{field.name}"])
+        for field in fields(_TABLES[table])
+    }
+    start, lasts = columns["start_ns"], columns["end_ns"]
+    columns["end_ns"] = np.add(lasts, start, out=lasts if lasts.flags.writeable else None)
+    return columns
 
 
 def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
@@ -124,10 +142,7 @@ def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
             head = json.loads(archive[_HEAD].tobytes())
             if head["key"] != key:
                 return None
-            tables = {
-                table: {field.name: archive[f"{table}.{field.name}"] for field in fields(kind)}
-                for table, kind in _TABLES.items()
-            }
+            tables = {table: _read_table(archive, head["packing"], table) for table in _TABLES}
         os.utime(entry)
         return Timeline(
             source=head["source"],
