@@ -30,7 +30,7 @@ from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.stages.facts.static import static_facts
 from llm_perf_opt.stages.facts.timings import timings_facts
 from llm_perf_opt.stages.facts.trace import trace_facts
-from llm_perf_opt.stages.facts.traces import traces_facts
+from llm_perf_opt.stages.facts.traces import exports_facts, traces_facts
 
 LOGGER = logging.getLogger("llm_perf_opt.ingest")
 
@@ -143,6 +143,8 @@ def _read(given: Given, out: Path) -> list[Facts]:
 def _parts(kind: str, what: str, read: Callable[[Path], Facts], files: list[Path]) -> list[Part]:
     if kind == "trace" and len(files) > 1:
         return [Part(what, functools.partial(traces_facts, files))]
+    if kind == "nsys" and len(files) > 1:
+        return [Part(what, functools.partial(exports_facts, files))]
     return [Part(what, functools.partial(read, file)) for file in files]
 
 

@@ -1,4 +1,4 @@
-"""Several torch traces together: ranks of one program, and the recording of graphs beside the run that launches them."""
+"""Several captures together: ranks of one program, and, for torch traces, the recording of graphs beside the run that launches them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from llm_perf_opt.analysis.facts import Facts, merge_facts
+from llm_perf_opt.analysis.ranks.slim import kept_in_bounds
+from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.stages.facts.trace import trace_facts
 
 
 def traces_facts(paths: Sequence[Path]) -> Facts:
     """Read the traces; ranks are joined later, with all captures."""
-    found = [_kept_small(trace_facts(path)) for path in paths]
+    found = list(kept_in_bounds(_kept_small(trace_facts(path)) for path in paths))
     runs = [each for each in found if not each.recordings]
     recordings = [each for each in found if each.recordings]
     if runs:
@@ -22,6 +24,11 @@ def traces_facts(paths: Sequence[Path]) -> Facts:
     _add_up_operators(merged)
     _name_graphs(merged)
     return merged
+
+
+def exports_facts(paths: Sequence[Path]) -> Facts:
+    """Read the nsys captures of several ranks, one after the other."""
+    return merge_facts("", list(kept_in_bounds(map(nsys_facts, paths))))
 
 
 def _kept_small(facts: Facts) -> Facts:
