@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.detect import detect_cpu, detect_gpu
+from llm_perf_opt.hardware.measured import ProbeResult
+from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
 from llm_perf_opt.model.summary import Hardware
+
+_UNCLEAR_SLICE = (
+    "some GPUs of this machine are cut into MIG slices, and which one the run uses is not told; "
+    "name one with CUDA_VISIBLE_DEVICES=MIG-…"
+)
 
 
 def unknown_hardware(name: str | None, reason: str) -> Hardware:
@@ -51,7 +59,8 @@ def resolve_hardware(
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
     ``chosen`` (``hardware.device``) wins over what is detected. A CPU is measured, unless ``allow_probe`` is
-    off; on a GPU the data sheet is the limit and the measurement stands beside it.
+    off; on a GPU the data sheet is the limit and the measurement stands beside it. A slice of a GPU (MIG) has its share of
+    the sheet; a GPU without a sheet has what was measured.
     """
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
     if chosen:
@@ -63,15 +72,51 @@ def resolve_hardware(
     gpu = detect_gpu(index)
     if gpu is None:
         return unknown_hardware(None, f"no GPU was found for {run_device}")
-    hardware = _look_up_hardware(catalogue, gpu.name, gpu.memory_bytes)
+    hardware = _resolve_gpu(catalogue, gpu.name, gpu.memory_bytes, index)
     hardware.kind = "gpu"
-    hardware.memory_bytes = gpu.memory_bytes or hardware.memory_bytes
     if allow_probe:
-        _add_measured(hardware, run_device, gpu.name, cache_dir)
+        measured = _add_measured(hardware, run_device, hardware.name or gpu.name, cache_dir)
+        if hardware.source == "none":
+            _limit_to_measured(hardware, measured)
     return hardware
 
 
+def _resolve_gpu(catalogue: Catalogue, name: str, memory_bytes: float | None, index: int) -> Hardware:
+    """Return the data sheet's limits of a GPU, or of the slice of it that the run sees."""
+    from llm_perf_opt.hardware.mig_detect import detect_slice
+
+    part = detect_slice(index)
+    if part == "unclear" and slice_by_name(name) is None:
+        return unknown_hardware(name, _UNCLEAR_SLICE)
+    if isinstance(part, MigSlice):
+        return _look_up_slice(catalogue, part)
+    hardware = _look_up_hardware(catalogue, name, memory_bytes)
+    hardware.memory_bytes = memory_bytes or hardware.memory_bytes
+    return hardware
+
+
+def _look_up_slice(catalogue: Catalogue, part: MigSlice) -> Hardware:
+    whole = _look_up_hardware(catalogue, part.gpu, None)
+    if whole.source == "none":
+        whole.name, whole.memory_bytes = part.name, part.memory_bytes
+        return whole
+    return limits_of_slice(whole, part)
+
+
+def _limit_to_measured(hardware: Hardware, measured: ProbeResult) -> None:
+    """Make what was measured the limits of a device that has no data sheet here; the reason stays, for what is missing."""
+    if measured.notes:
+        hardware.reason = "; ".join([hardware.reason or "", *measured.notes]).removeprefix("; ")
+    if measured.found:
+        hardware.peak_flops_per_s = measured.peaks()
+        hardware.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s
+        hardware.bandwidth_source = measured.bandwidth_source()
+        hardware.source = "probe"
+
+
 def _look_up_hardware(catalogue: Catalogue, name: str, memory_bytes: float | None) -> Hardware:
+    if (part := slice_by_name(name)) is not None and catalogue.look_up(name)[0] is None:
+        return _look_up_slice(catalogue, replace(part, memory_bytes=memory_bytes))
     device, reason = catalogue.look_up(name, memory_bytes)
     if device is None:
         return unknown_hardware(name, reason or "unknown device")
@@ -106,8 +151,10 @@ def _resolve_cpu(
 
 def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
-) -> None:
+) -> ProbeResult:
     """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
     from llm_perf_opt.hardware.probe import probe
 
-    probe(run_device, name=name, threads=threads, cache_dir=cache_dir).describe(hardware)
+    measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)
+    measured.describe(hardware)
+    return measured
