@@ -19,6 +19,7 @@ from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
+from llm_perf_opt.process.counters import counter_permission
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
@@ -64,6 +65,9 @@ class NcuStage(Stage):
         device, command = context.config.resolved_device, context.config.workload_command.command
         if not device.startswith("cuda") and not command:
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
+        if (permission := counter_permission()).allowed is False:
+            words = f"performance counters may not be read here: {permission.reason}"
+            return [*problems, Problem("skip", words, permission.fix or "")]
         problems += memory_problems(context.config, self.name)
         if not problems:
             try:
@@ -90,6 +94,7 @@ class NcuStage(Stage):
                 f"cost  {plan.cost}",
                 f"run   {replay_lines(request.command())}",
                 f"write {own / REPORT}",
+                *(f"note  {note}" for note in plan.notes),
             ]
             if config.ncu_cli.export.csv:
                 pages = page_commands(capabilities, own / REPORT, plan.export_sections)

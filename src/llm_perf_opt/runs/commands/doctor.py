@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from llm_perf_opt.config.devices import (
 from llm_perf_opt.core import units
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.process.counters import counter_permission
 from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 _TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
-_DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
@@ -56,7 +57,7 @@ def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         "machine": _machine(),
         "torch": _torch(),
         "tools": {name: _tool(name) for name in _TOOLS},
-        "counter_permission": counter_permission(),
+        "counter_permission": asdict(counter_permission()),
         "disk": _disk(Path.cwd()),
         "stages": _stages(config, overrides),
         "left_running": _left_running(),
@@ -124,25 +125,6 @@ def _tool(name: str) -> dict[str, Any]:
     except ToolError as error:
         return {"path": str(path), "version": None, "fix": f"{error.message}: {error.hint}"}
     return {"path": str(path), "version": version, "fix": None}
-
-
-def counter_permission() -> dict[str, Any]:
-    """Say whether an ordinary user may read GPU performance counters (Nsight Compute needs them)."""
-    text = _read(_DRIVER_PARAMETERS)
-    if text is None:
-        return {"allowed": None, "reason": "no NVIDIA driver is loaded", "fix": None}
-    restricted = "RmProfilingAdminOnly: 1" in text
-    if not restricted or os.geteuid() == 0:
-        return {
-            "allowed": True,
-            "reason": "running as root" if restricted else "open to all users",
-            "fix": None,
-        }
-    return {
-        "allowed": False,
-        "reason": "the driver allows counters to administrators only",
-        "fix": "run as root, or set the module option NVreg_RestrictProfilingToAdminUsers=0 and reboot",
-    }
 
 
 def _disk(where: Path) -> dict[str, Any]:
