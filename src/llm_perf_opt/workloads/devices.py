@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.config.schema import Dtype
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.hardware.accelerator import computes_natively, device_properties
 
 if TYPE_CHECKING:
     import torch
@@ -43,25 +44,27 @@ def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
                 hint="use model.dtype=float32, or limit oneDNN before starting: ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 (or AVX2)",
                 key="model.dtype",
             )
-    elif chosen is torch.bfloat16 and not torch.cuda.is_bf16_supported():
+    elif not computes_natively(device, chosen):
         raise ConfigError(
-            f"model.dtype=bfloat16 is not supported by {torch.cuda.get_device_name(device)}",
-            hint="use model.dtype=float16 or float32",
+            f"model.dtype={wanted.value} is not supported by {device_properties(device).name or device}",
+            hint="use model.dtype=float16 or float32"
+            if chosen is torch.bfloat16
+            else "use model.dtype=float32",
             key="model.dtype",
         )
     return chosen
 
 
 def _automatic(device: str) -> torch.dtype:
-    """bfloat16 where the GPU computes it, float16 on older GPUs, float32 on CPU."""
+    """The smallest of bfloat16 and float16 that an accelerator computes itself, bfloat16 first; float32 on a CPU."""
     import torch
 
     if device == "meta":
         return torch.bfloat16
-    if not device.startswith("cuda"):
+    if device == "cpu":
         return torch.float32
-    major, _ = torch.cuda.get_device_capability(device)
-    return torch.bfloat16 if major >= 8 else torch.float16
+    halves = (torch.bfloat16, torch.float16)
+    return next((dtype for dtype in halves if computes_natively(device, dtype)), torch.float32)
 
 
 @functools.cache
