@@ -198,7 +198,7 @@ class TorchAccelerator:
         import torch
 
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear is not None and self._place.type == "cuda":
+        if clear is not None and self._place.type == "cuda" and torch.cuda.is_initialized():
             clear()
         empty = getattr(self._memory, "empty_cache", None)
         if empty is not None:

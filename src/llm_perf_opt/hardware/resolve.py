@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
-from llm_perf_opt.hardware.detect import detect_cpu, detect_gpu
+from llm_perf_opt.hardware.detect import detect_cpu, detect_device
 from llm_perf_opt.model.summary import Hardware
 
 
@@ -46,7 +46,7 @@ def resolve_hardware(
     cache_dir: Path | None = None,
     dtype: str | None = None,
 ) -> Hardware:
-    """Return the limits of ``run_device`` (``cpu`` or ``cuda:N``) on this machine.
+    """Return the limits of ``run_device`` (``cpu``, ``cuda:N``, ``xpu:N``, …) on this machine.
 
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
@@ -59,8 +59,7 @@ def resolve_hardware(
     if run_device == "cpu":
         items = ("operator", "bandwidth", "float32") if dtype in (None, "auto", "float32") else None
         return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
-    index = int(run_device.partition(":")[2] or 0)
-    gpu = detect_gpu(index)
+    gpu = detect_device(run_device)
     if gpu is None:
         return unknown_hardware(None, f"no GPU was found for {run_device}")
     hardware = _look_up_hardware(catalogue, gpu.name, gpu.memory_bytes)

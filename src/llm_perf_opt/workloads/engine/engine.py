@@ -24,6 +24,7 @@ from llm_perf_opt.workloads.engine.clock import Clock, intervals
 from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
 from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
+from llm_perf_opt.workloads.engine.release import Release, give_back
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
 from llm_perf_opt.workloads.engine.stop_check import StopCheck
 from llm_perf_opt.workloads.registry import load_adapter
@@ -54,6 +55,7 @@ class Engine:
         self.device = workload.device
         self.accelerator = accelerator or open_accelerator(self.device)
         self.accelerator.use()
+        self._memory_at_start = self.accelerator.memory()
         if workload.threads is not None:
             torch.set_num_threads(workload.threads)
         self.dtype: torch.dtype = resolve_dtype(workload.model.dtype, self.device)
@@ -67,6 +69,15 @@ class Engine:
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
+
+    def release(self) -> Release | None:
+        """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
+        before = self.accelerator.memory()
+        del self.model, self.adapter
+        after = give_back(self.accelerator)
+        if self._memory_at_start is None or before is None or after is None:
+            return None
+        return Release(self.device, self._memory_at_start, before, after)
 
     def info(self) -> EngineInfo:
         """Say what runs where."""
