@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.hardware.accelerator import DeviceProperties
 from llm_perf_opt.hardware.sensors import amd, nvml
 
 _ASK_S = 10.0
@@ -42,15 +43,9 @@ class DeviceLoads:
     by_bus: Mapping[str, DeviceLoad] = field(default_factory=dict)
     """``0000:c1:00``."""
 
-    def of(self, torch: Any, device: str) -> DeviceLoad | None:
+    def of(self, device: DeviceProperties) -> DeviceLoad | None:
         """Return the load of a device of torch; ``None``: not told."""
-        if not device.startswith("cuda"):
-            return None
-        seen = torch.cuda.get_device_properties(device)
-        if getattr(torch.version, "hip", None):
-            bus = f"{getattr(seen, 'pci_domain_id', 0):04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}"
-            return self.by_bus.get(bus)
-        return self.by_uuid.get(str(getattr(seen, "uuid", "")))
+        return self.by_uuid.get(device.uuid or "") or self.by_bus.get(device.bus_id or "")
 
     def power_limits(self) -> list[str]:
         """Return the limits of all GPUs, for a key: a measurement under another limit is another measurement."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.hardware.accelerator import Accelerator, device_properties, open_accelerator
 from llm_perf_opt.hardware.device_load import DeviceLoads, read_device_loads
 from llm_perf_opt.hardware.load import other_load_ratio, processor_time
 
@@ -51,23 +52,15 @@ def host_timer(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def device_timer(torch: Any, device: str) -> Timer:
-    """Return a timer by events of the device: what the host does meanwhile, launching included, is not in it.
-
-    An event is recorded on the stream of the current device, so the device is made the current one.
-    """
-    where = torch.device(device)
-    if where.index is not None:
-        torch.accelerator.set_device_index(where.index)
+def device_timer(accelerator: Accelerator) -> Timer:
+    """Return a timer by events of the device: what the host does meanwhile, launching included, is not in it."""
 
     def timer(call: Callable[[], object]) -> float:
-        begin = torch.Event(device=where, enable_timing=True)
-        end = torch.Event(device=where, enable_timing=True)
-        begin.record()
+        begin = accelerator.record(timed=True)
         call()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
+        end = accelerator.record(timed=True)
+        accelerator.wait(end)
+        return accelerator.seconds(begin, end)
 
     return timer
 
@@ -168,9 +161,9 @@ def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/
     return min(max(_MIN_STREAM_BYTES, 4 * largest), _MAX_STREAM_BYTES)
 
 
-def _device_load(torch: Any, device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]:
+def _device_load(device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]:
     """Tell what other programs did on the device before this one touched it, where the driver tells."""
-    load = loads.of(torch, device)
+    load = loads.of(device_properties(device))
     if load is not None and load.busy_ratio is not None:
         yield {"kind": "load", "other_load_ratio": load.busy_ratio}
     if load is not None and load.programs:
@@ -187,9 +180,11 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
         torch.set_num_threads(threads)
     yield {"kind": "start", "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
 
-    timer = host_timer if device == "cpu" else device_timer(torch, device)
+    accelerator = open_accelerator(device)
+    accelerator.use()
+    timer = device_timer(accelerator)
     if loads is not None:
-        yield from _device_load(torch, device, loads)
+        yield from _device_load(device, loads)
     before = processor_time() if device == "cpu" else None
 
     def load() -> Iterator[dict[str, object]]:

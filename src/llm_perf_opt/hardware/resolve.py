@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
-from llm_perf_opt.hardware.detect import detect_cpu, detect_gpu
+from llm_perf_opt.hardware.detect import detect_cpu, detect_device
 from llm_perf_opt.hardware.measured import ProbeResult
 from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
 from llm_perf_opt.model.summary import Hardware
@@ -54,7 +54,7 @@ def resolve_hardware(
     cache_dir: Path | None = None,
     dtype: str | None = None,
 ) -> Hardware:
-    """Return the limits of ``run_device`` (``cpu`` or ``cuda:N``) on this machine.
+    """Return the limits of ``run_device`` (``cpu``, ``cuda:N``, ``xpu:N``, …) on this machine.
 
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
@@ -68,11 +68,10 @@ def resolve_hardware(
     if run_device == "cpu":
         items = ("operator", "bandwidth", "float32") if dtype in (None, "auto", "float32") else None
         return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
-    index = int(run_device.partition(":")[2] or 0)
-    gpu = detect_gpu(index)
+    gpu = detect_device(run_device)
     if gpu is None:
         return unknown_hardware(None, f"no GPU was found for {run_device}")
-    hardware = _resolve_gpu(catalogue, gpu.name, gpu.memory_bytes, index)
+    hardware = _resolve_gpu(catalogue, gpu.name, gpu.memory_bytes, run_device)
     hardware.kind = "gpu"
     if allow_probe:
         measured = _add_measured(hardware, run_device, hardware.name or gpu.name, cache_dir)
@@ -81,11 +80,12 @@ def resolve_hardware(
     return hardware
 
 
-def _resolve_gpu(catalogue: Catalogue, name: str, memory_bytes: float | None, index: int) -> Hardware:
+def _resolve_gpu(catalogue: Catalogue, name: str, memory_bytes: float | None, run_device: str) -> Hardware:
     """Return the data sheet's limits of a GPU, or of the slice of it that the run sees."""
     from llm_perf_opt.hardware.mig_detect import detect_slice
 
-    part = detect_slice(index)
+    kind, _, index = run_device.partition(":")
+    part = detect_slice(int(index or 0)) if kind == "cuda" else None
     if part == "unclear" and slice_by_name(name) is None:
         return unknown_hardware(name, _UNCLEAR_SLICE)
     if isinstance(part, MigSlice):

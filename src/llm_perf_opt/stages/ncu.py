@@ -29,7 +29,9 @@ from llm_perf_opt.vendor.ncu.plan import NcuPlan, config_errors, make_plans
 from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, assumed_ncu, ncu_version, probe_ncu
 from llm_perf_opt.vendor.ncu.profile_set import ProfileSet, plan_folder, remove_earlier
 from llm_perf_opt.vendor.ncu.run import REPORT, NcuRequest, page_commands
+from llm_perf_opt.vendor.support import unsupported_device
 from llm_perf_opt.vendor.workload import replay_lines, workload
+from llm_perf_opt.workloads.engine.release import require_room
 
 _NOTE_EVERY_S = 15.0
 _NO_GPU_FIX = (
@@ -54,6 +56,8 @@ class NcuStage(Stage):
 
         config = context.stage_config(self.name, NcuConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
+        if (unsupported := unsupported_device(self.name, context.config)) is not None:
+            return [*problems, unsupported]
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
             missing = checks.missing_tool("ncu", config.executable)
@@ -115,6 +119,8 @@ class NcuStage(Stage):
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
             raise checks.missing_tool("ncu", config.executable)
+        if not context.config.workload_command.command:
+            require_room(context.config.resolved_device)
         capabilities = probe_ncu(executable)
         plans = _plans(context, config, capabilities)
         folder = context.artifacts.out_dir(self.name)

@@ -40,9 +40,11 @@ from llm_perf_opt.vendor.nsys.files import (
 from llm_perf_opt.vendor.nsys.isolation import SECRET_ARGUMENTS, SEES_ALL, can_isolate, isolates
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
+from llm_perf_opt.vendor.support import unsupported_device
 from llm_perf_opt.vendor.workload import Workload, program_problems, workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
 from llm_perf_opt.workloads.engine.profiler_range import PROFILER_RANGE
+from llm_perf_opt.workloads.engine.release import require_room
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _MIN_FREE_BYTES = 256 << 20
@@ -63,6 +65,8 @@ class NsysStage(Stage):
         """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
         config = context.stage_config(self.name, NsysConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
+        if (unsupported := unsupported_device(self.name, context.config)) is not None:
+            return [*problems, unsupported]
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
             missing = checks.missing_tool("nsys", config.executable)
@@ -102,6 +106,8 @@ class NsysStage(Stage):
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
             raise checks.missing_tool("nsys", config.executable)
+        if not context.config.workload_command.command:
+            require_room(context.config.resolved_device)
         folder = context.artifacts.out_dir(self.name)
         if earlier_outputs(folder) and not config.force_overwrite:
             raise _earlier_capture(folder)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from llm_perf_opt.hardware import device_load, probe, probe_cache, probe_worker, resolve
+from llm_perf_opt.hardware.accelerator import DeviceProperties, HostProcessor
 from llm_perf_opt.hardware.detect import DetectedCpu, DetectedGpu
 from llm_perf_opt.hardware.device_load import DeviceLoad, DeviceLoads, parse_loads
 from tests.drivers import nvml
@@ -40,16 +40,9 @@ def test_the_driver_library_tells_of_others(tmp_path: Path) -> None:
 
 def test_devices_are_found_by_names_that_torch_and_the_driver_share() -> None:
     loads = DeviceLoads({UUID: DeviceLoad(0.5, 1)}, {"0000:c1:00": DeviceLoad(0.25)})
-
-    def torch(hip: str | None) -> SimpleNamespace:
-        seen = SimpleNamespace(uuid=UUID, pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
-        return SimpleNamespace(
-            version=SimpleNamespace(hip=hip), cuda=SimpleNamespace(get_device_properties=lambda device: seen)
-        )
-
-    assert loads.of(torch(None), "cuda:1") == DeviceLoad(0.5, 1)
-    assert loads.of(torch("6.4"), "cuda:0") == DeviceLoad(0.25)
-    assert loads.of(torch(None), "mps") is None
+    assert loads.of(DeviceProperties("H100", None, uuid=UUID, bus_id="0000:17:00")) == DeviceLoad(0.5, 1)
+    assert loads.of(DeviceProperties("MI300X", None, uuid="other", bus_id="0000:c1:00")) == DeviceLoad(0.25)
+    assert loads.of(DeviceProperties("Apple M3", None)) is None
 
 
 def test_cache_key_holds_driver_and_power_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +88,7 @@ def test_a_gpu_that_is_not_in_the_catalogue_has_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = DetectedGpu("NVIDIA Mystery 9000", 24 * 2.0**30, "nvidia-smi")
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: gpu)
+    monkeypatch.setattr(resolve, "detect_device", lambda device: gpu)
     rows = [
         {"kind": "start", "threads": 1, "torch": "x"},
         {"kind": "bandwidth", "bytes_per_s": 8e11, "how": "copy"},
@@ -118,36 +111,26 @@ def test_a_gpu_that_is_not_in_the_catalogue_has_what_was_measured(
     assert hardware.source == "none" and "CUDA error: busy" in (hardware.reason or "")
 
 
-class FakeEvent:
-    """Records what happens on a device, in order."""
+class RecordingAccelerator(HostProcessor):
+    """Notes what happens, in order; its clock is made up."""
 
-    happened: list[str] = []
-    current = 0
+    def __init__(self) -> None:
+        self.happened: list[str] = []
 
-    def __init__(self, device: object, enable_timing: bool) -> None:
-        assert enable_timing
-        self.place = len(FakeEvent.happened)
+    def record(self, *, timed: bool = False) -> float:
+        assert timed
+        self.happened.append("event")
+        return float(len(self.happened))
 
-    def record(self) -> None:
-        FakeEvent.happened.append(f"event on {FakeEvent.current}")
-
-    def synchronize(self) -> None:
-        FakeEvent.happened.append("wait")
-
-    def elapsed_time(self, end: FakeEvent) -> float:
-        return 2.5
+    def wait(self, event: float) -> None:
+        self.happened.append("wait")
 
 
-def test_devices_are_timed_by_their_own_events_on_their_own_stream() -> None:
-    FakeEvent.happened, FakeEvent.current = [], 0
-    torch = SimpleNamespace(
-        device=lambda name: SimpleNamespace(index=int(name.partition(":")[2])),
-        accelerator=SimpleNamespace(set_device_index=lambda index: setattr(FakeEvent, "current", index)),
-        Event=FakeEvent,
-    )
-    timer = probe_worker.device_timer(torch, "cuda:1")
-    assert timer(lambda: FakeEvent.happened.append("work")) == 2.5e-3
-    assert FakeEvent.happened == ["event on 1", "work", "event on 1", "wait"]
+def test_devices_are_timed_by_their_own_events() -> None:
+    device = RecordingAccelerator()
+    timer = probe_worker.device_timer(device)
+    assert timer(lambda: device.happened.append("work")) == 2.0
+    assert device.happened == ["event", "work", "event", "wait"]
 
 
 def test_without_a_driver_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def fake_python(path: Path, body: str) -> str:
 def test_nvidia_smi_output() -> None:
     text = "NVIDIA GeForce RTX 5090, 32607\nNVIDIA H100 80GB HBM3, 81559\nOrin (nvgpu), [N/A]\n\n"
     assert parse_nvidia_smi(text) == [
-        DetectedGpu("NVIDIA GeForce RTX 5090", 32607 * 2.0**20, "nvidia-smi"),
-        DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi"),
-        DetectedGpu("Orin (nvgpu)", None, "nvidia-smi"),
+        DetectedGpu("NVIDIA GeForce RTX 5090", 32607 * 2.0**20, "nvidia-smi", "nvidia"),
+        DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi", "nvidia"),
+        DetectedGpu("Orin (nvgpu)", None, "nvidia-smi", "nvidia"),
     ]
 
 
@@ -339,7 +339,7 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        resolve, "detect_gpu", lambda index: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
+        resolve, "detect_device", lambda device: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
     )
     row = {"kind": "gemm", "dtype": "bfloat16", "flops_per_s": 9e13, "side": 8192}
     stream = {"kind": "bandwidth", "bytes_per_s": 2.6e11, "how": "copy"}
@@ -353,9 +353,11 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
 
 
 def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: None)
+    monkeypatch.setattr(resolve, "detect_device", lambda device: None)
     assert "no GPU was found" in (resolve.resolve_hardware("cuda:0").reason or "")
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: DetectedGpu("Mystery 9000", None, "nvidia-smi"))
+    monkeypatch.setattr(
+        resolve, "detect_device", lambda device: DetectedGpu("Mystery 9000", None, "nvidia-smi")
+    )
     hardware = resolve.resolve_hardware("cuda:0", allow_probe=False)
     assert (
         hardware.kind == "gpu"

@@ -123,7 +123,7 @@ def test_a_run_on_a_slice_is_not_measured_against_the_whole_gpu(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(mig_detect, "_from_nvml", lambda one: one)
     whole = DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi")
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: whole)
+    monkeypatch.setattr(resolve, "detect_device", lambda device: whole)
     limits = resolve.resolve_hardware("cuda:0", allow_probe=False)
     assert limits.name == "NVIDIA H100 80GB HBM3 MIG 1g.20gb"
     assert limits.peak_flops_per_s["bfloat16"].dense == pytest.approx(H100_BF16 * 26 / 132)

@@ -18,7 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.config.devices import is_rocm
+from llm_perf_opt.hardware.accelerator import Accelerator, device_properties, offered_device, open_accelerator
 from llm_perf_opt.runs.self_test.known_work import (
+    EXPECTED_OPERATORS,
     PRODUCT_RANGE,
     PRODUCTS,
     ROUND_RANGE,
@@ -32,21 +35,25 @@ _TRIALS = 5
 _LONG_S = 0.05
 """Work that is timed by two clocks takes about as long, so that starting and ending it do not count."""
 _BLOCK_BYTES = 256 << 20
+_WATCHED_S = 0.5
 TRACE = "profile.json"
 
 
-def prepare(torch: Any, device: str) -> list[Any]:
+def prepare(torch: Any, accelerator: Accelerator) -> list[Any]:
     """Return the operands, and load what the first call of an operator loads."""
-    a, b = (torch.ones(SIDE, SIDE, device=device) for _ in range(2))
+    a, b = (torch.ones(SIDE, SIDE, device=accelerator.device) for _ in range(2))
     out = torch.empty_like(a)
     torch.mm(a, b, out=out)
     torch.add(a, b, out=out)
-    wait(torch, device)
+    accelerator.synchronize()
     return [a, b, out]
 
 
 def work(
-    torch: Any, device: str, operands: list[Any], named: Callable[[str], AbstractContextManager[Any]]
+    torch: Any,
+    accelerator: Accelerator,
+    operands: list[Any],
+    named: Callable[[str], AbstractContextManager[Any]],
 ) -> None:
     """Do the known work once."""
     a, b, out = operands
@@ -58,131 +65,105 @@ def work(
             with named(SUM_RANGE):
                 for _ in range(SUMS):
                     torch.add(a, b, out=out)
-            wait(torch, device)
+            accelerator.synchronize()
 
 
-def wait(torch: Any, device: str) -> None:
-    """Wait for the device."""
-    if device != "cpu":
-        torch.accelerator.synchronize()
-
-
-def look(torch: Any, device: str, folder: Path) -> Iterator[dict[str, Any]]:
+def look(torch: Any, accelerator: Accelerator, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield one part at a time."""
-    yield {"part": "device", **_device(torch, device)}
-    yield {"part": "clock", **_clocks(torch, device)}
-    yield {"part": "profiler", **_profile(torch, device, folder)}
-    yield {"part": "memory", **_memory(torch, device)}
-    yield {"part": "telemetry", **_telemetry(torch, device)}
+    yield {"part": "device", **_device(torch, accelerator)}
+    yield {"part": "clock", **_clocks(torch, accelerator)}
+    yield {"part": "profiler", **_profile(torch, accelerator, folder)}
+    yield {"part": "memory", **_memory(torch, accelerator)}
+    yield {"part": "telemetry", **_telemetry(torch, accelerator)}
 
 
-def _device(torch: Any, device: str) -> dict[str, Any]:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+def _device(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
+    offered = offered_device()
     found: dict[str, Any] = {
         "torch": str(torch.__version__),
-        "accelerator": accelerator.type if accelerator is not None else None,
-        "count": torch.accelerator.device_count() if accelerator is not None else 0,
+        "accelerator": offered[0] if offered else None,
+        "count": offered[1] if offered else 0,
         "rocm": getattr(torch.version, "hip", None),
         "cuda": getattr(torch.version, "cuda", None),
-        "used": device,
+        "used": accelerator.device,
     }
-    if device.startswith("cuda"):
-        seen = torch.cuda.get_device_properties(device)
-        found |= {
-            "name": str(seen.name),
-            "memory_bytes": float(seen.total_memory),
-            "multiprocessors": seen.multi_processor_count,
-        }
+    if accelerator.device != "cpu":
+        seen = device_properties(accelerator.device)
+        found |= {"name": seen.name, "memory_bytes": seen.memory_bytes}
     return found
 
 
-def _clocks(torch: Any, device: str) -> dict[str, Any]:
+def _clocks(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
     """Time the same work by clocks that know nothing of each other."""
     steps = [time.perf_counter_ns() for _ in range(20_000)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(steps)]
-    raw = getattr(time, "CLOCK_MONOTONIC_RAW", None)
-    found: dict[str, Any] = {
-        "backward_steps": sum(gap < 0 for gap in gaps),
-        "smallest_step_ns": min((gap for gap in gaps if gap > 0), default=None),
-        "trials": [],
-    }
-    side, count = 1024, 1
-    a, b = (torch.ones(side, side, device=device) for _ in range(2))
+    a, b = (torch.ones(1024, 1024, device=accelerator.device) for _ in range(2))
     out = torch.empty_like(a)
 
-    def product() -> None:
+    def products(count: int) -> None:
         for _ in range(count):
             torch.mm(a, b, out=out)
+        accelerator.synchronize()
 
+    products(1)
     began = time.perf_counter()
-    product()
-    wait(torch, device)
-    began = time.perf_counter()
-    product()
-    wait(torch, device)
+    products(1)
     count = max(1, round(_LONG_S / max(time.perf_counter() - began, 1e-6)))
-    for _ in range(_TRIALS):
-        wait(torch, device)
-        events = (
-            [torch.Event(device=torch.device(device), enable_timing=True) for _ in range(2)]
-            if device != "cpu"
-            else []
-        )
-        raw_began = time.clock_gettime(raw) if raw is not None else None
-        began = time.perf_counter()
-        if events:
-            events[0].record()
-        product()
-        if events:
-            events[1].record()
-        wait(torch, device)
-        host_s = time.perf_counter() - began
-        trial = {"host_s": host_s}
-        if raw is not None and raw_began is not None:
-            trial["raw_s"] = time.clock_gettime(raw) - raw_began
-        if events:
-            trial["events_s"] = float(events[0].elapsed_time(events[1])) / 1e3
-        found["trials"].append(trial)
-    return found
+    return {
+        "backward_steps": sum(gap < 0 for gap in gaps),
+        "smallest_step_ns": min((gap for gap in gaps if gap > 0), default=None),
+        "trials": [_trial(accelerator, lambda: products(count)) for _ in range(_TRIALS)],
+    }
 
 
-def _profile(torch: Any, device: str, folder: Path) -> dict[str, Any]:
-    activities = torch.profiler.supported_activities()
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    if device != "cpu":
-        kinds += [kind for kind in activities if kind != torch.profiler.ProfilerActivity.CPU]
-    operands = prepare(torch, device)
+def _trial(accelerator: Accelerator, products: Callable[[], None]) -> dict[str, float]:
+    raw = getattr(time, "CLOCK_MONOTONIC_RAW", None)
+    raw_began = time.clock_gettime(raw) if raw is not None else 0.0
+    began = time.perf_counter()
+    start = accelerator.record(timed=True)
+    products()
+    end = accelerator.record(timed=True)
+    accelerator.wait(end)
+    trial = {"host_s": time.perf_counter() - began}
+    if raw is not None:
+        trial["raw_s"] = time.clock_gettime(raw) - raw_began
+    if accelerator.is_asynchronous:
+        trial["events_s"] = accelerator.seconds(start, end)
+    return trial
+
+
+def _profile(torch: Any, accelerator: Accelerator, folder: Path) -> dict[str, Any]:
+    host = torch.profiler.ProfilerActivity.CPU
+    kinds = [host]
+    if accelerator.device != "cpu":
+        kinds += [kind for kind in torch.profiler.supported_activities() if kind != host]
+    operands = prepare(torch, accelerator)
     with torch.profiler.profile(activities=kinds, with_flops=True, record_shapes=True) as profiler:
-        work(torch, device, operands, torch.profiler.record_function)
+        work(torch, accelerator, operands, torch.profiler.record_function)
     profiler.export_chrome_trace(str(folder / TRACE))
     totals = {row.key: row for row in profiler.key_averages()}
     product = totals.get("aten::mm")
     return {
-        "operators": {
-            name: int(row.count) for name, row in totals.items() if name in ("aten::mm", "aten::add")
-        },
+        "operators": {name: int(totals[name].count) for name in EXPECTED_OPERATORS if name in totals},
         "product_flops": float(product.flops) if product is not None else None,
         "activities": sorted(kind.name for kind in kinds),
     }
 
 
-def _memory(torch: Any, device: str) -> dict[str, Any]:
+def _memory(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
     def used() -> float | None:
-        if device == "cpu":
+        if accelerator.device == "cpu":
             return _resident_bytes()
-        if device.startswith("cuda"):
-            free, total = torch.cuda.mem_get_info(device)
-            return float(total - free)
-        return None
+        free = accelerator.free_bytes()
+        return None if free is None else -float(free)  # only differences are looked at
 
     before = used()
-    block = torch.ones(_BLOCK_BYTES // 4, device=device)
-    wait(torch, device)
+    block = torch.ones(_BLOCK_BYTES // 4, device=accelerator.device)
+    accelerator.synchronize()
     held = used()
     del block
-    if device != "cpu" and hasattr(torch.accelerator, "empty_cache"):
-        torch.accelerator.empty_cache()
-    wait(torch, device)
+    accelerator.synchronize()
+    accelerator.empty_cache()
     return {"block_bytes": _BLOCK_BYTES, "before_bytes": before, "held_bytes": held, "after_bytes": used()}
 
 
@@ -194,28 +175,22 @@ def _resident_bytes() -> float | None:
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _telemetry(torch: Any, device: str) -> dict[str, Any]:
+def _telemetry(torch: Any, accelerator: Accelerator) -> dict[str, Any]:
     from llm_perf_opt.hardware.sensors.find import MonitoredDevice, find_sensor
 
-    uuid = bus_id = None
-    if device.startswith("cuda"):
-        seen = torch.cuda.get_device_properties(device)
-        uuid = str(seen.uuid) if hasattr(seen, "uuid") else None
-        if hasattr(seen, "pci_bus_id"):
-            bus_id = f"{getattr(seen, 'pci_domain_id', 0):04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}"
-    monitored = MonitoredDevice(
-        device, uuid=uuid, bus_id=bus_id, rocm=bool(getattr(torch.version, "hip", None))
-    )
-    sensor = find_sensor(monitored)
+    device = accelerator.device
+    seen = device_properties(device) if device != "cpu" else None
+    names = (seen.uuid, seen.bus_id) if seen is not None else (None, None)
+    sensor = find_sensor(MonitoredDevice(device, *names, rocm=is_rocm()))
     if isinstance(sensor, str):
         return {"refused": sensor}
     try:
         first = sensor.read()
         began = time.perf_counter()
         a = torch.ones(1024, 1024, device=device)
-        while time.perf_counter() - began < 0.5:
-            a = torch.mm(a, a).clamp_(0, 1)
-            wait(torch, device)
+        while time.perf_counter() - began < _WATCHED_S:
+            torch.mm(a, a)
+            accelerator.synchronize()
         second = sensor.read()
     finally:
         sensor.close()
@@ -232,16 +207,16 @@ def main(argv: list[str]) -> int:
     import torch
 
     mode, device, *rest = argv
-    if device != "cpu" and (index := torch.device(device).index) is not None:
-        torch.accelerator.set_device_index(index)
+    accelerator = open_accelerator(device)
+    accelerator.use()
     with torch.inference_mode():
         if mode == "work":
             from llm_perf_opt.workloads.engine import nvtx
 
-            work(torch, device, prepare(torch, device), nvtx.stage)
+            work(torch, accelerator, prepare(torch, accelerator), nvtx.stage)
             print(json.dumps({"part": "work", "tool_attached": nvtx.is_attached()}), flush=True)
         else:
-            for part in look(torch, device, Path(rest[0])):
+            for part in look(torch, accelerator, Path(rest[0])):
                 print(json.dumps(part), flush=True)
     return 0
 
