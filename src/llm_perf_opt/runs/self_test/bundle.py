@@ -69,10 +69,11 @@ class Cleaner:
     def text(self, value: str) -> str:
         """Return a text without secrets, paths, and the names of user and host."""
         value = mask_text(value)
+        # What is left of a path says which file it was; where it lies is nobody's business.
+        value = re.sub(r"(?<![\w/:.])/(?:[\w.@+-]+/)+(?=[\w.@+-])", f"{_UNNAMED}/", value)
         for word in self._words:
             value = value.replace(word, _UNNAMED)
-        # What is left of a path says which file it was; where it lies is nobody's business.
-        return re.sub(r"(?<![\w/:.])/(?:[\w.@+-]+/)+(?=[\w.@+-])", f"{_UNNAMED}/", value)
+        return value
 
     def tree(self, value: Any) -> Any:
         """Return a document with every text cleaned."""

@@ -23,16 +23,16 @@ class Outcome:
     """What of a report rests on it."""
 
 
-def passed(name: str, said: str, **facts: Any) -> Outcome:
+def passed(name: str, said: str, /, **facts: Any) -> Outcome:
     """Return a check that found what it expected."""
     return Outcome(name, "passed", said, facts=facts)
 
 
-def failed(name: str, said: str, fix: str | None = None, **facts: Any) -> Outcome:
+def failed(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
     """Return a check that found something else."""
     return Outcome(name, "failed", said, fix, facts)
 
 
-def not_possible(name: str, why: str, fix: str | None = None, **facts: Any) -> Outcome:
+def not_possible(name: str, why: str, fix: str | None = None, /, **facts: Any) -> Outcome:
     """Return a check that this machine does not allow."""
     return Outcome(name, "not possible", why, fix, facts)

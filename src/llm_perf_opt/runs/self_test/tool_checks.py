@@ -72,7 +72,8 @@ def _captured(device: str, folder: Path, executable: str, limit_s: float) -> lis
     database, exported = export_sqlite(executable, done.reports[0], log_dir=folder)
     if database is None:
         return [failed(name, "the report could not be exported", None, **facts, tail=exported.tail(8))]
-    outcomes = judge_timeline("nsys", read_nsys_sqlite(database), accelerator=device.startswith("cuda"))
+    none = None if device.startswith("cuda") else f"nsys sees kernels of NVIDIA GPUs, and this is {device}"
+    outcomes = judge_timeline("nsys", read_nsys_sqlite(database), kernels=none)
     for outcome in outcomes:
         outcome.facts |= facts
     return outcomes
