@@ -50,7 +50,7 @@ def test_engine_clock_memory_and_profiler_on_a_second_device(device: Path) -> No
 
 def test_a_whole_run_takes_the_device_that_torch_offers(device: Path, tmp_path: Path) -> None:
     """``auto``, with torch loading the device as it loads any vendor's: timings, trace, telemetry, report."""
-    path = os.pathsep.join([str(PLUGIN), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(str(folder) for folder in (PLUGIN, REPOSITORY / "src", REPOSITORY))
     stages = [f"pipeline.{name}.enable=true" for name in ("telemetry", "nsys", "ncu")]
     done = cli(
         "run",
