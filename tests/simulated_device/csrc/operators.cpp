@@ -9,6 +9,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
@@ -60,7 +61,7 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
     launch("copy_to_device", target.device().index());
     on_host(target).copy_(source);
     if (!non_blocking) {
-      wait_until(stream_end_ns(target.device().index(), current_stream(target.device().index())));
+      wait_until(stream_end_ns(target.device().index(), current_stream(target.device().index())), "simMemcpy");
     }
     return target;
   }
@@ -80,7 +81,7 @@ Tensor copy_from(const Tensor& source, const Tensor& target, bool non_blocking) 
     copy_to_host_later(device, on_host(source).to(target.scalar_type()).clone().contiguous(), target);
     return target;
   }
-  wait_until(stream_end_ns(device, current_stream(device)));
+  wait_until(stream_end_ns(device, current_stream(device)), "simMemcpy");
   on_host(target).copy_(on_host(source));
   return target;
 }
@@ -94,7 +95,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   if (!inside_fallback) {
     const int device = self.device().index();
     launch("copy_to_host", device);
-    wait_until(stream_end_ns(device, current_stream(device)));
+    wait_until(stream_end_ns(device, current_stream(device)), "simMemcpy");
   }
   return at::native::_local_scalar_dense_cpu(on_host(self));
 }
@@ -154,6 +155,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", as_strided);
   m.impl("view", view);
   m.impl("_reshape_alias", reshape_alias);
+  m.impl("unfold", at::native::unfold);
   m.impl("resize_", resize);
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("set_.source_Storage", set_storage);

@@ -40,26 +40,45 @@ class Session final : public libkineto::IActivityProfilerSession {
   void process(libkineto::ActivityLogger& logger, const libkineto::getLinkedActivityCallback& linked) {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = libkineto::TraceSpan(started_ns_, ended_ns_, "simulated device");
-    for (const auto& kernel : traced()) {
+    const auto found = traced();
+    for (const auto& call : found.calls) {
+      auto& activity = add(libkineto::ActivityType::PRIVATEUSE1_RUNTIME, call.name, call.start_ns, call.end_ns);
+      activity.device = libkineto::processId();
+      activity.resource = libkineto::systemThreadId();
+      finish(activity, call.number, linked(static_cast<int32_t>(call.operation)), logger);
+    }
+    for (const auto& kernel : found.kernels) {
       const bool copy = kernel.name.rfind("copy_", 0) == 0;
-      buffer_->emplace_activity(
-          buffer_->span,
-          copy ? libkineto::ActivityType::GPU_MEMCPY : libkineto::ActivityType::CONCURRENT_KERNEL, kernel.name);
-      auto& activity = *buffer_->activities.back();
-      activity.startTime = kernel.start_ns;
-      activity.endTime = kernel.end_ns;
-      activity.id = static_cast<int32_t>(kernel.correlation);
+      auto& activity = add(
+          copy ? libkineto::ActivityType::GPU_MEMCPY : libkineto::ActivityType::CONCURRENT_KERNEL, kernel.name,
+          kernel.start_ns, kernel.end_ns);
       activity.device = kernel.device;
       activity.resource = static_cast<int32_t>(kernel.stream);
-      activity.linked = linked(static_cast<int32_t>(kernel.correlation));
       activity.addMetadata("device", kernel.device);
       activity.addMetadata("stream", kernel.stream);
-      activity.addMetadata("correlation", kernel.correlation);
-      if (activity.linked != nullptr) {
-        activity.addMetadata("External id", activity.linked->correlationId());
-      }
-      activity.log(logger);
+      finish(activity, kernel.call, linked(static_cast<int32_t>(found.calls.at(kernel.call - 1).operation)), logger);
     }
+  }
+
+  libkineto::GenericTraceActivity& add(
+      libkineto::ActivityType type, const std::string& name, int64_t start_ns, int64_t end_ns) {
+    buffer_->emplace_activity(buffer_->span, type, name);
+    auto& activity = *buffer_->activities.back();
+    activity.startTime = start_ns;
+    activity.endTime = end_ns;
+    return activity;
+  }
+
+  static void finish(
+      libkineto::GenericTraceActivity& activity, int32_t call, const libkineto::ITraceActivity* operation,
+      libkineto::ActivityLogger& logger) {
+    activity.id = call;
+    activity.linked = operation;
+    activity.addMetadata("correlation", call);
+    if (operation != nullptr) {
+      activity.addMetadata("External id", operation->correlationId());
+    }
+    activity.log(logger);
   }
 
   int64_t started_ns_ = 0, ended_ns_ = 0;
@@ -83,7 +102,8 @@ class Profiler final : public libkineto::IActivityProfiler {
  private:
   std::string name_ = "simulated device";
   std::set<libkineto::ActivityType> types_{
-      libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::GPU_MEMCPY};
+      libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::GPU_MEMCPY,
+      libkineto::ActivityType::PRIVATEUSE1_RUNTIME};
 };
 
 REGISTER_PRIVATEUSE1_PROFILER(Profiler);

@@ -78,11 +78,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const Stream& stream) const override {
     note("synchronize_stream " + where(stream.device_index(), stream.id()));
-    wait_until(stream_end_ns(stream.device_index(), stream.id()));
+    wait_until(stream_end_ns(stream.device_index(), stream.id()), "simStreamSynchronize");
   }
   void synchronizeDevice(const DeviceIndex device) const override {
     note("synchronize " + std::to_string(device));
-    wait_until(device_end_ns(device));
+    wait_until(device_end_ns(device), "simDeviceSynchronize");
   }
 
   void record(void** event, const Stream& stream, const DeviceIndex device, const c10::EventFlag flag) const override {
@@ -110,7 +110,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) {
       const auto& one = *static_cast<Event*>(event);
       note("synchronize_event " + where(one.device, one.stream));
-      wait_until(one.moment_ns);
+      wait_until(one.moment_ns, "simEventSynchronize");
     }
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }

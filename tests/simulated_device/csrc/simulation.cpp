@@ -29,7 +29,7 @@ struct State {
   std::array<DeviceState, kDevices> devices;
   std::vector<Arrival> arrivals;
   std::vector<std::string> notes;
-  std::vector<Kernel> kernels;
+  Trace trace;
   std::vector<uint64_t> correlations;
   bool tracing = false;
   bool noting = false;
@@ -57,6 +57,15 @@ void settle() {
   for (auto& one : due) {
     std::memcpy(one.target.data_ptr(), one.source.data_ptr(), one.source.nbytes());
   }
+}
+
+// Keep a call for the profiler; the caller holds the lock.
+int32_t add_call(const std::string& name, int64_t start_ns) {
+  auto& s = state();
+  const auto number = static_cast<int32_t>(s.trace.calls.size()) + 1;
+  s.trace.calls.push_back(
+      {name, start_ns, host_now_ns(), number, s.correlations.empty() ? 0 : s.correlations.back()});
+  return number;
 }
 
 }  // namespace
@@ -88,6 +97,7 @@ int64_t new_stream(int device) {
 void launch(const std::string& name, int device) {
   std::lock_guard lock(state().mutex);
   auto& s = state();
+  const auto called = host_now_ns();
   if (s.virtual_time) {
     s.virtual_now_ns += s.launch_ns;
   }
@@ -97,8 +107,7 @@ void launch(const std::string& name, int device) {
   busy_until = start + s.kernel_ns;
   note("launch " + std::to_string(device) + " " + std::to_string(stream) + " " + name);
   if (s.tracing) {
-    s.kernels.push_back(
-        {name, device, stream, start, busy_until, s.correlations.empty() ? 0 : s.correlations.back()});
+    s.trace.kernels.push_back({name, device, stream, start, busy_until, add_call("simLaunchKernel", called)});
   }
   settle();
 }
@@ -123,9 +132,10 @@ void delay_stream(int device, int64_t stream, int64_t until_ns) {
   busy_until = std::max(busy_until, until_ns);
 }
 
-void wait_until(int64_t moment_ns) {
+void wait_until(int64_t moment_ns, const char* call) {
   std::lock_guard lock(state().mutex);
   auto& s = state();
+  const auto called = host_now_ns();
   if (s.virtual_time) {
     s.virtual_now_ns = std::max(s.virtual_now_ns, moment_ns);
   } else {
@@ -134,6 +144,9 @@ void wait_until(int64_t moment_ns) {
     }
   }
   settle();
+  if (s.tracing) {
+    add_call(call, called);
+  }
 }
 
 void note(const std::string& line) {
@@ -147,7 +160,7 @@ void trace(bool enabled) {
   std::lock_guard lock(state().mutex);
   state().tracing = enabled;
   if (enabled) {
-    state().kernels.clear();
+    state().trace = {};
   }
 }
 
@@ -163,16 +176,25 @@ void pop_correlation() {
   }
 }
 
-std::vector<Kernel> traced() {
+Trace traced() {
   std::lock_guard lock(state().mutex);
-  return state().kernels;
+  return state().trace;
 }
 
 }  // namespace simulation
 
 // What tests set and read, through ctypes.
 extern "C" {
-void simulated_virtual_time(int enabled) { simulation::state().virtual_time = enabled != 0; }
+void simulated_virtual_time(int enabled) {
+  auto& s = simulation::state();
+  for (int device = 0; device < simulation::kDevices; ++device) {
+    simulation::wait_until(simulation::device_end_ns(device), "simDeviceSynchronize");
+    auto& streams = s.devices.at(device).busy_until_ns;
+    std::fill(streams.begin(), streams.end(), 0);  // the two clocks have nothing in common
+  }
+  s.virtual_time = enabled != 0;
+  s.virtual_now_ns = 1'000'000'000;
+}
 int64_t simulated_host_now_ns() { return simulation::host_now_ns(); }
 void simulated_costs(int64_t launch_ns, int64_t kernel_ns) {
   simulation::state().launch_ns = launch_ns;

@@ -16,13 +16,28 @@ namespace simulation {
 
 constexpr int kDevices = 2;
 
+// Work of the device.
 struct Kernel {
   std::string name;
   int device;
   int64_t stream;
   int64_t start_ns;
   int64_t end_ns;
-  uint64_t correlation;
+  int32_t call;  // the number of the call that launched it
+};
+
+// A call of the host: a launch, or waiting.
+struct Call {
+  std::string name;
+  int64_t start_ns;
+  int64_t end_ns;
+  int32_t number;
+  uint64_t operation;  // torch's number of the operator it was made in
+};
+
+struct Trace {
+  std::vector<Kernel> kernels;
+  std::vector<Call> calls;
 };
 
 // The host's clock: real, or (for tests) one that only launching and waiting move.
@@ -42,15 +57,15 @@ void copy_to_host_later(int device, const at::Tensor& source, const at::Tensor& 
 int64_t stream_end_ns(int device, int64_t stream);
 int64_t device_end_ns(int device);
 void delay_stream(int device, int64_t stream, int64_t until_ns);
-void wait_until(int64_t moment_ns);
+void wait_until(int64_t moment_ns, const char* call);
 
 // What was asked of the device, in order, one line each: for tests.
 void note(const std::string& line);
 
-// Kernels since tracing began, for the profiler.
+// What happened since tracing began, for the profiler.
 void trace(bool enabled);
 void push_correlation(uint64_t id);
 void pop_correlation();
-std::vector<Kernel> traced();
+Trace traced();
 
 }  // namespace simulation
