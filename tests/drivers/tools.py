@@ -25,7 +25,7 @@ sys.exit("not in the transcript: " + asked)
 
 def transcript(name: str) -> str:
     """Return what a tool printed."""
-    return (TRANSCRIPTS / f"{name}.txt").read_text(encoding="utf-8")
+    return (TRANSCRIPTS / (name if name.endswith(".json") else f"{name}.txt")).read_text(encoding="utf-8")
 
 
 def play(folder: Path, tool: str, answers: Mapping[str, tuple[int, str]]) -> Path:

@@ -18,6 +18,13 @@ _CORES = 128
 """FP32 cores of a multiprocessor: 64 in compute capability 8.0, 128 in every later one that can be cut."""
 
 
+def listed_slices() -> list[MigSlice]:
+    """Return every slice of this machine that the driver lists."""
+    tool = shutil.which("nvidia-smi")
+    listed = _ask(tool, "-L") if tool is not None else ""
+    return [one for gpu in parse_list(listed) for one in gpu.slices]
+
+
 def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
     """Return the slice that ``cuda:<index>`` is, with all the driver tells of it; ``None``: a whole GPU."""
     tool = shutil.which("nvidia-smi")

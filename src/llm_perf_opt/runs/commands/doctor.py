@@ -13,24 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.config.devices import (
-    cuda_device_count,
-    torch_has_cuda,
-    torch_version,
-    usable_cuda_devices,
-)
 from llm_perf_opt.core import units
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.process.counters import counter_permission
-from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
+from llm_perf_opt.runs.commands.doctor_machine import describe_machine, describe_torch, machine_lines
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 _TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
-_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,8 +79,8 @@ def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Collect everything the report shows."""
     config = _config(overrides)
     return {
-        "machine": _machine(),
-        "torch": _torch(),
+        "machine": describe_machine(),
+        "torch": describe_torch(),
         "tools": {name: _tool(name) for name in _TOOLS},
         "counter_permission": asdict(counter_permission()),
         "disk": _disk(Path.cwd()),
@@ -111,33 +104,6 @@ def _left_running() -> dict[str, Any]:
 
     orphans = find_orphans()
     return {"processes": [str(orphan) for orphan in orphans], "fix": advice(orphans) or None}
-
-
-def _machine() -> dict[str, Any]:
-    driver = _read(_DRIVER_VERSION)
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_bytes": memory_bytes(),
-        "load_average": load_average(),
-        "cuda_devices": cuda_device_count(),
-        "driver": driver.splitlines()[0] if driver else None,
-        "device": "cuda:0" if usable_cuda_devices() else "cpu",
-    }
-
-
-def _torch() -> dict[str, Any]:
-    version = torch_version()
-    fix = None
-    if version is None:
-        fix = "pip install torch"
-    elif cuda_device_count() and not torch_has_cuda():
-        fix = "this torch is a CPU build although the machine has a GPU: install a CUDA build of torch"
-    return {
-        "version": version,
-        "build": None if version is None else "cuda" if torch_has_cuda() else "cpu",
-        "fix": fix,
-    }
 
 
 def _tool(name: str) -> dict[str, Any]:
@@ -210,20 +176,11 @@ def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def render(report: dict[str, Any]) -> str:
     """Lay the diagnosis out as text."""
     machine, torch = report["machine"], report["torch"]
     lines = [
-        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, "
-        f"{machine['cores']} cores, {units.size(machine['memory_bytes'])})",
-        f"driver    {machine['driver'] or 'none'}",
+        *machine_lines(machine),
         f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
         + _fix(torch["fix"]),
     ]

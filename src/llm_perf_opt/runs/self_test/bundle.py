@@ -18,7 +18,7 @@ from typing import Any
 from llm_perf_opt.core.files import atomic_write_bytes
 from llm_perf_opt.core.secrets import mask_text
 
-MACHINE_KEYS = ("cpu", "cores", "memory_bytes", "load_average", "cuda_devices", "driver", "device")
+MACHINE_KEYS = ("cpu", "cores", "memory_bytes", "load_average", "gpus", "slices", "drivers", "device")
 _UNNAMED = "…"
 _README = """What is in here: self-test.json (every check with its numbers), self-test.txt (the same, to read), machine.json
 (versions and names of devices). No path, no environment variable, no host or user name is meant to be in it; have a look

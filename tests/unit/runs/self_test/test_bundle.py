@@ -9,7 +9,7 @@ from pathlib import Path
 from llm_perf_opt.runs.self_test.bundle import Cleaner, allowed_machine, bundle_documents, write_bundle
 
 DOCTOR = {
-    "machine": {"cpu": "AMD EPYC", "cores": 2, "hostname": "alices-box", "driver": "NVRM version: 550.54.14"},
+    "machine": {"cpu": "AMD EPYC", "cores": 2, "hostname": "alices-box", "drivers": {"nvidia": "550.54.14"}},
     "torch": {"version": "2.13.0", "build": "cuda", "fix": None},
     "tools": {"nsys": {"version": "2024.2", "path": "/home/alice/tools/nsys", "fix": None}},
     "counter_permission": {"allowed": True, "reason": "open to all users", "fix": None},

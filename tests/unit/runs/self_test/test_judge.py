@@ -191,7 +191,7 @@ def test_counters() -> None:
         metrics |= (
             {"gpu__time_duration.sum": Quantity(seconds, "s", str(seconds))} if seconds is not None else {}
         )
-        return NcuLaunch(name="add", metrics=metrics)
+        return NcuLaunch("add", "1", "1", None, None, None, None, metrics)
 
     whole = [launch(EXPECTED_ADDITIONS)] * ROUNDS * SUMS
     assert [one.status for one in judge_counters(NcuCapture(whole, "x"))] == ["passed", "passed"]
