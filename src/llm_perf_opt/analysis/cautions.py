@@ -77,12 +77,13 @@ def _ceiling_under_load(summary: Summary) -> str | None:
         return None
     share = hardware.measured_other_load_ratio
     others = "other programs used" + (f" {units.percent(share)} of" if share is not None else "")
+    used_by_others = "GPU" if hardware.kind == "gpu" else "processor"
     several = (hardware.measurements or 1) > 1
     which = (
         f"the best of {hardware.measurements} measurements, even the quietest made" if several else "measured"
     )
     return (
-        f"The limits of {hardware.name or 'this machine'} are {which} while {others} the processor: they may be too "
+        f"The limits of {hardware.name or 'this machine'} are {which} while {others} the {used_by_others}: they may be too "
         "low, and utilisation too high and floors too long. A run on the quiet machine measures them again."
     )
 

@@ -15,7 +15,7 @@ from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
 from llm_perf_opt.core.stage import ENTRY_POINT_GROUP
 
 _MOUNT = re.compile(r"^\s*- (?:override )?/?([\w/]+)(@[\w.]+)?:", re.MULTILINE)
-_DEVICES = ("auto", "cpu", "cuda", "cuda:0")
+_DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps", "xpu", "xpu:0")
 
 
 def complete_override(word: str) -> list[str]:

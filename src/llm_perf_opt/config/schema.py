@@ -184,7 +184,8 @@ class RunConfig:
 
     mode: RunMode = RunMode.deep
     device: str = "auto"
-    """``auto`` (CUDA if there, else CPU), ``cpu``, ``cuda``, ``cuda:N``."""
+    """``auto`` (the accelerator torch offers, else the CPU), ``cpu``, ``cuda`` or ``cuda:N`` (ROCm too), ``xpu`` or ``xpu:N``,
+    ``mps``, or a device of an installed torch backend."""
     repeats: int | None = None
     """Measured passes over the samples, exactly so many. null: four, and more until one of the next two is met."""
     target_interval_ratio: float = 0.05
@@ -266,4 +267,4 @@ class AppConfig:
     pipeline: dict[str, StageConfig]
     """Stage name → its own dataclass."""
     resolved_device: str = "cpu"
-    """``run.device`` after ``auto`` is settled: ``cpu`` or ``cuda:N``."""
+    """``run.device`` after ``auto`` is settled: ``cpu``, ``cuda:N``, ``xpu:N``, ``mps``, …"""

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import platform
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.config.devices import is_rocm
+from llm_perf_opt.hardware.vendor_tools import (
+    DetectedGpu,
+    Vendor,
+    amd_gpus,
+    apple_gpus,
+    intel_gpus,
+    nvidia_gpus,
+    parse_nvidia_smi,
+)
+
+__all__ = [
+    "DetectedCpu",
+    "DetectedGpu",
+    "detect_cpu",
+    "detect_device",
+    "detect_gpu",
+    "detect_gpus",
+    "parse_nvidia_smi",
+    "usable_cores",
+]
 
 _ARM_PARTS = {
     "0xd0c": "Neoverse N1",
@@ -22,16 +39,6 @@ _ARM_PARTS = {
     "0xd0b": "Cortex-A76",
     "0xd42": "Cortex-A78AE",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DetectedGpu:
-    """A GPU as the driver describes it."""
-
-    name: str
-    memory_bytes: float | None
-    source: str
-    """``nvidia-smi``, ``torch`` or the file it was read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,63 +66,57 @@ def usable_cores() -> int:
 
 
 def detect_gpus(proc: Path = Path("/proc/driver/nvidia/gpus")) -> list[DetectedGpu]:
-    """Return NVIDIA GPUs in bus order, without torch; empty when there is no driver."""
-    tool = shutil.which("nvidia-smi")
-    if tool is not None:
-        found = _from_nvidia_smi(tool)
-        if found:
-            return found
-    return [
-        DetectedGpu(model.group(1).strip(), None, str(path))
+    """Return the GPUs of all vendors, each vendor's in bus order, without torch; empty when there is no driver."""
+    return [*_nvidia_gpus(proc), *amd_gpus(), *intel_gpus(), *apple_gpus()]
+
+
+def _nvidia_gpus(proc: Path) -> list[DetectedGpu]:
+    return nvidia_gpus() or [
+        DetectedGpu(model.group(1).strip(), None, str(path), "nvidia")
         for path in sorted(proc.glob("*/information"))
         if (model := re.search(r"^Model:\s*(.+)$", _read(path), re.MULTILINE))
     ]
 
 
 def detect_gpu(index: int = 0) -> DetectedGpu | None:
-    """Return CUDA or ROCm device ``index``.
+    """Return CUDA or ROCm device ``index``."""
+    return detect_device(f"cuda:{index}")
+
+
+def detect_device(device: str) -> DetectedGpu | None:
+    """Return an accelerator by torch's name of it.
 
     Drivers list GPUs by bus, CUDA by speed and after ``CUDA_VISIBLE_DEVICES``; where the GPUs differ, only
     torch knows which one an index means, so then (or when it is loaded anyway) torch is asked.
     """
     if "torch" in sys.modules:
-        return _from_torch(index)
-    found = detect_gpus()
+        return _from_torch(device)
+    vendor = _vendor(device)
+    found = [gpu for gpu in detect_gpus() if gpu.vendor == vendor]
     if not found or len({(gpu.name, gpu.memory_bytes) for gpu in found}) > 1:
-        return _from_torch(index)
+        return _from_torch(device)
     return found[0]
 
 
-def parse_nvidia_smi(text: str) -> list[DetectedGpu]:
-    """Read ``nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits``."""
-    gpus = []
-    for row in csv.reader(io.StringIO(text), skipinitialspace=True):
-        if len(row) >= 2 and row[0].strip():
-            mebibytes = row[-1].strip()
-            size = float(mebibytes) * 2**20 if re.fullmatch(r"\d+(\.\d+)?", mebibytes) else None
-            gpus.append(DetectedGpu(row[0].strip(), size, "nvidia-smi"))
-    return gpus
+def _vendor(device: str) -> Vendor | None:
+    """Say whose GPU a device of the installed torch is; a backend of its own has a vendor we do not know."""
+    known: dict[str, Vendor] = {"cuda": "amd" if is_rocm() else "nvidia", "xpu": "intel", "mps": "apple"}
+    return known.get(device.partition(":")[0])
 
 
-def _from_nvidia_smi(tool: str) -> list[DetectedGpu]:
-    from llm_perf_opt.process.launch import run_probe
+def _from_torch(device: str) -> DetectedGpu | None:
+    from llm_perf_opt.hardware.accelerator import device_properties, offered_device
 
-    argv = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        result = run_probe(argv, timeout_s=10.0)
-    except ToolError:
-        # A driver tool that cannot be started tells us nothing; the other ways remain.
-        return []
-    return parse_nvidia_smi(result.stdout) if result.returncode == 0 else []
-
-
-def _from_torch(index: int) -> DetectedGpu | None:
-    import torch
-
-    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+    kind, _, index = device.partition(":")
+    offered = offered_device()
+    if offered is None or offered[0] != kind or int(index or 0) >= offered[1]:
         return None
-    properties = torch.cuda.get_device_properties(index)
-    return DetectedGpu(str(torch.cuda.get_device_name(index)), float(properties.total_memory), "torch")
+    found = device_properties(device)
+    size = None if found.memory_bytes is None else float(found.memory_bytes)
+    name = found.name
+    if name is None and kind == "mps":
+        return next(iter(apple_gpus()), None)
+    return DetectedGpu(name or kind, size, "torch", _vendor(device))
 
 
 def _cpu_name(text: str) -> str | None:

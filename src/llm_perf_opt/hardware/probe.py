@@ -19,7 +19,7 @@ from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.hardware.detect import DetectedCpu, detect_cpu
 from llm_perf_opt.hardware.load import machine_is_busy
 from llm_perf_opt.hardware.measured import BANDWIDTH, OPERATOR, ProbeResult, best_of
-from llm_perf_opt.hardware.probe_cache import cache_directory, cache_key, keep, read_kept
+from llm_perf_opt.hardware.probe_cache import cache_directory, cache_key, device_conditions, keep, read_kept
 from llm_perf_opt.model.summary import Hardware
 
 _ISA_FALLBACKS = (None, "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
@@ -45,7 +45,8 @@ def probe(
     wanted = tuple(dtypes) if dtypes is not None else _default_dtypes(device)
     label = name or (cpu.name if device == "cpu" else device)
     folder = cache_dir if cache_dir is not None else cache_directory()
-    path = folder / f"{cache_key(device, label, cpu, threads, wanted)}.json"
+    conditions = device_conditions() if device != "cpu" else []
+    path = folder / f"{cache_key(device, label, cpu, threads, wanted, conditions)}.json"
     kept = None if refresh else read_kept(path)
     if kept is not None and kept.settled:
         kept.cached = True
@@ -54,6 +55,8 @@ def probe(
     busy = machine_is_busy(cpu.cores)
     result = _measure(device, label, threads, wanted)
     result.judge_load(busy_otherwise=busy if device == "cpu" else None)
+    if conditions:
+        result.conditions["device"] = ", ".join(conditions)
     if kept is not None:
         result = best_of(kept, result)
     if result.found:
@@ -139,12 +142,18 @@ def _apply_measurement(result: ProbeResult, row: dict[str, Any], isa: str | None
         result.other_load_ratio = float(row["other_load_ratio"])
     elif row["kind"] == "bandwidth":
         result.bandwidth_bytes_per_s = float(row["bytes_per_s"])
-        result.conditions[BANDWIDTH] = f"{row['how']}, {result.threads} threads"
+        result.conditions[BANDWIDTH] = f"{row['how']}{_threads(result)}"
     elif row["kind"] == "operator":
         result.operator_s = float(row["seconds"])
         result.conditions[OPERATOR] = str(row["how"])
     elif row["kind"] == "gemm":
         side = int(row["side"])
         result.flops_per_s[row["dtype"]] = float(row["flops_per_s"])
-        threads = f", {result.threads} threads" if result.device == "cpu" else ""
-        result.conditions[row["dtype"]] = f"matrix product {side} × {side}{threads}{limited}"
+        result.conditions[row["dtype"]] = f"matrix product {side} × {side}{_threads(result)}{limited}"
+    elif row["kind"] == "others":
+        result.conditions["others"] = f"{row['programs']} other programs had the device open"
+
+
+def _threads(result: ProbeResult) -> str:
+    """How it was timed: by host threads on a processor, by the device's own events elsewhere."""
+    return f", {result.threads} threads" if result.device == "cpu" else ", device events"

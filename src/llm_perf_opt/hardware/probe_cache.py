@@ -13,10 +13,12 @@ from pathlib import Path
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, is_own_file
 from llm_perf_opt.hardware.detect import DetectedCpu
+from llm_perf_opt.hardware.device_load import read_device_loads
+from llm_perf_opt.hardware.drivers import driver_versions
 from llm_perf_opt.hardware.measured import ProbeResult
 from llm_perf_opt.model.codec import decode_file
 
-PROBE_VERSION = 3
+PROBE_VERSION = 4
 """Raised when the measurement changes, so that old cache entries are not used."""
 
 
@@ -25,10 +27,24 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llm-perf-opt" / "probe"
 
 
-def cache_key(device: str, name: str, cpu: DetectedCpu, threads: int | None, dtypes: Sequence[str]) -> str:
-    """Return a name that changes with everything a measurement depends on."""
+def cache_key(
+    device: str,
+    name: str,
+    cpu: DetectedCpu,
+    threads: int | None,
+    dtypes: Sequence[str],
+    conditions: Sequence[str] = (),
+) -> str:
+    """Return a name that changes with everything a measurement depends on; ``conditions``: driver, power limits."""
     facts = [PROBE_VERSION, device, name, cpu.name, cpu.cores, torch_version(), threads, list(dtypes)]
+    facts += [list(conditions)] if conditions else []
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def device_conditions() -> list[str]:
+    """Return what a GPU's rates depend on beside the GPU: versions of drivers and the power limits in force."""
+    versions = [f"{name} {number}" for name, number in sorted(driver_versions().items())]
+    return [*versions, *read_device_loads().power_limits()]
 
 
 def torch_version() -> str | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.hardware.accelerator import Accelerator, device_properties, open_accelerator
+from llm_perf_opt.hardware.device_load import DeviceLoads, read_device_loads
 from llm_perf_opt.hardware.load import other_load_ratio, processor_time
 
 _LEAST_S = 0.04
@@ -39,9 +41,33 @@ _OTHERS = ("bandwidth", "operator")
 """What can be asked for besides data types."""
 
 
+Timer = Callable[[Callable[[], object]], float]
+"""Runs a call to its end on the device and returns its seconds."""
+
+
+def host_timer(call: Callable[[], object]) -> float:
+    """Time a call by this process's clock."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def device_timer(accelerator: Accelerator) -> Timer:
+    """Return a timer by events of the device: what the host does meanwhile, launching included, is not in it."""
+
+    def timer(call: Callable[[], object]) -> float:
+        begin = accelerator.record(timed=True)
+        call()
+        end = accelerator.record(timed=True)
+        accelerator.wait(end)
+        return accelerator.seconds(begin, end)
+
+    return timer
+
+
 def best_time(
     call: Callable[[], object],
-    wait: Callable[[], object],
+    timer: Timer,
     *,
     least_s: float = _LEAST_S,
     most_s: float = _MOST_S,
@@ -50,25 +76,20 @@ def best_time(
 
     Ends after ``least_s`` once the shortest time was nearly reached several times, at the latest after ``most_s``.
     """
-    call()
-    wait()
+    timer(call)
     times: list[float] = []
     started = time.perf_counter()
     while True:
-        begin = time.perf_counter()
-        call()
-        wait()
-        now = time.perf_counter()
-        times.append(now - begin)
+        times.append(timer(call))
         if len(times) < _AGREEING:
             continue
-        passed, best = now - started, min(times)
+        passed, best = time.perf_counter() - started, min(times)
         agreeing = sum(taken <= best * (1 + _AGREEMENT_RATIO) for taken in times)
         if passed >= most_s or (passed >= least_s and agreeing >= _AGREEING):
             return best
 
 
-def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], object]) -> tuple[float, int]:
+def gemm_flops_per_s(torch: Any, device: str, dtype: Any, timer: Timer) -> tuple[float, int]:
     """Return the best rate of square products and the side it was reached at."""
     best, best_side = 0.0, 0
     for side in _GPU_SIDES if device != "cpu" else _CPU_SIDES:
@@ -79,7 +100,7 @@ def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], obj
         def product(a: Any = a, b: Any = b, out: Any = out) -> object:
             return torch.mm(a, b, out=out)
 
-        seconds = best_time(product, wait)
+        seconds = best_time(product, timer)
         rate = 2.0 * side**3 / seconds
         gained = rate > best * (1 + _LARGER_GAIN_RATIO)
         if rate > best:
@@ -89,7 +110,7 @@ def gemm_flops_per_s(torch: Any, device: str, dtype: Any, wait: Callable[[], obj
     return best, best_side
 
 
-def stream_bytes_per_s(torch: Any, device: str, wait: Callable[[], object]) -> tuple[float, str]:
+def stream_bytes_per_s(torch: Any, device: str, timer: Timer) -> tuple[float, str]:
     """Return the best of a copy, a sum and a matrix-vector product over more memory than any cache holds.
 
     Piece by piece, in turn: a short piece finds an undisturbed moment on a machine in use, and by the time its turn
@@ -112,7 +133,7 @@ def stream_bytes_per_s(torch: Any, device: str, wait: Callable[[], object]) -> t
         "matrix-vector product": (lambda: torch.mv(next(turns)[0], vector), size),
     }
     target.fill_(0.0)  # the first touch of memory is the system's work
-    rates = {name: moved / best_time(call, wait) for name, (call, moved) in calls.items()}
+    rates = {name: moved / best_time(call, timer) for name, (call, moved) in calls.items()}
     fastest = max(rates, key=lambda name: rates[name])
     return rates[fastest], fastest
 
@@ -125,7 +146,7 @@ def operator_s(torch: Any) -> float:
         for _ in range(_CALLS):
             torch.add(one, one)
 
-    return best_time(calls, lambda: None) / _CALLS
+    return best_time(calls, host_timer) / _CALLS
 
 
 def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
@@ -140,17 +161,30 @@ def stream_bytes(device: str, caches: Path = Path("/sys/devices/system/cpu/cpu0/
     return min(max(_MIN_STREAM_BYTES, 4 * largest), _MAX_STREAM_BYTES)
 
 
+def _device_load(device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]:
+    """Tell what other programs did on the device before this one touched it, where the driver tells."""
+    load = loads.of(device_properties(device))
+    if load is not None and load.busy_ratio is not None:
+        yield {"kind": "load", "other_load_ratio": load.busy_ratio}
+    if load is not None and load.programs:
+        yield {"kind": "others", "programs": load.programs}
+
+
 def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, object]]:
     """Yield one result at a time; the types asked for last come last."""
+    # Before torch is there: its own context and work would be in it.
+    loads = read_device_loads() if device != "cpu" else None
     import torch
 
     if threads > 0:
         torch.set_num_threads(threads)
     yield {"kind": "start", "threads": torch.get_num_threads(), "torch": str(torch.__version__)}
 
-    def wait() -> object:
-        return torch.cuda.synchronize(device) if device != "cpu" else None
-
+    accelerator = open_accelerator(device)
+    accelerator.use()
+    timer = device_timer(accelerator)
+    if loads is not None:
+        yield from _device_load(device, loads)
     before = processor_time() if device == "cpu" else None
 
     def load() -> Iterator[dict[str, object]]:
@@ -166,7 +200,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
                 "how": f"addition of one element, {_CALLS} in a row",
             }
         if "bandwidth" in dtypes:
-            rate, how = stream_bytes_per_s(torch, device, wait)
+            rate, how = stream_bytes_per_s(torch, device, timer)
             yield {"kind": "bandwidth", "bytes_per_s": rate, "how": how}
             yield from load()
         for name in dtypes:
@@ -174,7 +208,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
                 continue
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             kind = torch.float32 if name == "tf32" else getattr(torch, name)
-            rate, side = gemm_flops_per_s(torch, device, kind, wait)
+            rate, side = gemm_flops_per_s(torch, device, kind, timer)
             yield {"kind": "gemm", "dtype": name, "flops_per_s": rate, "side": side}
             yield from load()
 

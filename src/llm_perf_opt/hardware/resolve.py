@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
-from llm_perf_opt.hardware.detect import detect_cpu, detect_gpu
+from llm_perf_opt.hardware.detect import detect_cpu, detect_device
+from llm_perf_opt.hardware.measured import ProbeResult
+from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
 from llm_perf_opt.model.summary import Hardware
+
+_UNCLEAR_SLICE = (
+    "some GPUs of this machine are cut into MIG slices, and which one the run uses is not told; "
+    "name one with CUDA_VISIBLE_DEVICES=MIG-…"
+)
 
 
 def unknown_hardware(name: str | None, reason: str) -> Hardware:
@@ -46,12 +54,13 @@ def resolve_hardware(
     cache_dir: Path | None = None,
     dtype: str | None = None,
 ) -> Hardware:
-    """Return the limits of ``run_device`` (``cpu`` or ``cuda:N``) on this machine.
+    """Return the limits of ``run_device`` (``cpu``, ``cuda:N``, ``xpu:N``, …) on this machine.
 
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
     ``chosen`` (``hardware.device``) wins over what is detected. A CPU is measured, unless ``allow_probe`` is
-    off; on a GPU the data sheet is the limit and the measurement stands beside it.
+    off; on a GPU the data sheet is the limit and the measurement stands beside it. A slice of a GPU (MIG) has its share of
+    the sheet; a GPU without a sheet has what was measured.
     """
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
     if chosen:
@@ -59,19 +68,55 @@ def resolve_hardware(
     if run_device == "cpu":
         items = ("operator", "bandwidth", "float32") if dtype in (None, "auto", "float32") else None
         return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
-    index = int(run_device.partition(":")[2] or 0)
-    gpu = detect_gpu(index)
+    gpu = detect_device(run_device)
     if gpu is None:
         return unknown_hardware(None, f"no GPU was found for {run_device}")
-    hardware = _look_up_hardware(catalogue, gpu.name, gpu.memory_bytes)
+    hardware = _resolve_gpu(catalogue, gpu.name, gpu.memory_bytes, run_device)
     hardware.kind = "gpu"
-    hardware.memory_bytes = gpu.memory_bytes or hardware.memory_bytes
     if allow_probe:
-        _add_measured(hardware, run_device, gpu.name, cache_dir)
+        measured = _add_measured(hardware, run_device, hardware.name or gpu.name, cache_dir)
+        if hardware.source == "none":
+            _limit_to_measured(hardware, measured)
     return hardware
 
 
+def _resolve_gpu(catalogue: Catalogue, name: str, memory_bytes: float | None, run_device: str) -> Hardware:
+    """Return the data sheet's limits of a GPU, or of the slice of it that the run sees."""
+    from llm_perf_opt.hardware.mig_detect import detect_slice
+
+    kind, _, index = run_device.partition(":")
+    part = detect_slice(int(index or 0)) if kind == "cuda" else None
+    if part == "unclear" and slice_by_name(name) is None:
+        return unknown_hardware(name, _UNCLEAR_SLICE)
+    if isinstance(part, MigSlice):
+        return _look_up_slice(catalogue, part)
+    hardware = _look_up_hardware(catalogue, name, memory_bytes)
+    hardware.memory_bytes = memory_bytes or hardware.memory_bytes
+    return hardware
+
+
+def _look_up_slice(catalogue: Catalogue, part: MigSlice) -> Hardware:
+    whole = _look_up_hardware(catalogue, part.gpu, None)
+    if whole.source == "none":
+        whole.name, whole.memory_bytes = part.name, part.memory_bytes
+        return whole
+    return limits_of_slice(whole, part)
+
+
+def _limit_to_measured(hardware: Hardware, measured: ProbeResult) -> None:
+    """Make what was measured the limits of a device that has no data sheet here; the reason stays, for what is missing."""
+    if measured.notes:
+        hardware.reason = "; ".join([hardware.reason or "", *measured.notes]).removeprefix("; ")
+    if measured.found:
+        hardware.peak_flops_per_s = measured.peaks()
+        hardware.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s
+        hardware.bandwidth_source = measured.bandwidth_source()
+        hardware.source = "probe"
+
+
 def _look_up_hardware(catalogue: Catalogue, name: str, memory_bytes: float | None) -> Hardware:
+    if (part := slice_by_name(name)) is not None and catalogue.look_up(name)[0] is None:
+        return _look_up_slice(catalogue, replace(part, memory_bytes=memory_bytes))
     device, reason = catalogue.look_up(name, memory_bytes)
     if device is None:
         return unknown_hardware(name, reason or "unknown device")
@@ -106,8 +151,10 @@ def _resolve_cpu(
 
 def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
-) -> None:
+) -> ProbeResult:
     """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
     from llm_perf_opt.hardware.probe import probe
 
-    probe(run_device, name=name, threads=threads, cache_dir=cache_dir).describe(hardware)
+    measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)
+    measured.describe(hardware)
+    return measured

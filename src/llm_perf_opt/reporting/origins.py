@@ -36,7 +36,8 @@ def _measured_when(hardware: Hardware) -> str:
     if hardware.measured_under_load is None:
         return text
     share = hardware.measured_other_load_ratio
-    load = f" ({units.percent(share)} of the processor)" if share is not None else ""
+    used = "GPU" if hardware.kind == "gpu" else "processor"
+    load = f" ({units.percent(share)} of the {used})" if share is not None else ""
     return f"{text}, beside other programs{load}" if hardware.measured_under_load else f"{text}, undisturbed"
 
 

@@ -63,6 +63,7 @@ def execute(
 ) -> Outcome:
     """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``)."""
     began = time.perf_counter()
+    device_note = _confirm_device(config)
     stages = stages_of(config)
     results: dict[str, StageResult] = {}
     context = StageContext(
@@ -75,9 +76,10 @@ def execute(
     prepare_process()
     handler = run_log(artifacts.root)
     try:
-        if earlier is not None:
-            manifest.notes.append(earlier.note())
-            LOGGER.warning("%s", earlier.note())
+        for note in (device_note, earlier.note() if earlier is not None else None):
+            if note is not None:
+                manifest.notes.append(note)
+                LOGGER.warning("%s", note)
         list_files(artifacts, manifest)
         write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
         atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
@@ -107,6 +109,17 @@ def execute(
             logging.getLogger(ROOT).removeHandler(handler)
             handler.close()
     return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest, results))
+
+
+def _confirm_device(config: AppConfig) -> str | None:
+    """Let torch have the last word on the device, before any stage is checked; return what a reader must know of it."""
+    from llm_perf_opt.workloads.devices import confirm_device
+
+    if config.workload_command.command:
+        return None  # the user's own program chooses for itself
+    confirmed = confirm_device(config.run.device, config.resolved_device)
+    config.resolved_device = confirmed.name
+    return confirmed.note
 
 
 def _set_aside_earlier(stages: Sequence[Stage], context: StageContext) -> Earlier | None:

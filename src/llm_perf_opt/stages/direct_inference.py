@@ -90,6 +90,7 @@ class DirectInferenceStage(Stage):
         measured = measure(
             workload, config.output, NAME, folder, progress=context.progress, resume=True, verify=True
         )
+        measured.release(folder)
         return measured.stage_result()
 
     def continues(self, context: StageContext) -> list[Path]:

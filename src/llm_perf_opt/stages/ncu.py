@@ -19,6 +19,7 @@ from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
+from llm_perf_opt.process.counters import counter_permission
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
@@ -28,7 +29,9 @@ from llm_perf_opt.vendor.ncu.plan import NcuPlan, config_errors, make_plans
 from llm_perf_opt.vendor.ncu.probe import NcuCapabilities, assumed_ncu, ncu_version, probe_ncu
 from llm_perf_opt.vendor.ncu.profile_set import ProfileSet, plan_folder, remove_earlier
 from llm_perf_opt.vendor.ncu.run import REPORT, NcuRequest, page_commands
+from llm_perf_opt.vendor.support import unsupported_device
 from llm_perf_opt.vendor.workload import replay_lines, workload
+from llm_perf_opt.workloads.engine.release import require_room
 
 _NOTE_EVERY_S = 15.0
 _NO_GPU_FIX = (
@@ -53,6 +56,8 @@ class NcuStage(Stage):
 
         config = context.stage_config(self.name, NcuConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
+        if (unsupported := unsupported_device(self.name, context.config)) is not None:
+            return [*problems, unsupported]
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
             missing = checks.missing_tool("ncu", config.executable)
@@ -64,6 +69,9 @@ class NcuStage(Stage):
         device, command = context.config.resolved_device, context.config.workload_command.command
         if not device.startswith("cuda") and not command:
             return [*problems, Problem("skip", "no CUDA device: ncu has no kernels to profile", _NO_GPU_FIX)]
+        if (permission := counter_permission()).allowed is False:
+            words = f"performance counters may not be read here: {permission.reason}"
+            return [*problems, Problem("skip", words, permission.fix or "")]
         problems += memory_problems(context.config, self.name)
         if not problems:
             try:
@@ -90,6 +98,7 @@ class NcuStage(Stage):
                 f"cost  {plan.cost}",
                 f"run   {replay_lines(request.command())}",
                 f"write {own / REPORT}",
+                *(f"note  {note}" for note in plan.notes),
             ]
             if config.ncu_cli.export.csv:
                 pages = page_commands(capabilities, own / REPORT, plan.export_sections)
@@ -110,6 +119,8 @@ class NcuStage(Stage):
         executable = checks.find_tool("ncu", config.executable)
         if executable is None:
             raise checks.missing_tool("ncu", config.executable)
+        if not context.config.workload_command.command:
+            require_room(context.config.resolved_device)
         capabilities = probe_ncu(executable)
         plans = _plans(context, config, capabilities)
         folder = context.artifacts.out_dir(self.name)

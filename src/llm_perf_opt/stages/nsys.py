@@ -24,7 +24,7 @@ from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.nsys import nsys_facts
 from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
-from llm_perf_opt.vendor.nsys.command import build_export_cmd, check_extra_args, output_names
+from llm_perf_opt.vendor.nsys.command import build_export_cmd, check_extra_args, graph_trace, output_names
 from llm_perf_opt.vendor.nsys.config import (
     NsysConfig,
     config_errors,
@@ -40,11 +40,15 @@ from llm_perf_opt.vendor.nsys.files import (
 from llm_perf_opt.vendor.nsys.isolation import SECRET_ARGUMENTS, SEES_ALL, can_isolate, isolates
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
-from llm_perf_opt.vendor.workload import program_problems, workload
+from llm_perf_opt.vendor.support import unsupported_device
+from llm_perf_opt.vendor.workload import Workload, program_problems, workload
 from llm_perf_opt.workloads.engine.nvtx import backend_name
+from llm_perf_opt.workloads.engine.profiler_range import PROFILER_RANGE
+from llm_perf_opt.workloads.engine.release import require_room
 
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _MIN_FREE_BYTES = 256 << 20
+_PROFILER_API = "cudaProfilerApi"
 
 
 class NsysStage(Stage):
@@ -61,6 +65,8 @@ class NsysStage(Stage):
         """Look for what would go wrong: configuration, the tool, the program, disk, permissions."""
         config = context.stage_config(self.name, NsysConfig)
         problems = [_as_problem(error) for error in config_errors(config)]
+        if (unsupported := unsupported_device(self.name, context.config)) is not None:
+            return [*problems, unsupported]
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
             missing = checks.missing_tool("nsys", config.executable)
@@ -78,10 +84,12 @@ class NsysStage(Stage):
     def plan(self, context: StageContext) -> list[str]:
         """Show the exact commands and files."""
         config = context.stage_config(self.name, NsysConfig)
-        executable = str(checks.find_tool("nsys", config.executable) or "nsys")
+        found = checks.find_tool("nsys", config.executable)
+        executable = str(found or "nsys")
+        flags = probe_nsys(found).flags if found is not None else frozenset[str]()
         folder = context.artifacts.root / self.name
         lines: list[str] = []
-        for request in _requests(context, config, executable, folder):
+        for request in _requests(context, config, executable, folder, flags):
             report = request.base.with_name(f"{request.base.name}.nsys-rep")
             export = build_export_cmd(report, sqlite_of(report), executable=executable)
             lines.append(f"run   {shlex.join(mask_arguments(request.command()))}")
@@ -98,19 +106,22 @@ class NsysStage(Stage):
         executable = checks.find_tool("nsys", config.executable)
         if executable is None:
             raise checks.missing_tool("nsys", config.executable)
+        if not context.config.workload_command.command:
+            require_room(context.config.resolved_device)
         folder = context.artifacts.out_dir(self.name)
         if earlier_outputs(folder) and not config.force_overwrite:
             raise _earlier_capture(folder)
         remove_earlier_outputs(folder)
+        capabilities = probe_nsys(executable)
         captures = CaptureSet(
-            capabilities=probe_nsys(executable),
+            capabilities=capabilities,
             folder=folder,
             scratch=context.artifacts.tmp_dir(self.name),
             progress=context.progress,
             device=context.config.resolved_device,
             keep_streams=config.keep_qdstrm,
         )
-        for request in _requests(context, config, str(executable), folder):
+        for request in _requests(context, config, str(executable), folder, capabilities.flags):
             if not request.isolate:
                 LOGGER.warning(SEES_ALL)
             if mask_arguments(request.workload.argv) != list(request.workload.argv):
@@ -129,21 +140,22 @@ class NsysStage(Stage):
 
 
 def _requests(
-    context: StageContext, config: NsysConfig, executable: str, folder: Path
+    context: StageContext, config: NsysConfig, executable: str, folder: Path, flags: frozenset[str]
 ) -> list[CaptureRequest]:
-    """One request per label; without gating, one for the whole run."""
+    """One request per label; without gating, one for the whole run. ``flags``: options of this nsys; empty: not known."""
     gated = config.gating_nvtx and config.capture_range == "nvtx"
     labels = labels_of(config) if gated else []
     capture_range = config.capture_range if gated or config.capture_range != "nvtx" else "none"
     whole = CaptureRequest(
         executable=executable,
         base=folder / "run",
-        workload=workload(context.config, context.artifacts.root),
+        workload=_watched_program(context, capture_range),
         capture_range=capture_range,
         capture_range_end=config.capture_range_end or None if capture_range != "none" else None,
         trace=trace_of(config),
         sample=config.sample,
         cpuctxsw=config.cpuctxsw,
+        cuda_graph_trace=graph_trace(config.cuda_graph_trace, flags, config.extra_args),
         domain_include=tuple(config.nvtx_domain_include),
         domain_exclude=tuple(config.nvtx_domain_exclude),
         extra_args=tuple(config.extra_args),
@@ -160,6 +172,30 @@ def _requests(
     ]
 
 
+def _watched_program(context: StageContext, capture_range: str) -> Workload:
+    """Return the program; the built-in one is told to call the profiler API where that is what opens the capture."""
+    program = workload(context.config, context.artifacts.root)
+    if capture_range != _PROFILER_API or not program.built_in:
+        return program
+    return replace(program, env={**program.env, PROFILER_RANGE: "1"})
+
+
+def _profiler_api_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
+    """The built-in workload calls the profiler API on CUDA only; elsewhere the capture would never open."""
+    own, device = context.config.workload_command.command, context.config.resolved_device
+    if config.capture_range != _PROFILER_API or own or device.startswith("cuda"):
+        return []
+    return [
+        Problem(
+            "error",
+            f"pipeline.nsys.capture_range={_PROFILER_API} waits for cudaProfilerStart, which the workload cannot call "
+            f"on {device}: nsys would capture nothing",
+            "use pipeline.nsys.capture_range=nvtx pipeline.nsys.nvtx_capture=decode, or none for the whole run",
+            "pipeline.nsys.capture_range",
+        )
+    ]
+
+
 def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:
     from llm_perf_opt.workloads.memory import memory_problems
 
@@ -167,7 +203,7 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
     folder = context.artifacts.root / "nsys"
     if not config.force_overwrite and earlier_outputs(folder):
         problems.append(_as_problem(_earlier_capture(folder)))
-    problems += program_problems(context.config)
+    problems += [*program_problems(context.config), *_profiler_api_problems(context, config)]
     problems += [*_range_problems(context, config), *memory_problems(context.config, "nsys")]
     if config.isolate and not can_isolate():
         problems.append(

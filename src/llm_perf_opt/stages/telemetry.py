@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.config.devices import torch_version
+from llm_perf_opt.config.devices import is_rocm
 from llm_perf_opt.core import layout, units
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.ownership import own_files
@@ -94,6 +94,7 @@ class TelemetryStage(Stage):
         silent = OutputConfig(PredictionOutput(enable=False), VisualizationOutput(enable=False))
         measured = measure(workload, silent, NAME, folder, progress=context.progress, around=watch.around)
         path = atomic_write_json(folder / layout.TELEMETRY, watch.document(measured.engine_run().result))
+        measured.release(folder)
         return measured.stage_result(path)
 
     def facts(self, run_dir: Path) -> Facts:
@@ -138,21 +139,17 @@ def _missing_library(device: str) -> list[Problem]:
 def _monitored(device: str, uuid: str | None = None, bus_id: str | None = None) -> MonitoredDevice:
     from llm_perf_opt.hardware.sensors.find import MonitoredDevice
 
-    return MonitoredDevice(device, uuid, bus_id, rocm="rocm" in (torch_version() or ""))
+    return MonitoredDevice(device, uuid, bus_id, rocm=is_rocm())
 
 
 def _identified(device: str) -> MonitoredDevice:
     """Ask torch for the driver's names of its device: the two may number GPUs differently."""
     if not device.startswith("cuda"):
         return _monitored(device)
-    import torch
+    from llm_perf_opt.hardware.accelerator import device_properties
 
-    found: Any = torch.cuda.get_device_properties(device)
-    uuid = str(found.uuid) if hasattr(found, "uuid") else None
-    place = ("pci_domain_id", "pci_bus_id", "pci_device_id")
-    numbers = [getattr(found, name) for name in place if hasattr(found, name)]
-    bus_id = "{:04x}:{:02x}:{:02x}".format(*numbers) if len(numbers) == len(place) else None
-    return _monitored(device, uuid, bus_id)
+    found = device_properties(device)
+    return _monitored(device, found.uuid, found.bus_id)
 
 
 class _Watch:

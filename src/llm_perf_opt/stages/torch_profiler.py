@@ -95,6 +95,7 @@ class TorchProfilerStage(Stage):
         measured = measure(workload, config.output, NAME, folder, progress=context.progress, verify=True)
         run, scratch = measured.engine_run(), context.artifacts.tmp_dir(NAME)
         profiled = _Profiling(context, config, run.engine, run.result, folder, scratch).run()
+        measured.release(folder)
         return measured.stage_result(*profiled)
 
     def facts(self, run_dir: Path) -> Facts:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llm_perf_opt.config.devices import device_name, may_have_accelerator, torch_version
 from llm_perf_opt.config.schema import Dtype
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.hardware.accelerator import computes_natively, device_properties, offered_device
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +27,42 @@ q = torch.ones(1, 2, 64, 64, dtype=kind)
 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 print(float((a @ a)[0, 0]))
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedDevice:
+    """The device of a run, as torch has it."""
+
+    name: str
+    note: str | None = None
+    """What a reader must know: ``auto`` is not what the machine seemed to have."""
+
+
+def confirm_device(wanted: str, expected: str) -> ConfirmedDevice:
+    """Ask torch for ``run.device``: what ``auto`` takes is what torch offers, and an explicit device must be among it.
+
+    ``expected`` is what the machine's files said (``config.devices.resolve_device``). Where torch has nothing but the CPU,
+    it is not asked.
+    """
+    if wanted == "cpu" or not may_have_accelerator():
+        return ConfirmedDevice(expected)
+    offered = offered_device()
+    if wanted == "auto":
+        if offered is not None:
+            return ConfirmedDevice(device_name(offered[0], 0))
+        if expected == "cpu":
+            return ConfirmedDevice("cpu")
+        note = f"run.device=auto means cpu: this machine has {expected}, and torch {torch_version()} cannot use it"
+        return ConfirmedDevice("cpu", note)
+    kind, _, index = expected.partition(":")
+    if offered is not None and offered[0] == kind and int(index or 0) < offered[1]:
+        return ConfirmedDevice(expected)
+    have = "only the CPU" if offered is None else f"{offered[1]} {offered[0]} device(s)"
+    raise ConfigError(
+        f"run.device={wanted} is not available: torch {torch_version()} offers {have}",
+        hint="use run.device=auto or run.device=cpu",
+        key="run.device",
+    )
 
 
 def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
@@ -43,25 +82,27 @@ def resolve_dtype(wanted: Dtype, device: str) -> torch.dtype:
                 hint="use model.dtype=float32, or limit oneDNN before starting: ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 (or AVX2)",
                 key="model.dtype",
             )
-    elif chosen is torch.bfloat16 and not torch.cuda.is_bf16_supported():
+    elif not computes_natively(device, chosen):
         raise ConfigError(
-            f"model.dtype=bfloat16 is not supported by {torch.cuda.get_device_name(device)}",
-            hint="use model.dtype=float16 or float32",
+            f"model.dtype={wanted.value} is not supported by {device_properties(device).name or device}",
+            hint="use model.dtype=float16 or float32"
+            if chosen is torch.bfloat16
+            else "use model.dtype=float32",
             key="model.dtype",
         )
     return chosen
 
 
 def _automatic(device: str) -> torch.dtype:
-    """bfloat16 where the GPU computes it, float16 on older GPUs, float32 on CPU."""
+    """The smallest of bfloat16 and float16 that an accelerator computes itself, bfloat16 first; float32 on a CPU."""
     import torch
 
     if device == "meta":
         return torch.bfloat16
-    if not device.startswith("cuda"):
+    if device == "cpu":
         return torch.float32
-    major, _ = torch.cuda.get_device_capability(device)
-    return torch.bfloat16 if major >= 8 else torch.float16
+    halves = (torch.bfloat16, torch.float16)
+    return next((dtype for dtype in halves if computes_natively(device, dtype)), torch.float32)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core import layout
+from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.datasets.inputs import inputs_document
@@ -52,6 +53,8 @@ class Measurement:
     problems: list[str]
     """Remarks about the data set and samples that were left out."""
     files: list[Path]
+    not_released: str | None = None
+    """Why the model's memory is not all given back."""
 
     def engine_run(self) -> EngineRun:
         """Return engine and result; only a resumed measurement may have none."""
@@ -63,13 +66,29 @@ class Measurement:
         """Return what ``inputs.yaml`` says of the samples."""
         return inputs_document(self.samples, self.problems)
 
+    def release(self, folder: Path) -> None:
+        """Give the model's memory back and write down what came of it; stages after this one load the model again."""
+        if self.run is None:
+            return
+        release = self.run.engine.release()
+        if release is None:
+            return
+        self.files.append(atomic_write_json(folder / layout.RELEASE, release.to_dict()))
+        self.not_released = release.problem()
+        if self.not_released is not None:
+            LOGGER.warning("%s", self.not_released)
+
     def stage_result(self, *further: Path) -> StageResult:
-        """Return the result of a stage that measured: degraded when the data set gave cause for remarks."""
+        """Return the result of a stage that measured: degraded when the data set or the memory gave cause for remarks."""
         files = [*self.files, *further]
         result = StageResult("ok", artifacts=files, inputs=self.inputs())
         if self.problems:
             result.status, result.reason = "degraded", remarks(self.problems)
             result.fix = "see run.log for all of them"
+        if self.not_released is not None:
+            result.status = "degraded"
+            result.reason = "; ".join(filter(None, [result.reason, self.not_released]))
+            result.fix = result.fix or "capture with nsys and ncu in a run of its own"
         return result
 
 

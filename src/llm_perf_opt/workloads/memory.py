@@ -7,16 +7,19 @@ without one is not judged here, and the engine explains it when memory runs out.
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.analysis.static.build import kv_resident_bytes
 from llm_perf_opt.analysis.static.closed_forms.decoder import DECODERS, Decoder
+from llm_perf_opt.config.devices import is_rocm, torch_backends
 from llm_perf_opt.config.schema import Dtype
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.stage import Problem, Severity
+from llm_perf_opt.hardware.detect import detect_device
 from llm_perf_opt.workloads.models import loading
 from llm_perf_opt.workloads.models.config_sources import named_config
 from llm_perf_opt.workloads.models.quantised import (
@@ -102,7 +105,7 @@ def _is_smaller_as_stored(config: AppConfig) -> bool:
 
 def available_bytes(device: str) -> int | None:
     """Return the memory a model can have: what the host has free, or all of a GPU; ``None``: not known."""
-    return _host_bytes() if device == "cpu" else _gpu_bytes(int(device.partition(":")[2] or 0))
+    return _host_bytes() if device == "cpu" else _accelerator_bytes(device)
 
 
 def _fixes(config: AppConfig, chosen: Dtype, available: int, stage: str) -> str:
@@ -171,8 +174,19 @@ def _host_bytes() -> int | None:
     return min([*limits, *([int(most) - int(used)] if most.isdigit() else [])])
 
 
-def _gpu_bytes(index: int) -> int | None:
-    """Ask the driver for a GPU's memory: all of it, because only a process that uses it can ask what is free."""
+def _accelerator_bytes(device: str) -> int | None:
+    """Return all memory of an accelerator: only a process that uses it can ask what is free."""
+    kind, _, index = device.partition(":")
+    if kind == "mps":
+        return _host_bytes()  # one memory for both
+    if kind == "cuda" and not is_rocm():
+        return _cuda_bytes(int(index or 0))
+    found = detect_device(device) if "torch" in sys.modules or not torch_backends() else None
+    return None if found is None or found.memory_bytes is None else int(found.memory_bytes)
+
+
+def _cuda_bytes(index: int) -> int | None:
+    """Ask the driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

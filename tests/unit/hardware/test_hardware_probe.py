@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.detect import (
     parse_nvidia_smi,
 )
 from llm_perf_opt.hardware.load import ProcessorTime, other_load_ratio, processor_time
-from llm_perf_opt.hardware.probe_worker import best_time, stream_bytes
+from llm_perf_opt.hardware.probe_worker import best_time, host_timer, stream_bytes
 from llm_perf_opt.model.summary import Hardware
 
 PYTHON = sys.executable
@@ -43,9 +43,9 @@ def fake_python(path: Path, body: str) -> str:
 def test_nvidia_smi_output() -> None:
     text = "NVIDIA GeForce RTX 5090, 32607\nNVIDIA H100 80GB HBM3, 81559\nOrin (nvgpu), [N/A]\n\n"
     assert parse_nvidia_smi(text) == [
-        DetectedGpu("NVIDIA GeForce RTX 5090", 32607 * 2.0**20, "nvidia-smi"),
-        DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi"),
-        DetectedGpu("Orin (nvgpu)", None, "nvidia-smi"),
+        DetectedGpu("NVIDIA GeForce RTX 5090", 32607 * 2.0**20, "nvidia-smi", "nvidia"),
+        DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi", "nvidia"),
+        DetectedGpu("Orin (nvgpu)", None, "nvidia-smi", "nvidia"),
     ]
 
 
@@ -288,9 +288,8 @@ def test_unwritable_cache_costs_only_the_cache(tmp_path: Path, monkeypatch: pyte
 
 
 def test_best_time_is_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([0.0, 0.0, 5.0, 5.0, 6.0, 6.0, 9.0])
-    monkeypatch.setattr("llm_perf_opt.hardware.probe_worker.time.perf_counter", lambda: next(ticks))
-    assert best_time(lambda: None, lambda: None, most_s=0.0) == 1.0
+    times = iter([9.0, 5.0, 1.0, 3.0])  # the first is the warm-up's
+    assert best_time(lambda: None, lambda call: next(times), most_s=0.0) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -310,7 +309,7 @@ def test_measuring_ends_when_the_best_time_is_stable(
     def call() -> None:
         now[0] += next(left)
 
-    assert best_time(call, lambda: None, least_s=2.0, most_s=22.0) == best
+    assert best_time(call, host_timer, least_s=2.0, most_s=22.0) == best
     assert now[0] == pytest.approx(sum(times[:used]))
 
 
@@ -340,7 +339,7 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        resolve, "detect_gpu", lambda index: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
+        resolve, "detect_device", lambda device: DetectedGpu("NVIDIA L4", 23034 * 2.0**20, "nvidia-smi")
     )
     row = {"kind": "gemm", "dtype": "bfloat16", "flops_per_s": 9e13, "side": 8192}
     stream = {"kind": "bandwidth", "bytes_per_s": 2.6e11, "how": "copy"}
@@ -354,9 +353,11 @@ def test_gpu_gets_the_data_sheet_with_the_measurement_beside_it(
 
 
 def test_no_gpu_and_unknown_gpu_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: None)
+    monkeypatch.setattr(resolve, "detect_device", lambda device: None)
     assert "no GPU was found" in (resolve.resolve_hardware("cuda:0").reason or "")
-    monkeypatch.setattr(resolve, "detect_gpu", lambda index: DetectedGpu("Mystery 9000", None, "nvidia-smi"))
+    monkeypatch.setattr(
+        resolve, "detect_device", lambda device: DetectedGpu("Mystery 9000", None, "nvidia-smi")
+    )
     hardware = resolve.resolve_hardware("cuda:0", allow_probe=False)
     assert (
         hardware.kind == "gpu"

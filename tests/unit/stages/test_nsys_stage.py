@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.stages import nsys as nsys_stage
 from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
 from llm_perf_opt.vendor.nsys import run as nsys_run
 from tests.nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command, write_program
@@ -299,3 +300,33 @@ def test_without_an_nvtx_library_a_gated_capture_is_refused(
     assert problem.severity == "degraded"
     assert NsysStage().check(stage_context(tmp_path / "c", gated, resolved_device="cuda:0")) == []
     assert NsysStage().check(stage_context(tmp_path / "d", gated, **PROGRAM)) == []
+
+
+def test_the_profiler_api_is_refused_where_the_workload_cannot_call_it(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    chosen = config(tool, capture_range="cudaProfilerApi")
+    (problem,) = [
+        one
+        for one in NsysStage().check(stage_context(tmp_path / "run", chosen))
+        if one.key == "pipeline.nsys.capture_range"
+    ]
+    assert problem.severity == "error" and "cudaProfilerStart" in problem.message and "nvtx" in problem.fix
+    own = stage_context(tmp_path / "run", chosen, **PROGRAM)
+    assert not [one for one in NsysStage().check(own) if one.key == "pipeline.nsys.capture_range"]
+
+
+def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    for capture_range, told in (("cudaProfilerApi", True), ("none", False)):
+        context = stage_context(tmp_path / "run", config(tool, capture_range=capture_range))
+        context.config.resolved_device = "cuda:0"
+        (request,) = nsys_stage._requests(
+            context,
+            context.stage_config("nsys", NsysConfig),
+            str(tool),
+            tmp_path,
+            frozenset({"cuda-graph-trace"}),
+        )
+        assert (request.workload.env.get("LLM_PERF_OPT_PROFILER_RANGE") == "1") is told
+        assert "--cuda-graph-trace=node" in request.command()
+        assert not [one for one in NsysStage().check(context) if one.key == "pipeline.nsys.capture_range"]

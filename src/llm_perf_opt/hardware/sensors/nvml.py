@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from llm_perf_opt.hardware.sensors.base import (
     plausible_temperature,
 )
 
+LOGGER = logging.getLogger("llm_perf_opt.telemetry")
 MODULE = "pynvml"
 THROTTLE_BITS = {
     0x04: "software power cap",
@@ -41,7 +43,7 @@ class NvmlSensor:
         library.nvmlInit()
         self._handle = _handle(library, uuid, index)
         # An old driver lacks functions of a newer library: NVMLError too, or no attribute at all.
-        self._told = Told((library.NVMLError, AttributeError))
+        self._told = Told(refusals(library))
         self.absent = self._told.absent
         self.device = _text(library.nvmlDeviceGetName(self._handle))
         self.limits = self._read_limits()
@@ -68,23 +70,33 @@ class NvmlSensor:
         self._nvml.nvmlShutdown()
 
     def _reasons(self) -> tuple[str, ...]:
-        nvml = self._nvml
-        # Renamed with driver 535.
-        current = hasattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons")
-        question = (
-            nvml.nvmlDeviceGetCurrentClocksEventReasons
-            if current
-            else nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-        )
-        bits = int(question(self._handle))
+        # Renamed with driver 535: the library may have either name, and the driver another one than the library.
+        asked = [f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle")]
+        known = [getattr(self._nvml, name) for name in asked if hasattr(self._nvml, name)]
+        *newer, last = known
+        for question in newer:
+            try:
+                bits = int(question(self._handle))
+                break
+            except self._nvml.NVMLError as error:
+                LOGGER.debug("asked by its older name: %s", error)
+        else:
+            bits = int(last(self._handle))
         return tuple(name for bit, name in THROTTLE_BITS.items() if bits & bit)
 
     def _read_limits(self) -> DeviceLimits:
-        nvml, gpu, told = self._nvml, self._handle, Told((self._nvml.NVMLError, AttributeError))
+        nvml, gpu, told = self._nvml, self._handle, Told(refusals(self._nvml))
         return DeviceLimits(
             told.ask(CLOCK, lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) * 1e6),
             told.ask(POWER, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
         )
+
+
+def refusals(library: ModuleType) -> tuple[type[Exception], ...]:
+    """Return how the library says no: a refusal of the driver, a function the driver or the library lacks."""
+    # Not an NVMLError: an unversioned question that the driver only has in an older version.
+    mismatch = getattr(library, "NVMLLibraryMismatchError", None)
+    return (library.NVMLError, AttributeError, *((mismatch,) if mismatch is not None else ()))
 
 
 def _handle(library: ModuleType, uuid: str | None, index: int) -> Any:

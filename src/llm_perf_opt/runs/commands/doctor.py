@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.config.devices import (
-    cuda_device_count,
-    torch_has_cuda,
-    torch_version,
-    usable_cuda_devices,
-)
 from llm_perf_opt.core import units
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
+from llm_perf_opt.process.counters import counter_permission
+from llm_perf_opt.runs.commands.doctor_machine import describe_machine, describe_torch, machine_lines
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 _TOOLS = ("nsys", "ncu")
 _LOW_DISK_BYTES = 5 * 2**30
-_DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
-_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,24 +34,55 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.add_argument("--clean", action="store_true", help="end what earlier runs left running, first")
     parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="check clocks, profilers, counters and sensors with a known program (a few minutes), and write a bundle",
+    )
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE",
+        help="where the self-test's bundle goes (default: a new .zip in this directory)",
+    )
+    parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
     )
     options = parser.parse_args(arguments)
     if options.clean:
         _clean()
     report = diagnose(options.overrides)
+    if options.self_test:
+        return _self_test(report, options)
     print(json.dumps(report, indent=2) if options.json else render(report))
     return 0
+
+
+def _self_test(report: dict[str, Any], options: argparse.Namespace) -> int:
+    """Run the checks, print and pack them; 1 when one failed."""
+    from llm_perf_opt.core.clock import now_text
+    from llm_perf_opt.runs.self_test import bundle, command
+
+    device = _config(options.overrides).resolved_device
+    result = command.run_self_test(device, say=lambda text: print(f"… {text}", file=sys.stderr))
+    text = command.render(result)
+    stamp = "".join(letter for letter in now_text()[:19] if letter.isdigit())
+    path = Path(options.bundle or f"llm-perf-opt-self-test-{stamp}.zip")
+    bundle.write_bundle(path, bundle.bundle_documents(result, text, report))
+    print(json.dumps({**result, "bundle": str(path)}, indent=2) if options.json else text)
+    print(
+        f"bundle to send back: {path} (names no path, host or user; have a look before you send it)",
+        file=sys.stderr,
+    )
+    return 1 if result["failed"] else 0
 
 
 def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Collect everything the report shows."""
     config = _config(overrides)
     return {
-        "machine": _machine(),
-        "torch": _torch(),
+        "machine": describe_machine(),
+        "torch": describe_torch(),
         "tools": {name: _tool(name) for name in _TOOLS},
-        "counter_permission": counter_permission(),
+        "counter_permission": asdict(counter_permission()),
         "disk": _disk(Path.cwd()),
         "stages": _stages(config, overrides),
         "left_running": _left_running(),
@@ -80,33 +106,6 @@ def _left_running() -> dict[str, Any]:
     return {"processes": [str(orphan) for orphan in orphans], "fix": advice(orphans) or None}
 
 
-def _machine() -> dict[str, Any]:
-    driver = _read(_DRIVER_VERSION)
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "memory_bytes": memory_bytes(),
-        "load_average": load_average(),
-        "cuda_devices": cuda_device_count(),
-        "driver": driver.splitlines()[0] if driver else None,
-        "device": "cuda:0" if usable_cuda_devices() else "cpu",
-    }
-
-
-def _torch() -> dict[str, Any]:
-    version = torch_version()
-    fix = None
-    if version is None:
-        fix = "pip install torch"
-    elif cuda_device_count() and not torch_has_cuda():
-        fix = "this torch is a CPU build although the machine has a GPU: install a CUDA build of torch"
-    return {
-        "version": version,
-        "build": None if version is None else "cuda" if torch_has_cuda() else "cpu",
-        "fix": fix,
-    }
-
-
 def _tool(name: str) -> dict[str, Any]:
     """Ask a tool what it is; stages that check it afterwards find the answer remembered."""
     from llm_perf_opt.process.tools import find_tool, missing_tool
@@ -124,25 +123,6 @@ def _tool(name: str) -> dict[str, Any]:
     except ToolError as error:
         return {"path": str(path), "version": None, "fix": f"{error.message}: {error.hint}"}
     return {"path": str(path), "version": version, "fix": None}
-
-
-def counter_permission() -> dict[str, Any]:
-    """Say whether an ordinary user may read GPU performance counters (Nsight Compute needs them)."""
-    text = _read(_DRIVER_PARAMETERS)
-    if text is None:
-        return {"allowed": None, "reason": "no NVIDIA driver is loaded", "fix": None}
-    restricted = "RmProfilingAdminOnly: 1" in text
-    if not restricted or os.geteuid() == 0:
-        return {
-            "allowed": True,
-            "reason": "running as root" if restricted else "open to all users",
-            "fix": None,
-        }
-    return {
-        "allowed": False,
-        "reason": "the driver allows counters to administrators only",
-        "fix": "run as root, or set the module option NVreg_RestrictProfilingToAdminUsers=0 and reboot",
-    }
 
 
 def _disk(where: Path) -> dict[str, Any]:
@@ -196,20 +176,11 @@ def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def render(report: dict[str, Any]) -> str:
     """Lay the diagnosis out as text."""
     machine, torch = report["machine"], report["torch"]
     lines = [
-        f"device    {machine['device']}  ({machine['cuda_devices']} CUDA devices; CPU: {machine['cpu']}, "
-        f"{machine['cores']} cores, {units.size(machine['memory_bytes'])})",
-        f"driver    {machine['driver'] or 'none'}",
+        *machine_lines(machine),
         f"torch     {torch['version'] or 'not installed'} ({torch['build'] or '-'} build)"
         + _fix(torch["fix"]),
     ]

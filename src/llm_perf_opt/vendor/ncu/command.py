@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -173,12 +173,20 @@ class Accepted:
 
     names: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out without a loss."""
 
 
-def accept_metrics(metrics: Iterable[str], known: Collection[str] | None) -> Accepted:
-    """Replace nvprof's names by what they meant, and drop what this ncu does not know.
+def accept_metrics(
+    metrics: Iterable[str],
+    known: Collection[str] | None,
+    of_other_chips: Callable[[], Collection[str]] = frozenset,
+) -> Accepted:
+    """Replace nvprof's names by what they meant, drop what this ncu does not know, and what only other chips have.
 
-    ``known``: base names of ``--query-metrics``; ``None`` when they could not be asked for.
+    ``known``: base names of ``--query-metrics``; ``None`` when they could not be asked for. ``of_other_chips``: those of all
+    chips, asked for where something is missing. A preset for any GPU names the counters of each, so that one chip lacks
+    another's is a note; a name that no chip has is a mistake.
     """
     result = Accepted()
     dropped = []
@@ -194,8 +202,16 @@ def accept_metrics(metrics: Iterable[str], known: Collection[str] | None) -> Acc
         else:
             dropped.append(name)
     result.names = list(dict.fromkeys(result.names))
-    if dropped:
-        result.warnings.append(f"metrics this ncu does not know are left out: {', '.join(dropped)}")
+    elsewhere = of_other_chips() if dropped else frozenset()
+    other, unknown = (
+        [name for name in dropped if _is_known(name, elsewhere) is wanted] for wanted in (True, False)
+    )
+    if other:
+        result.notes.append(
+            f"metrics that this GPU does not have, and others do, are left out: {', '.join(other)}"
+        )
+    if unknown:
+        result.warnings.append(f"metrics this ncu does not know are left out: {', '.join(unknown)}")
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.errors import ConfigError
@@ -62,6 +63,8 @@ class NcuPlan:
     cost: str
     """Kernels × passes, for people."""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out without a loss: counters of other chips."""
     export_sections: tuple[str, ...] = ()
     phase: str = ""
     """The phase this run is of; empty: all that is profiled."""
@@ -137,7 +140,10 @@ def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGro
     cli = config.ncu_cli
     wanted = metric_list(cli.metrics)
     sections = accept_sections(cli.sections, capabilities.sections)
-    metrics = accept_metrics(wanted, _available_metrics(config, capabilities)) if wanted else None
+    metrics = None
+    if wanted:
+        all_chips = partial(known_metrics, capabilities.executable, capabilities.default_chips)
+        metrics = accept_metrics(wanted, _available_metrics(config, capabilities), all_chips)
     warnings = [*sections.warnings, *(metrics.warnings if metrics else []), *group.warnings]
     if cli.sections and not sections.names and not (metrics and metrics.names) and not cli.set:
         raise ConfigError(
@@ -169,6 +175,7 @@ def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGro
         launch_count=count,
         cost=f"{group.phase}: {cost}" if group.phase else cost,
         warnings=warnings,
+        notes=metrics.notes if metrics else [],
         export_sections=_export_sections(set_name, sections.names, capabilities),
         phase=group.phase,
     )

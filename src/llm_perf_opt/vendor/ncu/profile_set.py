@@ -45,8 +45,9 @@ class ProfileSet:
         """Runs whose report nothing here can read."""
         self._commands: list[str] = []
         self._write_targets()
-        for warning in self._remarks:
-            progress.say(f"ncu: {warning}")
+        notes = dict.fromkeys(note for plan in plans for note in plan.notes)
+        for remark in (*self._remarks, *notes):
+            progress.say(f"ncu: {remark}")
 
     def add(self, plan: NcuPlan, request: NcuRequest) -> None:
         """Profile one phase, once more without the kernel filter if nothing matched, then export."""

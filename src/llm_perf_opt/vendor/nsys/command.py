@@ -41,6 +41,7 @@ def build_nsys_cmd(
     trace: str | Sequence[str] = "cuda,nvtx,osrt",
     sample: str | None = "none",
     cpuctxsw: str | None = "none",
+    cuda_graph_trace: str | None = None,
     capture: str | None = None,
     capture_end: str | None = None,
     domain_include: Sequence[str] = (),
@@ -55,7 +56,8 @@ def build_nsys_cmd(
 
     ``nvtx_capture`` is one exact range name, optionally ``range@domain``; ``None`` or ``"none"``: no gating.
     ``capture`` defaults to ``nvtx`` with a label and to no gating without. ``sample`` and ``cpuctxsw`` are
-    passed even as ``none``: left out, nsys samples the CPU (and 2022.4 then hangs). The output base is made
+    passed even as ``none``: left out, nsys samples the CPU (and 2022.4 then hangs). ``cuda_graph_trace`` is passed where
+    CUDA is traced. The output base is made
     absolute, because nsys resolves it against its own directory.
     """
     include, exclude = list(domain_include), list(domain_exclude)
@@ -68,6 +70,8 @@ def build_nsys_cmd(
     command = [executable, "profile", f"--trace={trace if isinstance(trace, str) else ','.join(trace)}"]
     command += [f"--sample={sample}"] if sample else []
     command += [f"--cpuctxsw={cpuctxsw}"] if cpuctxsw else []
+    traced = trace.split(",") if isinstance(trace, str) else list(trace)
+    command += [f"--cuda-graph-trace={cuda_graph_trace}"] if cuda_graph_trace and "cuda" in traced else []
     command += _gating_flags(nvtx_capture, capture, capture_end)
     command += [f"--nvtx-domain-include={','.join(map(_escape_domain, include))}"] if include else []
     command += [f"--nvtx-domain-exclude={','.join(map(_escape_domain, exclude))}"] if exclude else []
@@ -140,6 +144,20 @@ def check_capture(
         )
     for label in labels:
         check_label(label)
+
+
+def graph_trace(
+    wanted: str | None, known_flags: Collection[str], extra_args: Sequence[str] = ()
+) -> str | None:
+    """Return what ``--cuda-graph-trace`` gets; ``None``: this nsys does not have the option (before 2022), or it is not
+    wanted, or given among ``extra_args``.
+
+    ``node``: without it the kernels of a CUDA graph are one block without names.
+    """
+    given = any(word.split("=", 1)[0] == "--cuda-graph-trace" for word in extra_args)
+    if wanted is None or given:
+        return None
+    return wanted if not known_flags or "cuda-graph-trace" in known_flags else None
 
 
 def check_label(label: str) -> None:

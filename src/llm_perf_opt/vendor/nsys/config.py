@@ -9,6 +9,12 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.stage import StageConfig
 from llm_perf_opt.vendor.nsys.command import check_capture
 
+_GRAPH_TRACES = (
+    "node",
+    "graph",
+    *(f"{kind}:{origin}" for kind in ("node", "graph") for origin in ("host-only", "host-and-device")),
+)
+
 
 @dataclass
 class NsysConfig(StageConfig):
@@ -24,8 +30,12 @@ class NsysConfig(StageConfig):
     """CPU sampling: none, process-tree or system-wide. Passed even as none (left out, nsys samples)."""
     cpuctxsw: str = "none"
     """Context-switch trace: none, process-tree or system-wide. nsys 2022.4 hangs with it."""
+    cuda_graph_trace: str | None = "node"
+    """Detail of CUDA graphs, where this nsys can choose: node (every kernel, some overhead) or graph (one block each); null:
+    nsys' own default."""
     capture_range: str = "none"
-    """When to capture: none (whole run), nvtx (a range), cudaProfilerApi, hotkey."""
+    """When to capture: none (whole run), nvtx (a range), cudaProfilerApi (the measured passes of the built-in workload on
+    CUDA; your own program calls it itself), hotkey."""
     nvtx_capture: Any = None
     """Exact range name (``decode``, ``decode@domain``), or a list: one capture each. Needed with nvtx."""
     capture_range_end: str | None = None
@@ -77,6 +87,14 @@ def config_errors(config: NsysConfig) -> list[ConfigError]:
         )
     except ConfigError as error:
         errors.append(error)
+    if config.cuda_graph_trace not in (None, *_GRAPH_TRACES):
+        errors.append(
+            ConfigError(
+                f"pipeline.nsys.cuda_graph_trace={config.cuda_graph_trace} is not something nsys takes",
+                hint=f"one of: {', '.join(_GRAPH_TRACES)}, or null",
+                key="pipeline.nsys.cuda_graph_trace",
+            )
+        )
     if config.nvtx_domain_include and config.nvtx_domain_exclude:
         errors.append(
             ConfigError(

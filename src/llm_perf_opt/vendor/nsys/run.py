@@ -56,6 +56,7 @@ class CaptureRequest:
     trace: str = "cuda,nvtx,osrt"
     sample: str = "none"
     cpuctxsw: str = "none"
+    cuda_graph_trace: str | None = None
     domain_include: tuple[str, ...] = ()
     domain_exclude: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
@@ -92,6 +93,7 @@ class CaptureRequest:
             trace=self.trace,
             sample=self.sample,
             cpuctxsw=self.cpuctxsw,
+            cuda_graph_trace=self.cuda_graph_trace,
             capture=self.capture_range,
             capture_end=self.capture_range_end,
             domain_include=self.domain_include,

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 NAME = "torch_profiler"
+PRIVATE = "privateuse1"
+"""torch's name for the activity of a device from outside its source tree."""
+_TRACED = ("cuda", "xpu", "mtia")
+_UNTRACED = ("mps",)
 
 
 class Activity(StrEnum):
@@ -20,7 +24,9 @@ class Activity(StrEnum):
 
     cpu = "cpu"
     cuda = "cuda"
-    """Dropped, with a note, where there is no CUDA."""
+    """The accelerator of the run, whatever its kind. Dropped, with a note, where there is none or torch cannot trace it."""
+    accelerator = "accelerator"
+    """The same, by its general name."""
 
 
 class RankBy(StrEnum):
@@ -84,12 +90,21 @@ def effective_config(config: TorchProfilerConfig, app: AppConfig) -> TorchProfil
 
 
 def usable_activities(config: TorchProfilerConfig, app: AppConfig) -> tuple[tuple[str, ...], list[str]]:
-    """Return what can be recorded on the run's device, and a note for what cannot."""
-    wanted = tuple(dict.fromkeys(activity.value for activity in config.activities))
-    if app.resolved_device.startswith("cuda") or Activity.cuda.value not in wanted:
-        return wanted, []
-    kept = tuple(name for name in wanted if name != Activity.cuda.value)
-    return kept, [f"cuda activity is not recorded: the run is on {app.resolved_device}"]
+    """Return what can be recorded on the run's device, by torch's names of it, and a note for what cannot."""
+    wanted = dict.fromkeys(activity.value for activity in config.activities)
+    kind = app.resolved_device.partition(":")[0]
+    names: dict[str, None] = {}
+    notes = []
+    for name in wanted:
+        if name == Activity.cpu.value:
+            names[name] = None
+        elif kind == "cpu":
+            notes.append(f"{name} activity is not recorded: the run is on {app.resolved_device}")
+        elif kind in _UNTRACED:
+            notes.append(f"{name} activity is not recorded: torch traces no kernels of {kind}")
+        else:
+            names[kind if kind in _TRACED else PRIVATE] = None
+    return tuple(names), notes
 
 
 def representative_tokens(config: TorchProfilerConfig, app: AppConfig) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
+from llm_perf_opt.vendor.torch.config import PRIVATE
 from llm_perf_opt.workloads.engine.nvtx import module_ranges
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class ProfileOptions:
     """What the profiler records."""
 
     activities: tuple[str, ...]
-    """``cpu``, ``cuda``: only those this machine has."""
+    """``cpu``, ``cuda``, ``xpu``, ``privateuse1``: only those this machine has."""
     record_shapes: bool = False
     with_stack: bool = False
     with_flops: bool = False
@@ -145,7 +146,10 @@ def _profiler(options: ProfileOptions) -> Any:
 def _activities(names: Sequence[str]) -> list[Any]:
     from torch.profiler import ProfilerActivity
 
-    return [getattr(ProfilerActivity, name.upper()) for name in names]
+    return [
+        ProfilerActivity.PrivateUse1 if name == PRIVATE else getattr(ProfilerActivity, name.upper())
+        for name in names
+    ]
 
 
 def _flops(profiler: Any) -> dict[str, int]:

@@ -12,6 +12,7 @@ from llm_perf_opt.core.errors import CheckpointError, InputError
 from llm_perf_opt.model.statistics import interval_ratio
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.engine.profiler_range import profiler_range
 from llm_perf_opt.workloads.engine.results import (
     BatchResult,
     PassResult,
@@ -54,7 +55,7 @@ def run_workload(
         run.warm_up(groups)
         task.advance()
     total = workload.repeats * len(groups) if workload.until is None else None
-    with progress.task("measuring", total=total) as task:
+    with profiler_range(), progress.task("measuring", total=total) as task:
         began, levels, stopped = clock(), list[float](), None
         while stopped is None:
             for number, group in enumerate(groups):

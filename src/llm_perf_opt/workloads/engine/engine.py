@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.phases import REQUEST_PHASES
+from llm_perf_opt.hardware.accelerator import Accelerator, open_accelerator
 from llm_perf_opt.workloads.base import (
     Batch,
     ModelAdapter,
@@ -20,11 +20,13 @@ from llm_perf_opt.workloads.base import (
     WorkloadConfig,
 )
 from llm_perf_opt.workloads.devices import resolve_dtype
-from llm_perf_opt.workloads.engine.clock import Clock, clock_for, intervals
+from llm_perf_opt.workloads.engine.clock import Clock, intervals
 from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
 from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
+from llm_perf_opt.workloads.engine.release import Release, give_back
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
+from llm_perf_opt.workloads.engine.stop_check import StopCheck
 from llm_perf_opt.workloads.registry import load_adapter
 
 if TYPE_CHECKING:
@@ -39,13 +41,21 @@ _WATCHED = ("preprocess", *REQUEST_PHASES)
 class Engine:
     """A loaded model and the loop around it."""
 
-    def __init__(self, workload: WorkloadConfig, adapter: ModelAdapter | None = None) -> None:
-        """Build the model of ``workload`` on its device; the adapter is looked up unless given."""
+    def __init__(
+        self,
+        workload: WorkloadConfig,
+        adapter: ModelAdapter | None = None,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        """Build the model of ``workload`` on its device; adapter and accelerator are looked up unless given."""
         import torch
 
         self.workload = workload
         self.adapter = adapter or load_adapter(workload.model, workload.infer)
         self.device = workload.device
+        self.accelerator = accelerator or open_accelerator(self.device)
+        self.accelerator.use()
+        self._memory_at_start = self.accelerator.memory()
         if workload.threads is not None:
             torch.set_num_threads(workload.threads)
         self.dtype: torch.dtype = resolve_dtype(workload.model.dtype, self.device)
@@ -54,11 +64,20 @@ class Engine:
         self.load_s = time.perf_counter() - started
         if workload.model.compile:
             self.adapter.compile_decode(self.model)
-        self.clock: Clock = clock_for(self.device)
+        self.clock = Clock(self.accelerator)
         ignore = workload.infer.ignore_eos
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
+
+    def release(self) -> Release | None:
+        """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
+        before = self.accelerator.memory()
+        del self.model, self.adapter
+        after = give_back(self.accelerator)
+        if self._memory_at_start is None or before is None or after is None:
+            return None
+        return Release(self.device, self._memory_at_start, before, after)
 
     def info(self) -> EngineInfo:
         """Say what runs where."""
@@ -231,7 +250,7 @@ class _Sequences:
         if prompt is not None:
             self._all[:, : self._start] = prompt
         self._finished: torch.Tensor | None = None
-        self._check = StopCheck(lag=1 if engine.device.startswith("cuda") else 0)
+        self._check = StopCheck(engine.accelerator)
         self.count = 0
         self.stopped = False
         self.last: torch.Tensor = self._all[:, :0]
@@ -270,32 +289,6 @@ class _Sequences:
             row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))]
             for row in rows
         ]
-
-
-class StopCheck:
-    """Learn whether all sequences ended, ``lag`` steps late, so that the GPU is never waited for at once."""
-
-    def __init__(self, lag: int) -> None:
-        self._lag = lag
-        self._pending: deque[tuple[Any, Any]] = deque()
-
-    def push(self, finished: torch.Tensor) -> bool:
-        """Take this step's flags; return the answer of ``lag`` steps ago."""
-        import torch
-
-        flag = finished.all()
-        event = None
-        if flag.is_cuda:
-            flag = flag.to("cpu", non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-        self._pending.append((flag, event))
-        if len(self._pending) <= self._lag:
-            return False
-        oldest, done = self._pending.popleft()
-        if done is not None:
-            done.synchronize()
-        return bool(oldest)
 
 
 def _no_range(name: str) -> contextlib.AbstractContextManager[None]:

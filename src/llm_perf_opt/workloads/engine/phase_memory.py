@@ -6,9 +6,10 @@ import contextlib
 import gc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from llm_perf_opt.core.phases import REQUEST_PHASES, WHOLE
+from llm_perf_opt.hardware.accelerator import Accelerator, open_accelerator
 
 Peaks = dict[str, dict[str, int]]
 """Phase → ``peak_bytes`` and ``reserved_bytes``."""
@@ -55,24 +56,20 @@ class AllocatorMeter:
 
     counts: Literal["allocator", "process"] = "allocator"
 
-    def __init__(self, device: str) -> None:
-        """Use the one interface of all accelerators, or CUDA's own where torch is too old for it."""
-        import torch
-
-        self._device = device
-        self._api: Any = (
-            torch.accelerator if hasattr(torch.accelerator, "max_memory_allocated") else torch.cuda
-        )
+    def __init__(self, accelerator: Accelerator) -> None:
+        """Watch a device whose allocator counts."""
+        self._accelerator = accelerator
 
     def reset(self) -> None:
         """Begin a new peak at what is in use now."""
-        self._api.reset_peak_memory_stats(self._device)
+        self._accelerator.reset_peak()
 
     def peaks(self) -> tuple[int, int]:
         """Return the peaks of allocated and of reserved memory."""
-        return int(self._api.max_memory_allocated(self._device)), int(
-            self._api.max_memory_reserved(self._device)
-        )
+        found = self._accelerator.peak_memory()
+        if found is None:
+            raise RuntimeError(f"the allocator of {self._accelerator.device} has ceased to count")
+        return found.allocated_bytes, found.reserved_bytes
 
 
 class ResidentMeter:
@@ -106,7 +103,10 @@ class ResidentMeter:
 def memory_meter(device: str) -> MemoryMeter | str:
     """Return the meter of a device; a text says why there is none. To be called before the model is built."""
     if device != "cpu":
-        return AllocatorMeter(device)
+        accelerator = open_accelerator(device)
+        if accelerator.peak_memory() is None:
+            return f"torch's allocator of {device} does not count what it holds"
+        return AllocatorMeter(accelerator)
     try:
         return ResidentMeter()
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.sizes import read_document
+from llm_perf_opt.hardware.accelerator import seeded
 
 if TYPE_CHECKING:
     import torch
@@ -69,10 +70,8 @@ def build_random(
 
     model = build_meta(kind, config, dtype, options)
     model.to_empty(device=device)
-    cuda = [torch.device(device)] if device.startswith("cuda") else []
     # What transformers itself draws must follow the seed too, and the caller's generator must not move.
-    with torch.no_grad(), torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(seed)
+    with torch.no_grad(), seeded(device, seed):
         _fill_random_weights(model, device, seed)
         for module in model.modules():
             module._is_hf_initialized = False

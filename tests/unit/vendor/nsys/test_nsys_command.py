@@ -13,6 +13,7 @@ from llm_perf_opt.vendor.nsys.command import (
     check_capture,
     check_extra_args,
     check_label,
+    graph_trace,
     output_names,
     split_label,
 )
@@ -241,3 +242,16 @@ def test_export_stats_and_shutdown_commands_whole() -> None:
         "/a,b/run.sqlite",
     ]
     assert build_shutdown_cmd("mine") == ["nsys", "shutdown", "--kill", "sigkill", "--session=mine"]
+
+
+def test_cuda_graphs_are_traced_by_node_where_nsys_can() -> None:
+    assert graph_trace("node", {"trace", "cuda-graph-trace"}) == "node"
+    assert graph_trace("node", {"trace", "sample"}) is None
+    assert graph_trace("node", ()) == "node"  # not known: a plan on a machine without nsys
+    assert graph_trace(None, {"cuda-graph-trace"}) is None
+    assert "--cuda-graph-trace=node" in build_nsys_cmd("/o", ["w"], cuda_graph_trace="node")
+    command = build_nsys_cmd("/o", ["w"], trace="nvtx,osrt", cuda_graph_trace="node")
+    assert not [word for word in command if "graph" in word]
+    assert (
+        graph_trace("node", {"cuda-graph-trace"}, ["--cuda-graph-trace=graph"]) is None
+    )  # given once already

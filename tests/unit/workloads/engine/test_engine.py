@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.hardware.accelerator import HostProcessor
 from llm_perf_opt.ingest.timings import load_timings
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.engine import engine as engine_module
 from llm_perf_opt.workloads.engine.driver import run_workload
-from llm_perf_opt.workloads.engine.engine import Engine, StopCheck
+from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.results import SampleResult, write_timings
+from llm_perf_opt.workloads.engine.stop_check import StopCheck
 from tests.unit.small_workloads import samples, workload
 
 
@@ -259,7 +261,7 @@ def test_ngram_ban_equals_transformers(size: int, rows: list[list[int]], length:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.integers(0, 3))
 def test_stop_check_answers_late_but_right(flags: list[bool], lag: int) -> None:
-    check = StopCheck(lag)
+    check = StopCheck(HostProcessor(), lag)
     answers = [check.push(torch.tensor([flag])) for flag in flags]
     assert answers == [False] * min(lag, len(flags)) + flags[: max(0, len(flags) - lag)]
 

@@ -82,7 +82,7 @@ def test_end_of_sequence_equals_generate(
     from llm_perf_opt.workloads.engine import engine as module
 
     real = module.StopCheck
-    monkeypatch.setattr(module, "StopCheck", lambda **_: real(lag=lag))
+    monkeypatch.setattr(module, "StopCheck", lambda accelerator: real(accelerator, lag=lag))
     requests = samples(kind, tmp_path, 2)
     free = Engine(workload(kind, ignore_eos=True, no_repeat_ngram_size=2))
     _, unbounded = free.run_sample(requests)

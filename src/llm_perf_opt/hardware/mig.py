@@ -1,0 +1,186 @@
+"""MIG: a slice of a GPU is a device of its own, with its share of multiprocessors, memory and bandwidth.
+
+CUDA and torch call a slice ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; ``nvidia-smi --query-gpu`` speaks of the whole GPU only. So
+slices are found with ``nvidia-smi -L``, and what share one is is asked of the driver: nvidia-ml-py knows its multiprocessors,
+``nvidia-smi mig -lgip`` those of its profile. Where neither tells, NVIDIA's rule counts: a ``1g`` is one of seven (or four)
+compute slices, and memory and its bandwidth come in eighths.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from llm_perf_opt.model.summary import Hardware, Peak
+
+_NAME = re.compile(
+    r"(?P<gpu>.+?) MIG (?P<profile>(?:(?P<part>\d)c\.)?(?P<compute>\d)g\.(?P<gb>\d+)gb(?:\+[\w.+-]+)?)"
+)
+_GPU_LINE = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[^)]+)\)\s*$")
+_SLICE_LINE = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)\s*$")
+_PROFILE_LINE = re.compile(
+    r"^\|\s+(?P<gpu>\d+)\s+MIG (?P<name>\S+)\s+\d+\s+\d+/\d+\s+(?P<gib>[\d.]+)\s+\S+\s+(?P<sms>\d+)\s",
+    re.MULTILINE,
+)
+_COMPUTE_SLICES = 7
+_FOUR_SLICE_GPUS = re.compile(r"\bA30\b|RTX PRO \d{4}")
+"""GPUs that are cut into four, not seven."""
+_MEMORY_SLICES = 8
+GUIDE = "NVIDIA MIG User Guide, supported profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """One slice as CUDA would use it."""
+
+    gpu: str
+    """Name of the whole GPU."""
+    profile: str
+    """``1g.5gb``, ``1c.3g.20gb``, ``1g.10gb+me``."""
+    uuid: str | None = None
+    gpu_uuid: str | None = None
+    memory_bytes: float | None = None
+    multiprocessors: int | None = None
+    gpu_multiprocessors: int | None = None
+    """Of the whole GPU, or of its largest profile where only that is told."""
+    told_by: str | None = None
+    """Who told the multiprocessors."""
+
+    @property
+    def name(self) -> str:
+        """As CUDA and torch call it."""
+        return f"{self.gpu} MIG {self.profile}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGpu:
+    """A GPU of ``nvidia-smi -L`` and the slices it is cut into."""
+
+    name: str
+    uuid: str
+    slices: tuple[MigSlice, ...] = ()
+
+
+def slice_by_name(name: str) -> MigSlice | None:
+    """Return the slice a device name speaks of; ``None`` for the name of a whole GPU."""
+    found = _NAME.fullmatch(" ".join(name.split()))
+    return MigSlice(found["gpu"], found["profile"]) if found else None
+
+
+def parse_list(text: str) -> list[ListedGpu]:
+    """Read ``nvidia-smi -L``: every GPU, and below it its slices."""
+    gpus: list[ListedGpu] = []
+    for line in text.splitlines():
+        if found := _GPU_LINE.match(line):
+            gpus.append(ListedGpu(found[2], found[3]))
+        elif gpus and (found := _SLICE_LINE.match(line)):
+            gpu = gpus[-1]
+            one = MigSlice(gpu.name, found[1], uuid=found[3], gpu_uuid=gpu.uuid)
+            gpus[-1] = replace(gpu, slices=(*gpu.slices, one))
+    return gpus
+
+
+def with_profile(one: MigSlice, text: str, gpu_number: int) -> MigSlice:
+    """Add what ``nvidia-smi mig -lgip`` says of a slice's profile; unchanged where it says nothing (no permission)."""
+    rows = {
+        row["name"]: (float(row["gib"]), int(row["sms"]))
+        for row in _PROFILE_LINE.finditer(text)
+        if int(row["gpu"]) == gpu_number
+    }
+    part = _NAME.fullmatch(one.name)
+    # A compute instance (1c.3g.20gb) has its GPU instance's memory and a part of its multiprocessors.
+    instance = one.profile.partition("c.")[2] or one.profile
+    if part is None or instance not in rows:
+        return one
+    gib, multiprocessors = rows[instance]
+    if part["part"]:
+        multiprocessors = multiprocessors * int(part["part"]) // int(part["compute"])
+    return replace(
+        one,
+        memory_bytes=one.memory_bytes or gib * 2**30,
+        multiprocessors=multiprocessors,
+        gpu_multiprocessors=max(sms for _, sms in rows.values()),
+        told_by="nvidia-smi mig -lgip, of the largest profile",
+    )
+
+
+def visible_slice(
+    gpus: Sequence[ListedGpu], index: int, environment: Mapping[str, str] = os.environ
+) -> MigSlice | Literal["unclear"] | None:
+    """Return the slice CUDA means by ``cuda:<index>``; ``None``: a whole GPU.
+
+    CUDA gives a program one slice: the one ``CUDA_VISIBLE_DEVICES`` names, else the first of the first GPU it may see.
+    Where some GPUs are cut and others are not, and nothing is named, it is not told from outside which CUDA takes.
+    """
+    named = [
+        entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()
+    ]
+    if named:
+        return _named(gpus, named[index] if index < len(named) else "")
+    cut = [gpu for gpu in gpus if gpu.slices]
+    if not cut:
+        return None
+    return cut[0].slices[0] if len(cut) == len(gpus) and index == 0 else "unclear"
+
+
+def _named(gpus: Sequence[ListedGpu], entry: str) -> MigSlice | Literal["unclear"] | None:
+    if entry.startswith("MIG-"):
+        fitting = [one for gpu in gpus for one in gpu.slices if (one.uuid or "").startswith(entry)]
+        return fitting[0] if len(fitting) == 1 else "unclear"
+    if entry.isdigit() and int(entry) < len(gpus):
+        # CUDA numbers by speed, the driver by bus: only where all are alike a number means the same to both.
+        alike = len({gpu.name for gpu in gpus}) == 1 and len({bool(gpu.slices) for gpu in gpus}) == 1
+        slices = gpus[int(entry)].slices
+        return (
+            (slices[0] if slices else None) if alike else "unclear" if any(g.slices for g in gpus) else None
+        )
+    fitting_gpus = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
+    return fitting_gpus[0].slices[0] if len(fitting_gpus) == 1 and fitting_gpus[0].slices else None
+
+
+def limits_of_slice(whole: Hardware, one: MigSlice) -> Hardware:
+    """Return a slice's limits: the whole GPU's, each times the slice's share, and the share said in its source."""
+    compute, compute_words = _compute_share(one)
+    memory, memory_words = _memory_share(one, whole.memory_bytes)
+    bandwidth = whole.bandwidth_bytes_per_s
+    return replace(
+        whole,
+        name=one.name,
+        kind="gpu",
+        peak_flops_per_s={
+            dtype: Peak(peak.dense * compute, f"{peak.source}; {compute_words}")
+            for dtype, peak in whole.peak_flops_per_s.items()
+        },
+        bandwidth_bytes_per_s=None if bandwidth is None or memory is None else bandwidth * memory,
+        bandwidth_source=f"{whole.bandwidth_source or whole.source}; {memory_words}" if memory else None,
+        memory_bytes=one.memory_bytes
+        or (whole.memory_bytes * memory if whole.memory_bytes and memory else None),
+    )
+
+
+def _compute_share(one: MigSlice) -> tuple[float, str]:
+    if one.multiprocessors and one.gpu_multiprocessors:
+        share = one.multiprocessors / one.gpu_multiprocessors
+        return share, (
+            f"× {one.multiprocessors} of {one.gpu_multiprocessors} multiprocessors of MIG {one.profile} ({one.told_by})"
+        )
+    found = _NAME.fullmatch(one.name)
+    slices = int(found["part"] or found["compute"]) if found else _COMPUTE_SLICES
+    total = 4 if _FOUR_SLICE_GPUS.search(one.gpu) else _COMPUTE_SLICES
+    return slices / total, f"× {slices} of {total} compute slices of MIG {one.profile} ({GUIDE})"
+
+
+def _memory_share(one: MigSlice, gpu_bytes: float | None) -> tuple[float | None, str]:
+    """Capacity and bandwidth come in eighths, and a profile's name rounds its gigabytes."""
+    found = _NAME.fullmatch(one.name)
+    if found is None or not gpu_bytes:
+        return None, ""
+    eighths = max(1, min(_MEMORY_SLICES, round(float(found["gb"]) * 2**30 / gpu_bytes * _MEMORY_SLICES)))
+    shared = ", shared with the other compute instances" if found["part"] else ""
+    return (
+        eighths / _MEMORY_SLICES,
+        f"× {eighths} of {_MEMORY_SLICES} memory slices of MIG {one.profile}{shared} ({GUIDE})",
+    )

@@ -1,0 +1,46 @@
+"""Put a program on PATH that answers as a vendor tool did: arguments → transcript."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+TRANSCRIPTS = Path(__file__).with_name("transcripts")
+
+_PROGRAM = """#!{python} -S
+import json, sys
+answers = json.loads({table!r})
+asked = " ".join(sys.argv[1:])
+with open({log!r}, "a") as log:
+    print(asked, file=log)
+for words, (code, text) in answers.items():
+    if asked.startswith(words):
+        sys.stdout.write(text)
+        sys.exit(code)
+sys.exit("not in the transcript: " + asked)
+"""
+
+
+def transcript(name: str) -> str:
+    """Return what a tool printed."""
+    return (TRANSCRIPTS / (name if name.endswith(".json") else f"{name}.txt")).read_text(encoding="utf-8")
+
+
+def play(folder: Path, tool: str, answers: Mapping[str, tuple[int, str]]) -> Path:
+    """Write a program ``tool`` that answers arguments beginning with a key; what it was asked goes to ``<tool>.asked``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / tool
+    log = str(folder / f"{tool}.asked")
+    path.write_text(
+        _PROGRAM.format(python=sys.executable, table=json.dumps(dict(answers)), log=log), encoding="utf-8"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def asked(folder: Path, tool: str) -> list[str]:
+    """Return what a tool was asked, in order."""
+    log = folder / f"{tool}.asked"
+    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
