@@ -113,9 +113,10 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     },
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
-        "rope_parameters": dict.fromkeys(
-            ["sliding_attention", "full_attention"], {"rope_type": "default", "rope_theta": 10000.0}
-        ),
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10000.0}
+            for kind in ("sliding_attention", "full_attention")
+        },
     },
     "dbrx": {
         "hidden_size": None,
