@@ -45,7 +45,7 @@ def test_caches_come_in_few_lengths_and_waste_little(tokens: int) -> None:
 def test_no_compilation_falls_into_a_measured_pass(batch_size: int) -> None:
     """Lengths that share a cache, and lengths that do not; the last batch is a smaller one."""
     chosen = workload("llama", static=True, model=COMPILED, max_new_tokens=4, batch_size=batch_size)
-    asked = requests(10, 20, 33, 90, 130, 140, 11)
+    asked = requests(10, 20, 130, 140, 11)
     result = run_workload(chosen, asked)
     found = result.workload().compilations
     assert found is not None
@@ -76,10 +76,10 @@ def test_a_compilation_in_a_measured_pass_is_counted_where_it_fell() -> None:
 def test_more_shapes_than_torch_compiles_by_itself() -> None:
     """Beyond its own limit of eight torch would run the rest uncompiled, without a word to anybody."""
     engine = Engine(workload("llama", static=True, model=COMPILED, max_new_tokens=2))
-    for count in range(10):
+    for count in range(9):
         engine.warm_up(requests(40 + 64 * count), rounds=1)
     assert engine.compilations is not None
-    assert engine.compilations.summary().warmup == 10
+    assert engine.compilations.summary().warmup == 9
 
 
 def test_real_code_generation_compiles_once_for_several_prompts() -> None:
