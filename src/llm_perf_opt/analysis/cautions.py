@@ -30,6 +30,7 @@ def below_floor(memory_bytes: float | None) -> str:
 def cautions(summary: Summary) -> list[str]:
     """Return every caution that applies, as sentences for the top of a report."""
     found = (
+        _compiled_while_measuring(summary),
         _beaten_ceiling(summary),
         _ceiling_under_load(summary),
         _does_not_fit(summary),
@@ -37,6 +38,19 @@ def cautions(summary: Summary) -> list[str]:
         _wide_interval(summary),
     )
     return [sentence for sentence in found if sentence is not None]
+
+
+def _compiled_while_measuring(summary: Summary) -> str | None:
+    """A pass that holds a compilation is longer than the model is, often many times."""
+    found = summary.workload.compilations
+    if found is None or not found.measured:
+        return None
+    where = ", ".join(f"{count} in {phase}" for phase, count in found.phases.items())
+    passes = "compilation" if found.measured == 1 else "compilations"
+    return (
+        f"{found.measured} {passes} of {units.seconds(found.measured_s)} fell into measured passes ({where}): their times hold "
+        "it, so look at medians rather than means, and raise infer.warmup_rounds or give prompts of fewer lengths."
+    )
 
 
 def beaten_ceilings(summary: Summary) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.config.dimensions import wrong_dimensions
-from llm_perf_opt.config.schema import AppConfig, Weights
+from llm_perf_opt.config.schema import AppConfig, CacheKind, ModelConfig, Weights
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
 
@@ -120,12 +120,33 @@ def _check_model(config: AppConfig) -> None:
             hint="set model.path, or leave model.trust_remote_code=false",
             key="model.trust_remote_code",
         )
+    if model.cuda_graphs and not config.resolved_device.startswith("cuda"):
+        raise ConfigError(
+            f"model.cuda_graphs=true: {config.resolved_device} cannot capture and replay its work",
+            hint="use model.cuda_graphs=false, or run.device=cuda on a machine with such a GPU",
+            key="model.cuda_graphs",
+        )
+    check_static_cache(model)
     for wrong in wrong_dimensions(model.arch, "model.arch."):
         raise ConfigError(
             f"{wrong.key}={wrong.value} is no dimension of a model",
             hint=f"it must be {wrong.meaning}; null leaves it to the model's own default",
             key=wrong.key,
         )
+
+
+def check_static_cache(model: ModelConfig) -> None:
+    """Refuse a growing cache where shapes must stay the same."""
+    for wanted, key, reason in (
+        (model.compile, "model.compile", "a growing cache would be compiled again for every token"),
+        (
+            model.cuda_graphs,
+            "model.cuda_graphs",
+            "a captured graph writes to the addresses it was captured with",
+        ),
+    ):
+        if wanted and model.cache is not CacheKind.static:
+            raise ConfigError(f"{key}=true needs model.cache=static", hint=f"set it: {reason}", key=key)
 
 
 def _check_workload(config: AppConfig) -> None:

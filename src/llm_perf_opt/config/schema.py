@@ -86,8 +86,12 @@ class ModelConfig:
     experts_implementation: str | None = None
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
     compile: bool = False
-    """Compile the decode step with ``torch.compile``; its warm-up is kept out of the timings. Needs ``model.cache=static``;
+    """Compile the decode step with ``torch.compile`` in the warm-up, once for each shape; caches come in a few lengths, so
+    that prompts share them. Needs ``model.cache=static``;
     a mixture of experts then decodes with batched products, unless ``model.experts_implementation`` says otherwise."""
+    cuda_graphs: bool = False
+    """Capture the decode step as a CUDA graph in the warm-up and replay it for every token: one launch instead of hundreds.
+    With or without ``model.compile``. Needs a CUDA or ROCm device and ``model.cache=static``."""
     cache: CacheKind = CacheKind.dynamic
     """``dynamic`` grows by copying for every token; ``preallocated`` has room for the whole answer and is written in place;
     ``static`` also keeps all shapes the same behind a mask, as compiling needs."""
@@ -121,10 +125,11 @@ class InferConfig:
     max_tiles: int = 9
     """Most tiles a page is cut into (9 in the published code, 6 in its vLLM port)."""
     warmup_rounds: int = 1
-    """Full runs of the first sample before anything is measured."""
+    """Full runs of the first batch before anything is measured; with ``model.compile`` or ``model.cuda_graphs``, of one batch of
+    every shape, at least two."""
     verify_tokens: bool = True
-    """After measuring, check the first tokens of the first batch against the model's own generate(): one prefill and a
-    few steps. The summary says the result (workload.tokens_verified)."""
+    """After measuring, check the first tokens of the first batch, and their logits, against the model's own generate(): two
+    prefills and a few steps. The summary says the result (workload.tokens_verified), a note what was compared."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ Exit codes of the command line:
 1    the run finished, but a stage failed; or ``compare --gate`` found a regression
 2    the configuration or the command line is wrong; nothing was written
 3    an input (capture, dataset, checkpoint, run directory) cannot be used
-4    an external tool or the machine did not do what was needed
+4    an external tool or the machine did not do what was needed (out of memory included, where no other stage went on)
 70   a defect of this program (``core/console/last_resort.py``); the message names a file with the details
 130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
 ==== =====================================================================

@@ -107,6 +107,22 @@ class Hardware:
 
 
 @dataclass(slots=True)
+class Compilations:
+    """What ``torch.compile`` compiled; one in a measured pass makes that pass longer than the model is."""
+
+    warmup: Count
+    """Compilations before anything was measured: one per shape of the decode step."""
+    warmup_s: SummedSeconds
+    """How long they took."""
+    measured: Count
+    """Compilations inside measured passes: 0 in a run that was warmed up for all its shapes."""
+    measured_s: SummedSeconds
+    """How long those took: part of the timings."""
+    phases: dict[str, Count] = field(default_factory=dict)
+    """Of those in measured passes, how many fell into which phase."""
+
+
+@dataclass(slots=True)
 class Workload:
     """What was run."""
 
@@ -136,8 +152,13 @@ class Workload:
     """Key-value cache of the built-in workload (``model.cache``)."""
     compiled: bool | None = None
     """Whether its decode step was compiled (``model.compile``)."""
+    cuda_graphs: bool | None = None
+    """Whether its decode step was captured and replayed (``model.cuda_graphs``)."""
+    compilations: Compilations | None = None
+    """What was compiled, and when; ``None``: nothing is compiled, or nobody counted."""
     tokens_verified: bool | None = None
-    """Whether the first tokens are those of the model's own ``generate()``; ``None``: not checked, a note says why."""
+    """Whether the first tokens and their logits are those of the model's own ``generate()``; a note says what was compared, or
+    why nothing was (``None``)."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import shlex
 from llm_perf_opt.analysis.roofline.elsewhere import Fit
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
+    Compilations,
     Finding,
     Static,
     Summary,
@@ -146,9 +147,23 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
         ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
         ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
+        ("compilations", _compilations(workload.compilations)),
+        ("decode step", "replayed as a CUDA graph" if workload.cuda_graphs else None),
         ("first tokens", _TOKENS_VERIFIED[workload.tokens_verified] if workload.new_tokens else None),
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
+
+
+def _compilations(found: Compilations | None) -> str | None:
+    """Say what was compiled before and during measuring."""
+    if found is None:
+        return None
+    during = (
+        f"{found.measured} while measuring ({units.seconds(found.measured_s)})" if found.measured else "none"
+    )
+    return f"{found.warmup} in the warm-up ({units.seconds(found.warmup_s)}), {during}" + (
+        "" if found.measured else " while measuring"
+    )
 
 
 def coverage_facts(summary: Summary) -> list[tuple[str, str]]:

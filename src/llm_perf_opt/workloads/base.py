@@ -94,6 +94,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """The first greedy tokens as a model's own generation gives them, to check the engine's by."""
+
+    token_ids: list[list[int]]
+    """One list per sequence."""
+    logits: list[torch.Tensor] | None = None
+    """Of each step, before anything is banned, ``[batch, vocab]``; ``None``: not told."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseShapes:
     """The shapes a static count is made at."""
 
@@ -229,10 +239,22 @@ class ModelAdapter(ABC):
         """Return a context the whole decode loop runs in."""
         return contextlib.nullcontext()
 
+    def decode_shape(self, batch: Batch, max_new_tokens: int) -> tuple[int, ...]:
+        """Return what two batches share when a step compiled or captured for one serves the other."""
+        return (len(batch.sample_ids), batch.prompt_tokens + max_new_tokens)
+
     def compile_decode(self, model: torch.nn.Module) -> None:
         """Compile the decode step (``model.compile=true``), before the warm-up; refused unless overridden."""
         raise ConfigError(
             f"adapter {self.name} cannot be compiled", hint="use model.compile=false", key="model.compile"
+        )
+
+    def graph_decode(self, model: torch.nn.Module, device: str) -> None:
+        """Capture the decode step as a CUDA graph (``model.cuda_graphs=true``) in the warm-up; refused unless overridden."""
+        raise ConfigError(
+            f"adapter {self.name} cannot be captured as CUDA graphs",
+            hint="use model.cuda_graphs=false",
+            key="model.cuda_graphs",
         )
 
     def reference_tokens(
@@ -249,6 +271,21 @@ class ModelAdapter(ABC):
         ``None``: the model has no generation of its own.
         """
         return None
+
+    def reference(
+        self,
+        model: torch.nn.Module,
+        batch: Batch,
+        count: int,
+        *,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+    ) -> Reference | None:
+        """Return the first ``count`` greedy tokens with their logits; without logits unless a subclass has them."""
+        tokens = self.reference_tokens(
+            model, batch, count, stop_ids=stop_ids, no_repeat_ngram_size=no_repeat_ngram_size
+        )
+        return None if tokens is None else Reference(tokens)
 
     def notes(self) -> Sequence[str]:
         """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""

@@ -167,8 +167,7 @@ def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -
             )
             task.advance()
     run.result.tokens_verified = found.verified
-    if found.note is not None:
-        run.result.notes.append(found.note)
+    run.result.notes.append(found.note)
     if found.verified is False:
         LOGGER.warning("%s", found.note)
 

@@ -96,6 +96,20 @@ def memory_need(config: AppConfig, dtype: Dtype) -> MemoryNeed | None:
     )
 
 
+def predicted_bytes(
+    model: ModelConfig, element_bytes: int, batch_size: int, tokens: int
+) -> dict[str, float] | None:
+    """Estimate weights and cache of ``batch_size`` sequences of ``tokens``; ``None`` without a closed form."""
+    decoder = _decoder(model)
+    if decoder is None:
+        return None
+    vision = 1 + _OCR_VISION_RATIO * (model.adapter in _OCR_FAMILIES)
+    found = {"weights": decoder.params() * vision * element_bytes}
+    if batch_size * tokens:
+        found["cache"] = kv_resident_bytes(decoder.kv_layers(element_bytes), tokens, batch_size)
+    return found
+
+
 def _is_smaller_as_stored(config: AppConfig) -> bool:
     """Whether the weights take less than their data type says: quantised ones are not judged here."""
     if checkpoint_quantisation(config.model) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.cautions import below_floor, cautions
 from llm_perf_opt.model.summary import (
+    Compilations,
     Hardware,
     Prediction,
     Scaling,
@@ -134,3 +135,12 @@ def test_prompts_may_differ_by_a_twentieth() -> None:
     assert len(cautions(data)) == 1
     data.timings.prefill_s = None
     assert cautions(data) == []  # no time to mix with
+
+
+def test_a_compilation_in_a_measured_pass_is_said_with_its_seconds() -> None:
+    plain = summary()
+    plain.workload.compilations = Compilations(2, 8.0, 0, 0.0)
+    assert not any("compilation" in sentence for sentence in cautions(plain))
+    plain.workload.compilations = Compilations(2, 8.0, 1, 37.0, {"decode": 1})
+    (found,) = [sentence for sentence in cautions(plain) if "compilation" in sentence]
+    assert found.startswith("1 compilation of 37.0 s fell into measured passes (1 in decode)")

@@ -148,7 +148,7 @@ def test_the_profiler_is_off_while_timings_are_taken(tmp_path: Path, monkeypatch
     Run(tmp_path, profile_memory=True)
     measured, rest = states[:6], states[6:]
     assert not any(measured)
-    assert rest == [True, True]  # profiled, memory
+    assert rest == [False, True, True]  # logits checked, profiled, memory
 
 
 def test_the_trace_has_phases_modules_and_operators(default_run: Run) -> None:

@@ -24,6 +24,7 @@ SPREAD = (
     "gemma3n_text",
     "gpt2",
     "gpt_neox",
+    "jetmoe",
     "lfm2",
     "mamba",
     "mamba2",
@@ -55,6 +56,7 @@ def adapter(family: str, *, batch_size: int = 1, cache: CacheKind = CacheKind.dy
         ("bert", "is an encoder"),
         ("bert-generation", "is an encoder"),
         ("openai-gpt", "takes no cache"),
+        ("cpmant", "wants all tokens so far at every step"),
     ],
 )
 def test_what_does_not_decode_is_refused_with_the_reason(family: str, reason: str) -> None:

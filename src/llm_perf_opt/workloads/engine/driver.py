@@ -65,6 +65,8 @@ def run_workload(
             levels.append(pass_level([batch.repeats[-1].total_s() for batch in run.result.batches]))
             passed_s = clock() - began
             stopped = stop_reason(levels, passed_s, least=workload.repeats, until=workload.until)
+    if engine.compilations is not None:
+        run.result.compilations = engine.compilations.summary()
     run.result.measuring = Measuring(len(levels), stopped, interval_ratio(levels), passed_s)
     return run.result
 
@@ -106,17 +108,36 @@ class _Run:
         self.result.notes.extend(engine.adapter.notes())
 
     def warm_up(self, groups: list[list[Sample]]) -> None:
-        """Warm up on the first batch that can be read."""
-        for group in groups:
+        """Warm up on the first batch that can be read; where shapes are compiled or captured, on one of every shape."""
+        warmed = False
+        for group in self._one_of_each_shape(groups) if self._engine.settles_per_shape else groups:
             try:
-                self.result.warmup_s = self._engine.warm_up(group)
+                self.result.warmup_s += self._engine.warm_up(group)
             except InputError:
                 self._leave_out_unreadable(group)
                 if not group:
                     continue
-                self.result.warmup_s = self._engine.warm_up(group)
-            return
-        self.require_samples()
+                self.result.warmup_s += self._engine.warm_up(group)
+            warmed = True
+            if not self._engine.settles_per_shape:
+                return
+        if not warmed:
+            self.require_samples()
+
+    def _one_of_each_shape(self, groups: list[list[Sample]]) -> Iterator[list[Sample]]:
+        """Yield a batch of every shape the decode step will have; samples that cannot be read are left out."""
+        seen: set[tuple[int, ...]] = set()
+        for group in groups:
+            try:
+                shape = self._engine.decode_shape(self._engine.prepare(group))
+            except InputError:
+                self._leave_out_unreadable(group)
+                if not group:
+                    continue
+                shape = self._engine.decode_shape(self._engine.prepare(group))
+            if shape not in seen:
+                seen.add(shape)
+                yield group
 
     def require_samples(self) -> None:
         """Stop when every sample was left out."""

@@ -10,29 +10,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.phases import REQUEST_PHASES
 from llm_perf_opt.hardware.accelerator import Accelerator, open_accelerator
 from llm_perf_opt.workloads.base import (
     Batch,
     ModelAdapter,
+    Reference,
     Sample,
     WorkloadConfig,
 )
 from llm_perf_opt.workloads.devices import resolve_dtype
 from llm_perf_opt.workloads.engine.clock import Clock, intervals
+from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
 from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
+from llm_perf_opt.workloads.engine.out_of_memory import Attempt, explained
 from llm_perf_opt.workloads.engine.release import Release, give_back
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
 from llm_perf_opt.workloads.engine.stop_check import StopCheck
+from llm_perf_opt.workloads.memory import predicted_bytes
 from llm_perf_opt.workloads.registry import load_adapter
 
 if TYPE_CHECKING:
     import torch
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
+Observe = Callable[["torch.Tensor"], None]
 _COMPILED_WARMUP_ROUNDS = 2
 _WATCHED = ("preprocess", *REQUEST_PHASES)
 """Ranges that begin and end with an idle device; components and steps lie inside them."""
@@ -60,10 +64,14 @@ class Engine:
             torch.set_num_threads(workload.threads)
         self.dtype: torch.dtype = resolve_dtype(workload.model.dtype, self.device)
         started = time.perf_counter()
-        self.model = _explain_memory(lambda: self.adapter.build(self.device, self.dtype), self.device)
+        with explained(self._attempt("loading")):
+            self.model = self.adapter.build(self.device, self.dtype)
         self.load_s = time.perf_counter() - started
+        self.compilations = CompilationLog() if workload.model.compile else None
         if workload.model.compile:
             self.adapter.compile_decode(self.model)
+        if workload.model.cuda_graphs:
+            self.adapter.graph_decode(self.model, self.device)
         self.clock = Clock(self.accelerator)
         ignore = workload.infer.ignore_eos
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
@@ -94,6 +102,21 @@ class Engine:
             threads=torch.get_num_threads() if self.device == "cpu" else None,
             cache=self.workload.model.cache.value,
             compiled=self.workload.model.compile,
+            cuda_graphs=self.workload.model.cuda_graphs,
+        )
+
+    def _attempt(self, phase: str, batch: Batch | None = None, limit: int = 0) -> Attempt:
+        """Describe what is tried, for the case that memory runs out."""
+        size = 0 if batch is None else len(batch.sample_ids)
+        tokens = 0 if batch is None else batch.prompt_tokens + limit
+        return Attempt(
+            phase,
+            self.device,
+            self.workload.model,
+            size or None,
+            None if batch is None else batch.prompt_tokens,
+            None if batch is None else limit,
+            lambda: predicted_bytes(self.workload.model, self.dtype.itemsize, size, tokens),
         )
 
     def prepare(self, samples: Sequence[Sample]) -> Batch:
@@ -109,17 +132,36 @@ class Engine:
     def warm_up(self, samples: Sequence[Sample], rounds: int | None = None) -> float:
         """Run whole passes that nobody measures; ranges stay silent, so that captures do not start here."""
         wanted = self.workload.infer.warmup_rounds if rounds is None else rounds
-        if self.workload.model.compile:
+        if self.settles_per_shape:
             wanted = max(wanted, _COMPILED_WARMUP_ROUNDS)
         started = time.perf_counter()
         before, self._ranges = self._ranges, _no_range
         try:
-            with stage("warmup"):
+            with stage("warmup"), self._warming_up():
                 for _ in range(wanted):
                     self.run_prepared(self.prepare(samples))
         finally:
             self._ranges = before
         return time.perf_counter() - started
+
+    @property
+    def settles_per_shape(self) -> bool:
+        """Whether every new shape costs a compilation or a capture, and so a warm-up of its own."""
+        return self.workload.model.compile or self.workload.model.cuda_graphs
+
+    def decode_shape(self, batch: Batch) -> tuple[int, ...]:
+        """Return what batches have in common that decode at the same shape."""
+        return self.adapter.decode_shape(batch, self.new_token_limit(batch))
+
+    @contextlib.contextmanager
+    def _warming_up(self) -> Iterator[None]:
+        if self.compilations is not None:
+            self.compilations.warming_up = True
+        try:
+            yield
+        finally:
+            if self.compilations is not None:
+                self.compilations.warming_up = False
 
     @contextlib.contextmanager
     def watched(self, watch: Ranges) -> Iterator[None]:
@@ -150,31 +192,52 @@ class Engine:
         return batch, result
 
     def run_prepared(
-        self, batch: Batch, *, max_new_tokens: int | None = None, components: bool = True
+        self,
+        batch: Batch,
+        *,
+        max_new_tokens: int | None = None,
+        components: bool = True,
+        stop_after: int | None = None,
+        observe: Observe | None = None,
     ) -> PassResult:
-        """Run one pass over a prepared batch: what a profiler wraps."""
+        """Run one pass over a prepared batch: what a profiler wraps.
+
+        ``stop_after`` ends it early at the shapes of a whole pass; ``observe`` is shown the logits of every token.
+        """
         import torch
 
         limit = self.new_token_limit(batch, max_new_tokens)
+        stop = min(limit, stop_after or limit)
+        if self.settles_per_shape:  # a shorter pass keeps the shape of a whole one, which is compiled already
+            limit = max(limit, self.new_token_limit(batch))
         timers = ComponentTimers(
             self.model, self.adapter.components() if components else {}, self.clock, self._ranges
         )
-        with torch.no_grad(), self._module_ranges():
-            cache = self.adapter.make_cache(self.model, batch, limit)
-            features, vision_s = self._vision(batch, timers)
-            sequence = _Sequences(self, batch, limit)
-            prefill_s = self._prefill(batch, features, cache, sequence, timers)
-            decode_s, token_s = self._decode(batch, cache, sequence, limit)
+        log = self.compilations
+        with (
+            torch.no_grad(),
+            self._module_ranges(),
+            log.watch() if log is not None else contextlib.nullcontext(),
+        ):
+            with explained(self._attempt("making the cache", batch, limit)):
+                cache = self.adapter.make_cache(self.model, batch, limit)
+                sequence = _Sequences(self, batch, limit, observe)
+            with explained(self._attempt("vision", batch, limit)):
+                features, vision_s = self._vision(batch, timers)
+            with explained(self._attempt("prefill", batch, limit)):
+                prefill_s = self._prefill(batch, features, cache, sequence, timers)
+            with explained(self._attempt("decode", batch, limit)):
+                decode_s, token_s = self._decode(batch, cache, sequence, stop)
         timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
-    def reference_tokens(self, samples: Sequence[Sample], count: int) -> list[list[int]] | None:
+    def reference(self, samples: Sequence[Sample], count: int) -> Reference | None:
         """Return the first tokens of ``samples`` as the model's own generation gives them; ``None``: it has none."""
         import torch
 
         infer = self.workload.infer
         with torch.no_grad():
-            return self.adapter.reference_tokens(
+            return self.adapter.reference(
                 self.model,
                 self.prepare(samples),
                 count,
@@ -190,11 +253,16 @@ class Engine:
     def _phase(self, name: str, marks: list[Any]) -> Iterator[None]:
         """Run a phase between two moments when the device is idle; its kernels cannot leak into the next."""
         self.clock.synchronize()
+        self._enter_phase(name)
         with self._ranges(name):
             marks.append(self.clock.mark())
             yield
             marks.append(self.clock.mark())
             self.clock.synchronize()
+
+    def _enter_phase(self, name: str) -> None:
+        if self.compilations is not None:
+            self.compilations.phase = name
 
     def _vision(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, float | None]:
         if "vision" not in self.adapter.phases:
@@ -219,6 +287,7 @@ class Engine:
             return None, []
         clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
         clock.synchronize()
+        self._enter_phase("decode")
         with ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
             for step in range(limit - 1):
@@ -236,9 +305,10 @@ class Engine:
 class _Sequences:
     """Tokens of a batch as they grow, on the device; chooses the next one and knows when all have ended."""
 
-    def __init__(self, engine: Engine, batch: Batch, limit: int) -> None:
+    def __init__(self, engine: Engine, batch: Batch, limit: int, observe: Observe | None = None) -> None:
         import torch
 
+        self._observe = observe
         prompt = batch.inputs.get("input_ids")
         self._ngram = engine.workload.infer.no_repeat_ngram_size if prompt is not None else 0
         self._stop = torch.tensor(engine._stop_ids, device=engine.device) if engine._stop_ids else None
@@ -260,6 +330,8 @@ class _Sequences:
         import torch
 
         end = self._start + self.count
+        if self._observe is not None:
+            self._observe(logits)
         if self._ngram:
             logits = ban_repeated_ngrams(logits.float(), self._all[:, :end], self._ngram)
         tokens = logits.argmax(-1)
@@ -293,19 +365,3 @@ class _Sequences:
 
 def _no_range(name: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-def _explain_memory(build: Callable[[], torch.nn.Module], device: str) -> torch.nn.Module:
-    """Turn running out of memory into advice."""
-    import torch
-
-    try:
-        return build()
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and "allocate memory" not in str(error):
-            raise  # the host's allocator has no class of its own for having run out
-        raise ToolError(
-            f"the model does not fit into the memory of {device}",
-            hint="use model.dtype=bfloat16, a smaller model.arch, another run.device, or only static analysis "
-            "(pipeline.torch_profiler.enable=false)",
-        ) from error

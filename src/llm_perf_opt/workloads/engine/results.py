@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.model.summary import Workload
+from llm_perf_opt.model.summary import Compilations, Workload
 from llm_perf_opt.workloads.base import PhaseShapes, Sample
 from llm_perf_opt.workloads.repeats import Measuring
 
@@ -133,6 +133,8 @@ class EngineInfo:
     """``model.cache``."""
     compiled: bool | None = None
     """``model.compile``."""
+    cuda_graphs: bool | None = None
+    """``model.cuda_graphs``."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,8 @@ class WorkloadResult:
     warmup_s: float = 0.0
     tokens_verified: bool | None = None
     """Whether the first tokens are those of ``generate()``; ``None``: not checked, a note says why."""
+    compilations: Compilations | None = None
+    """What ``torch.compile`` compiled up to the last measured pass; ``None``: it had nothing to do."""
     measuring: Measuring | None = None
     """How often was measured and why not more often; ``None`` when somebody else decided that."""
 
@@ -169,6 +173,8 @@ class WorkloadResult:
             new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
             cache=self.info.cache,
             compiled=self.info.compiled,
+            cuda_graphs=self.info.cuda_graphs,
+            compilations=self.compilations,
             tokens_verified=self.tokens_verified,
         )
 

@@ -29,6 +29,7 @@ from llm_perf_opt.workloads.models.config_sources import (
     templated_ids,
 )
 from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
+from llm_perf_opt.workloads.models.meta_routing import spread_evenly
 from llm_perf_opt.workloads.models.model_state import refuse_batches, state_protocol
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
@@ -166,9 +167,14 @@ class HfCausalLmAdapter(TransformersAdapter):
         return super().eos_token_ids()
 
     def padding_token_id(self) -> int:
-        """Return the configured padding id, or end-of-sequence."""
-        found = getattr(self.text_config(), "pad_token_id", None)
-        return int(found) if found is not None and found >= 0 else next(iter(self.eos_token_ids()), 0)
+        """Return the configured padding id, or end-of-sequence, or 0: the first that the model has an embedding for.
+
+        Tokenizers are given padding tokens that their models do not know, and configurations of a smaller vocabulary keep
+        the end token of the larger one.
+        """
+        config = self.text_config()
+        found = (getattr(config, "pad_token_id", None), *self.eos_token_ids())
+        return next((int(i) for i in found if i is not None and 0 <= i < config.vocab_size), 0)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -343,7 +349,7 @@ class HfCausalLmAdapter(TransformersAdapter):
 
         def run(state: Any, tokens: int) -> object:
             ids = torch.zeros(shapes.batch_size, tokens, dtype=torch.long, device="meta")
-            with torch.no_grad(), nothing_is_padded(model):
+            with torch.no_grad(), nothing_is_padded(model), spread_evenly(model):
                 return self.forward(model, state, input_ids=ids, position_ids=ids, logits_to_keep=1)
 
         return self.calls_on_state(model, run, shapes)

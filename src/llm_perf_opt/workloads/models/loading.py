@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.hardware.accelerator import seeded
+from llm_perf_opt.workloads.shortage import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -203,11 +204,14 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 def load_pretrained(
     kind: Any, source: str, config: Any, dtype: torch.dtype, device: str, options: Mapping[str, Any]
 ) -> torch.nn.Module:
-    """Load a checkpoint; a missing, unexpected or differently shaped tensor is an error, not a warning."""
+    """Load a checkpoint straight onto the device; a missing, unexpected or differently shaped tensor is an error.
+
+    Tensors go from the file to the device one by one: the host never holds the whole model besides.
+    """
     from safetensors import SafetensorError
 
     try:
-        with _quiet_transformers():
+        with _quiet_transformers(), _without_accelerate():
             # Mismatches are collected, not ignored: they are reported below together with the other two kinds.
             model, info = kind.from_pretrained(
                 source,
@@ -215,6 +219,7 @@ def load_pretrained(
                 dtype=dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                device_map={"": device},
                 **options,
             )
     except SafetensorError as error:
@@ -224,6 +229,8 @@ def load_pretrained(
             path=source,
         ) from error
     except (OSError, RuntimeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if is_out_of_memory(error):
+            raise  # the checkpoint is not to blame
         raise InputError(
             f"cannot load {source}: {_first_line(error)}",
             hint="check that the directory holds this architecture's weights",
@@ -238,6 +245,26 @@ def load_pretrained(
     _check_keys(source, info)
     loaded: torch.nn.Module = model.to(device).eval()
     return loaded
+
+
+@contextlib.contextmanager
+def _without_accelerate() -> Iterator[None]:
+    """Let transformers load onto one device without the accelerate package, which it asks for and then does not use.
+
+    The package is needed for models in several places, and those are not made here.
+    """
+    from transformers.integrations import accelerate as integration
+
+    asked = "is_accelerate_available"
+    original = getattr(integration, asked, None)
+    if original is None or original():
+        yield
+        return
+    setattr(integration, asked, lambda *_args, **_kwargs: True)
+    try:
+        yield
+    finally:
+        setattr(integration, asked, original)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,9 @@ _KEYS_AND_VALUES = ("keys", "values")
 _ONE_SEQUENCE_ONLY = {"rwkv": "transformers' decode step mixes the sequences of a batch"}
 """Model type → why a batch of it gives wrong tokens, in ``generate()`` as well."""
 
+_READS_ALL_AGAIN = {"cpmant": "its forward wants all tokens so far at every step, not the last one"}
+"""Model type → why it cannot be fed one token at a time."""
+
 
 @dataclass(slots=True)
 class OwnState:
@@ -66,9 +69,10 @@ def state_protocol(kind: Any, model_type: str) -> StateProtocol:
     """Read from a model class how it is handed its state; refuse one that cannot go on from its past."""
     names = frozenset(inspect.signature(kind.forward).parameters)
     argument = next((name for name in _ARGUMENTS if name in names), None)
-    if argument is None:
+    reason = _READS_ALL_AGAIN.get(model_type) or ("its forward takes no cache" if argument is None else None)
+    if argument is None or reason is not None:
         raise ConfigError(
-            f"a '{model_type}' model cannot be decoded token by token: its forward takes no cache",
+            f"a '{model_type}' model cannot be decoded token by token: {reason}",
             hint="choose a decoder with a key-value cache or a recurrent state",
             key="model.arch.model_type",
         )

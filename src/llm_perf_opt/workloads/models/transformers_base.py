@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from llm_perf_opt.config.checks import check_static_cache
 from llm_perf_opt.config.schema import CacheKind, Weights
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.workloads.base import Batch, ModelAdapter, Phase, PhaseShapes, StaticCall
+from llm_perf_opt.workloads.base import Batch, ModelAdapter, Phase, PhaseShapes, Reference, StaticCall
+from llm_perf_opt.workloads.models.cuda_graphs import CudaGraphs, refuse_without_graphs
+from llm_perf_opt.workloads.models.fixed_step import FixedStep, StepInputs, cache_room
 from llm_perf_opt.workloads.models.model_state import (
     OwnState,
     StateProtocol,
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
     from llm_perf_opt.config.schema import InferConfig, ModelConfig
 
+_MOST_COMPILED_SHAPES = 64
+"""Of decode steps of one run; caches come in eight lengths per doubling."""
+
 
 @dataclass(slots=True)
 class DecodePlan:
@@ -34,6 +40,8 @@ class DecodePlan:
     """``[batch, prompt + new_tokens]`` of ones where a key counts; ``None`` when nothing is padded."""
     fixed_size: bool
     """Static caches need a mask of constant size, marked step by step."""
+    fixed: FixedStep | None = None
+    """Inputs at fixed addresses, for a step that is compiled or captured."""
 
 
 class TransformersAdapter(ModelAdapter):
@@ -43,18 +51,15 @@ class TransformersAdapter(ModelAdapter):
         super().__init__(model, infer)
         self._compiled: Any = None
         self._state: StateProtocol | None = None
+        self._graphs: CudaGraphs | None = None
+        self._captured: dict[tuple[int, int], FixedStep] = {}
         if model.weights is Weights.real and model.path is None:
             raise ConfigError(
                 "model.weights=real needs model.path",
                 hint="give the checkpoint directory, or use model.weights=random",
                 key="model.weights",
             )
-        if model.compile and model.cache is not CacheKind.static:
-            raise ConfigError(
-                "model.compile=true needs model.cache=static",
-                hint="a growing cache would be compiled again for every token",
-                key="model.compile",
-            )
+        check_static_cache(model)
 
     def weights(self) -> Literal["real", "random"]:
         """Say which weights ``build`` makes."""
@@ -117,12 +122,18 @@ class TransformersAdapter(ModelAdapter):
         mask = batch.inputs["mask"]
         static = self.config.cache is CacheKind.static
         steps = torch.arange(1, max_new_tokens + 1, device=ids.device)
+        positions = batch.inputs["positions"][:, -1:] + steps
+        prompt = mask if mask is not None else ids.new_ones(ids.shape)
+        if self._is_fixed():
+            fixed = self._fixed_step(model, count, cache_room(length + max_new_tokens), ids.device)
+            fixed.inputs.begin(prompt)
+            batch.inputs["plan"] = DecodePlan(positions, fixed.inputs.mask, True, fixed)
+            return fixed.cache
         whole: torch.Tensor | None = None
         if static or mask is not None:
-            prompt = mask if mask is not None else ids.new_ones(ids.shape)
             # A static cache shows keys that are not written yet: their mask stays 0 until the step that writes them.
             whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
-        batch.inputs["plan"] = DecodePlan(batch.inputs["positions"][:, -1:] + steps, whole, static)
+        batch.inputs["plan"] = DecodePlan(positions, whole, static)
         if self.state_of(model).made_by_model:
             return self.new_state(model)
         config = self.text_config()
@@ -133,6 +144,53 @@ class TransformersAdapter(ModelAdapter):
 
             return preallocated_cache(config, length + max_new_tokens)
         return DynamicCache(config=config)
+
+    def _is_fixed(self) -> bool:
+        return self._compiled is not None or self._graphs is not None
+
+    def _fixed_step(
+        self, model: torch.nn.Module, batch_size: int, room: int, device: torch.device
+    ) -> FixedStep:
+        """Return inputs and an empty cache of a shape; those of a graph are kept, because it knows their addresses.
+
+        The first pass of a shape runs without a graph and lets the model allocate its cache; the second captures.
+        """
+        from transformers import StaticCache
+
+        if (known := self._captured.get((batch_size, room))) is not None:
+            if known.replay is None and self._graphs is not None:
+                self._capture(model, known)
+            known.cache.reset()
+            return known
+        made = FixedStep(
+            StepInputs.empty(batch_size, room, device),
+            StaticCache(config=self.text_config(), max_cache_len=room),
+        )
+        if self._graphs is not None:
+            self._captured[batch_size, room] = made
+        return made
+
+    def _capture(self, model: torch.nn.Module, fixed: FixedStep) -> None:
+        """Capture the step on an empty cache, in the context the decode loop runs in."""
+        graphs = self._graphs
+        if graphs is None:
+            return
+        fixed.cache.reset()
+        fixed.inputs.begin(fixed.inputs.mask.new_ones(fixed.inputs.mask.shape[0], 1))
+        with self.decode_mode(model):
+            fixed.replay = graphs.capture(lambda: self._run_fixed(model, fixed), fixed.cache)
+
+    def _run_fixed(self, model: torch.nn.Module, fixed: FixedStep) -> torch.Tensor:
+        inputs = fixed.inputs
+        logits: torch.Tensor = self.forward(
+            model,
+            fixed.cache,
+            compiled=self._compiled,
+            input_ids=inputs.tokens,
+            attention_mask=inputs.mask,
+            position_ids=inputs.positions,
+        ).logits
+        return logits[:, -1]
 
     def state_of(self, model: torch.nn.Module) -> StateProtocol:
         """Return how this model is handed what it has read."""
@@ -178,6 +236,12 @@ class TransformersAdapter(ModelAdapter):
     ) -> torch.Tensor:
         """Run one more token per sequence; ``step`` 0 feeds the first generated token back."""
         plan: DecodePlan = batch.inputs["plan"]
+        if plan.fixed is not None:
+            column = batch.inputs["input_ids"].shape[1] + step
+            plan.fixed.inputs.load(tokens, plan.positions[:, step : step + 1], column)
+            return (
+                plan.fixed.replay() if plan.fixed.replay is not None else self._run_fixed(model, plan.fixed)
+            )
         mask = plan.mask
         if mask is not None:
             seen = batch.inputs["input_ids"].shape[1] + step + 1
@@ -188,7 +252,6 @@ class TransformersAdapter(ModelAdapter):
         logits: torch.Tensor = self.forward(
             model,
             cache,
-            compiled=self._compiled,
             input_ids=tokens,
             attention_mask=mask if self.state_of(model).masks_decode else None,
             position_ids=plan.positions[:, step : step + 1],
@@ -199,7 +262,7 @@ class TransformersAdapter(ModelAdapter):
         """Return further keyword arguments of ``generate()`` (images)."""
         return {}
 
-    def reference_tokens(
+    def reference(
         self,
         model: torch.nn.Module,
         batch: Batch,
@@ -207,7 +270,7 @@ class TransformersAdapter(ModelAdapter):
         *,
         stop_ids: Sequence[int],
         no_repeat_ngram_size: int,
-    ) -> list[list[int]] | None:
+    ) -> Reference | None:
         """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
         import torch
         from transformers import GenerationConfig
@@ -221,6 +284,8 @@ class TransformersAdapter(ModelAdapter):
             no_repeat_ngram_size=no_repeat_ngram_size or None,
             cache_implementation="static" if self.config.cache is CacheKind.static else None,
             disable_compile=True,
+            output_logits=True,
+            return_dict_in_generate=True,
         )
         # What is left open is filled from the checkpoint's own generation settings, which may sample or penalise.
         own, generating = getattr(model, "generation_config", None), cast("Any", model)
@@ -234,8 +299,7 @@ class TransformersAdapter(ModelAdapter):
             )
         finally:
             generating.generation_config = own
-        rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
-        return rows
+        return Reference(out.sequences[:, ids.shape[1] :].tolist(), list(out.logits))
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product.
@@ -255,22 +319,37 @@ class TransformersAdapter(ModelAdapter):
         return mode
 
     def notes(self) -> Sequence[str]:
-        """Say what ``model.compile`` changes besides compiling."""
+        """Say what ``model.compile`` and ``model.cuda_graphs`` change besides."""
         if not self._compiles_batched_experts():
             return []
+        key, done = ("compile", "compiled") if self.config.compile else ("cuda_graphs", "captured")
         return [
-            "model.compile=true: the experts run as batched products (batched_mm) in decode, because grouped products cannot be "
-            "compiled; prefill keeps the model's own. Choose for both with model.experts_implementation."
+            f"model.{key}=true: the experts run as batched products (batched_mm) in decode, because grouped products cannot be "
+            f"{done}; prefill keeps the model's own. Choose for both with model.experts_implementation."
         ]
 
     def _compiles_batched_experts(self) -> bool:
-        return self.config.compile and self.config.experts_implementation is None and self.is_mixture()
+        wanted = self.config.compile or self.config.cuda_graphs
+        return wanted and self.config.experts_implementation is None and self.is_mixture()
+
+    def decode_shape(self, batch: Batch, max_new_tokens: int) -> tuple[int, ...]:
+        """Return sequences and length of the cache: prompts of several lengths share one."""
+        return (len(batch.sample_ids), cache_room(batch.prompt_tokens + max_new_tokens))
 
     def compile_decode(self, model: torch.nn.Module) -> None:
         """Compile the decode step (``model.compile``). The prefill stays eager: its shape changes with every prompt."""
         import torch
+        from torch import _dynamo
 
+        # Beyond its limit torch runs the step uncompiled, and says so in a log that nobody reads.
+        config: Any = _dynamo.config
+        config.recompile_limit = max(config.recompile_limit, _MOST_COMPILED_SHAPES)
         self._compiled = torch.compile(model.forward, dynamic=False)
+
+    def graph_decode(self, model: torch.nn.Module, device: str) -> None:
+        """Capture the decode step as CUDA graphs (``model.cuda_graphs``), one for each shape, in the warm-up."""
+        refuse_without_graphs(device)
+        self._graphs = CudaGraphs(device)
 
     def calls_on_state(
         self, model: torch.nn.Module, run: Callable[[Any, int], object], shapes: PhaseShapes

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from llm_perf_opt.core.console.progress import LogProgress
+from llm_perf_opt.workloads.base import Reference
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
@@ -28,7 +30,8 @@ def test_right_tokens_are_verified(kind: str, static: bool, tmp_path: Path) -> N
     engine = Engine(workload(kind, static=static, max_new_tokens=6, batch_size=2))
     run = checked(engine, samples(kind, tmp_path, 2))
     assert run.result.workload().tokens_verified is True
-    assert not any("generate()" in note for note in run.result.notes)
+    (note,) = [note for note in run.result.notes if "generate()" in note]
+    assert note.startswith("the first 4 tokens and their logits are those of generate() (largest difference ")
 
 
 def test_a_model_that_forgets_its_past_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +87,9 @@ def test_without_a_reference_it_is_unknown_and_says_why(
         if answer is not None:
             raise answer
 
-    monkeypatch.setattr(engine.adapter, "reference_tokens", reference)
+    monkeypatch.setattr(engine.adapter, "reference", reference)
     found = verify_tokens(engine, samples("llama", tmp_path, 1), [[1, 2, 3]])
     assert found.verified is None
-    assert found.note is not None
     assert ("no kernel" if answer is not None else "no generate()") in found.note
 
 
@@ -96,3 +98,53 @@ def test_the_word_travels_with_the_timings(tmp_path: Path) -> None:
     result = checked(engine, samples("llama", tmp_path, 1)).result
     assert result.to_dict()["workload"]["tokens_verified"] is True
     assert dataclasses.asdict(result.workload())["tokens_verified"] is True
+
+
+def test_equal_tokens_for_unequal_reasons_are_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits that are wrong but have their largest in the right place, as random weights may give."""
+    engine = Engine(workload("llama", max_new_tokens=6))
+    adapter: Any = engine.adapter
+    step = adapter.decode_step
+
+    def flattened(*args: Any) -> Any:
+        logits = step(*args)
+        return logits.clamp(min=logits.median())
+
+    monkeypatch.setattr(adapter, "decode_step", flattened)
+    run = checked(engine, samples("llama", tmp_path, 2))
+    assert run.result.tokens_verified is False
+    assert any("LOGITS DIFFER" in note and "sample prompt0" in note for note in run.result.notes)
+
+
+@pytest.mark.parametrize(("gap", "verified"), [(0.0, True), (1e-5, True), (0.1, False)])
+def test_a_tie_within_rounding_is_no_difference(
+    gap: float, verified: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(workload("llama", max_new_tokens=3))
+    logits = torch.linspace(-1.0, 0.0, 10).repeat(1, 1)
+    logits[0, 4], logits[0, 7] = 0.0, -gap
+    monkeypatch.setattr(engine, "reference", lambda *_: Reference([[5, 4, 1]], [logits] * 3))
+    found = verify_tokens(engine, samples("llama", tmp_path, 1), [[5, 7, 2]])
+    assert found.verified is verified
+    assert ("up to a tie" if verified else "TOKENS DIFFER") in found.note
+
+
+def test_a_reference_without_logits_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(workload("llama", max_new_tokens=3))
+    monkeypatch.setattr(engine, "reference", lambda *_: Reference([[5, 4, 1]]))
+    found = verify_tokens(engine, samples("llama", tmp_path, 1), [[5, 4, 1]])
+    assert found.verified is True
+    assert "no logits" in found.note
+
+
+def test_numbers_that_are_none_are_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(workload("llama", max_new_tokens=3))
+    requests = samples("llama", tmp_path, 1)
+    run = EngineRun(engine, run_workload(engine.workload, requests, engine=engine))
+    adapter: Any = engine.adapter
+    step = adapter.decode_step
+    monkeypatch.setattr(adapter, "decode_step", lambda *args: step(*args) * float("nan"))
+    check_tokens(run, engine.workload, LogProgress())
+    assert run.result.tokens_verified is False

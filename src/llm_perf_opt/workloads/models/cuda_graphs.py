@@ -1,0 +1,121 @@
+"""Capture a decode step as a CUDA graph, and replay it: one launch instead of hundreds.
+
+A graph repeats kernels at the addresses they were captured with and knows nothing of what Python did between them. So a
+step is captured only when its state stays where it is and nothing of it is counted on the host; anything else would
+replay the first step for ever, with an answer that looks like one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.core.errors import ConfigError, ToolError
+
+if TYPE_CHECKING:
+    import torch
+
+_WARM_UP_STEPS = 3
+"""As torch's own make_graphed_callables: libraries choose their algorithms and allocate in the first ones."""
+Step = Callable[[], "torch.Tensor"]
+
+
+def has_graphs(device: str) -> bool:
+    """Whether steps can be captured on a device: CUDA, and ROCm under the same name."""
+    return device.startswith("cuda")
+
+
+def refuse_without_graphs(device: str) -> None:
+    """Refuse a device that cannot capture."""
+    if not has_graphs(device):
+        raise ConfigError(
+            f"model.cuda_graphs=true: {device} cannot capture and replay its work",
+            hint="use model.cuda_graphs=false, or run.device=cuda on a machine with such a GPU",
+            key="model.cuda_graphs",
+        )
+
+
+class CudaGraphs:
+    """Captures steps on one device; their graphs share a pool of memory, because only one runs at a time."""
+
+    def __init__(self, device: str, api: Any = None) -> None:
+        """``api``: ``torch.cuda`` unless given."""
+        import torch
+
+        self._device = device
+        self._api = torch.cuda if api is None else api
+        self._pool: Any = None
+
+    def capture(self, step: Step, state: Any) -> Step:
+        """Warm ``step`` up on a stream of its own, capture it, and return what replays it.
+
+        ``state`` is what the step writes besides its result; it is left as the warm-up left it.
+        """
+        with self._api.device(self._device):
+            self._warm_up(step, state)
+            graph = self._api.CUDAGraph()
+            try:
+                with self._api.graph(graph, pool=self._pool):
+                    result = step()
+            except RuntimeError as error:
+                raise ToolError(
+                    f"the decode step cannot be captured as a CUDA graph: {_first_line(error)}",
+                    hint="use model.cuda_graphs=false; model.compile=true alone works with more models",
+                    key="model.cuda_graphs",
+                ) from error
+        self._pool = graph.pool()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
+    def _warm_up(self, step: Step, state: Any) -> None:
+        stream, current = self._api.Stream(self._device), self._api.current_stream(self._device)
+        stream.wait_stream(current)
+        with self._api.stream(stream):
+            step()  # what is made at the first step is no change
+            before = fingerprint(state)
+            for _ in range(_WARM_UP_STEPS - 1):
+                step()
+        current.wait_stream(stream)
+        refuse_unsteady(before, fingerprint(state))
+
+
+def fingerprint(state: Any) -> dict[str, Any]:
+    """Return the address of every tensor a cache holds, and every number it counts on the host."""
+    return dict(_entries(state, "cache"))
+
+
+def refuse_unsteady(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse a state that moves, or that Python counts, from one step to the next."""
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if changed:
+        raise ConfigError(
+            f"model.cuda_graphs=true: this model's cache is not the same from step to step ({', '.join(changed[:3])}), "
+            "and a graph would not see the change",
+            hint="use model.cuda_graphs=false; model.compile=true alone works with more models",
+            key="model.cuda_graphs",
+        )
+
+
+def _entries(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        yield path, (thing.data_ptr(), tuple(thing.shape))
+    elif isinstance(thing, bool | int | float | str):
+        yield path, thing
+    elif isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from _entries(value, f"{path}.{key}")
+    elif isinstance(thing, list | tuple):
+        for place, value in enumerate(thing):
+            yield from _entries(value, f"{path}.{place}")
+    elif type(thing).__module__.startswith("transformers") and hasattr(thing, "__dict__"):
+        yield from _entries(vars(thing), path)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
