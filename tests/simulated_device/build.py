@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -29,8 +30,10 @@ def library_path() -> Path:
     texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
     key = hashlib.sha256("\0".join([torch.__version__, version, *texts]).encode()).hexdigest()[:16]
     library = _cache() / f"simulated_device-{key}.so"
-    if not library.exists():
-        _build(found, library)
+    with library.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test processes: the second waits for the first's library
+        if not library.exists():
+            _build(found, library)
     return library
 
 
@@ -60,7 +63,6 @@ def _build(found: str, library: Path) -> None:
         made = f"{scratch}/library.so"
         libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{root / 'lib'}"]
         _run([found, "-shared", *objects, *libraries, "-o", made])
-        # Two test processes may build at once: each puts a whole file in place.
         Path(made).replace(library)
 
 

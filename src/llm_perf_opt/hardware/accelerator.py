@@ -140,6 +140,7 @@ class TorchAccelerator:
 
         self.device = device
         self._place = torch.device(device)
+        self._index = self._place.index or 0
         # torch before 2.9 counts memory under the device's own name only.
         has_memory = hasattr(torch.accelerator, "max_memory_allocated")
         self._memory: Any = torch.accelerator if has_memory else torch.get_device_module(self._place)
@@ -148,7 +149,7 @@ class TorchAccelerator:
         """Make it the current device."""
         import torch
 
-        torch.accelerator.set_device_index(self._place.index or 0)
+        torch.accelerator.set_device_index(self._index)
 
     def synchronize(self) -> None:
         """Wait for all its streams."""
@@ -161,7 +162,8 @@ class TorchAccelerator:
         import torch
 
         event = torch.Event(self._place, enable_timing=timed)
-        event.record(torch.accelerator.current_stream(self._place))
+        # By number: a microsecond less than by name, at every token.
+        event.record(torch.accelerator.current_stream(self._index))
         return event
 
     def wait(self, event: torch.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import re
 from pathlib import Path
 
@@ -12,13 +13,17 @@ _SUCCESS = 0
 
 
 def driver_versions(root: Path = Path("/")) -> dict[str, str]:
-    """Return driver → version of those that are loaded: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``xe``."""
+    """Return driver → version of those that are there: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``rocm``,
+    ``xe``, ``i915``, ``macos`` (which brings Apple's own)."""
     found = {
         "nvidia": _nvidia_version(root),
         # A library without a device says what could be, not what ran.
         "cuda": _cuda_version() if cuda_device_count() else "",
         "amdgpu": _line(root / "sys/module/amdgpu/version"),
+        "rocm": _line(root / "opt/rocm/.info/version"),
         "xe": _line(root / "sys/module/xe/version"),
+        "i915": _line(root / "sys/module/i915/version"),
+        "macos": platform.mac_ver()[0],
     }
     return {name: version for name, version in found.items() if version}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -156,6 +156,8 @@ class _Profiling:
     measured: WorkloadResult
     folder: Path
     scratch: Path
+    notes: list[str] = field(default_factory=list)
+    """What could not be recorded, and why."""
 
     def run(self) -> list[Path]:
         """Profile, then watch memory; return the files."""
@@ -174,11 +176,13 @@ class _Profiling:
         return files
 
     def _options(self) -> ProfileOptions:
-        from llm_perf_opt.vendor.torch.passes import ProfileOptions
+        from llm_perf_opt.vendor.torch.passes import ProfileOptions, supported_activities
 
         config = self.config
-        activities, notes = usable_activities(config, self.context.config)
-        for note in notes:
+        wanted, notes = usable_activities(config, self.context.config)
+        activities, untraced = supported_activities(wanted)
+        self.notes = [*notes, *untraced]
+        for note in self.notes:
             self.context.progress.say(note)
         return ProfileOptions(
             activities,
@@ -240,7 +244,7 @@ class _Profiling:
             "prompt_tokens": batch.prompt_tokens,
             "new_tokens": profile.new_tokens,
             "profiled_s": profile.seconds,
-            "notes": usable_activities(self.config, self.context.config)[1],
+            "notes": self.notes,
             "flops_by_operator": profile.flops_by_operator,
             "operators_by_shape": profile.operators_by_shape[: self.config.max_operators],
             "operators": [],

@@ -31,7 +31,7 @@ class WorkloadConfig:
     infer: InferConfig
     dataset: DatasetConfig
     device: str
-    """``cpu`` or ``cuda:N``."""
+    """torch's name of it: ``cpu``, ``cuda:N``, ``xpu:N``, ``mps``, …"""
     repeats: int
     """Passes over the samples: exactly so many, or with ``until`` at least."""
     max_new_tokens: int

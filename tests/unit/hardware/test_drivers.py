@@ -17,6 +17,12 @@ def no_libcuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "cuda_device_count", lambda: 0)
 
 
+def test_rocm_tells_its_release(tmp_path: Path) -> None:
+    (tmp_path / "opt/rocm/.info").mkdir(parents=True)
+    (tmp_path / "opt/rocm/.info/version").write_text("7.0.2-56\n")
+    assert driver_versions(tmp_path) == {"rocm": "7.0.2-56"}
+
+
 def test_no_driver_is_nothing(tmp_path: Path) -> None:
     assert driver_versions(tmp_path) == {}
 

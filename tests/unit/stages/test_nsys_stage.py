@@ -26,6 +26,25 @@ def calls(tool: Path) -> int:
     return len((tool.parent / "calls").read_text().split())
 
 
+def test_the_devices_memory_is_looked_at_before_the_program_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def no_room(device: str) -> None:
+        asked.append(device)
+        raise ToolError("this process still holds 9 GiB of cuda:1")
+
+    monkeypatch.setattr(nsys_stage, "require_room", no_room)
+    tool = fake_nsys(tmp_path / "tool", "report()")
+    with pytest.raises(ToolError, match="still holds"):
+        NsysStage().run(stage_context(tmp_path / "run", config(tool), resolved_device="cuda:1"))
+    assert asked == ["cuda:1"] and not (tool.parent / "calls").exists()
+    # The user's own program loads what it likes: this process never held it.
+    NsysStage().run(stage_context(tmp_path / "own", config(tool), **PROGRAM))
+    assert asked == ["cuda:1"] and calls(tool) >= 1
+
+
 def test_a_lost_agent_is_tried_once_more(tmp_path: Path) -> None:
     tool = fake_nsys(
         tmp_path / "tool",

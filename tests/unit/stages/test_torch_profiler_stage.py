@@ -300,6 +300,32 @@ def test_activities_on_a_gpu_are_kept(tmp_path: Path) -> None:
     assert usable_activities(TorchProfilerConfig(), app) == (("cpu", "cuda"), [])
 
 
+@pytest.mark.parametrize(
+    ("device", "names", "note"),
+    [
+        ("xpu:1", ("cpu", "xpu"), None),
+        ("npu:0", ("cpu", "privateuse1"), None),
+        ("mps", ("cpu",), "torch traces no kernels of mps"),
+        ("cpu", ("cpu",), "the run is on cpu"),
+    ],
+)
+@pytest.mark.parametrize("wanted", [Activity.cuda, Activity.accelerator])
+def test_the_activity_of_any_accelerator_has_torchs_name(
+    tmp_path: Path, device: str, names: tuple[str, ...], note: str | None, wanted: Activity
+) -> None:
+    app = context(tmp_path, device=device).config
+    found, notes = usable_activities(TorchProfilerConfig(activities=[Activity.cpu, wanted]), app)
+    assert found == names
+    assert notes == ([f"{wanted.value} activity is not recorded: {note}"] if note else [])
+
+
+def test_an_activity_without_a_tracer_is_dropped() -> None:
+    from llm_perf_opt.vendor.torch.passes import supported_activities
+
+    kept, notes = supported_activities(("cpu", "privateuse1"))
+    assert kept == ("cpu",) and "no tracer" in notes[0]
+
+
 def test_the_report_has_the_operators_as_ranked_and_cut(tmp_path: Path) -> None:
     for number, kept in enumerate((True, False)):
         run = Run(tmp_path / str(number), rank_by=RankBy.calls, max_operators=2, export_trace=kept)

@@ -152,6 +152,19 @@ def _activities(names: Sequence[str]) -> list[Any]:
     ]
 
 
+def supported_activities(names: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Keep the activities that this torch can trace; a backend of its own need not bring a tracer."""
+    from torch.profiler import supported_activities as supported
+
+    can = supported()
+    kept = tuple(name for name in names if _activities([name])[0] in can)
+    return kept, [
+        f"{name} activity is not recorded: this torch has no tracer for it"
+        for name in names
+        if name not in kept
+    ]
+
+
 def _flops(profiler: Any) -> dict[str, int]:
     found = {str(row.key): int(row.flops) for row in profiler.key_averages() if row.flops}
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
