@@ -29,7 +29,7 @@ class DecodePlan:
     """Everything a decode step needs besides the token, made before the loop so that a step only takes slices."""
 
     positions: torch.Tensor
-    """``[batch, new_tokens]``: position of each fed-back token."""
+    """``[…, batch, new_tokens]``: position of each fed-back token; models with several axes of positions have one more in front."""
     mask: torch.Tensor | None
     """``[batch, prompt + new_tokens]`` of ones where a key counts; ``None`` when nothing is padded."""
     fixed_size: bool
@@ -122,7 +122,7 @@ class TransformersAdapter(ModelAdapter):
             prompt = mask if mask is not None else ids.new_ones(ids.shape)
             # A static cache shows keys that are not written yet: their mask stays 0 until the step that writes them.
             whole = torch.cat([prompt, prompt.new_full((count, max_new_tokens), 0 if static else 1)], dim=1)
-        batch.inputs["plan"] = DecodePlan(batch.inputs["positions"][:, -1:] + steps, whole, static)
+        batch.inputs["plan"] = DecodePlan(batch.inputs["positions"][..., -1:] + steps, whole, static)
         if self.state_of(model).made_by_model:
             return self.new_state(model)
         config = self.text_config()
@@ -191,7 +191,7 @@ class TransformersAdapter(ModelAdapter):
             compiled=self._compiled,
             input_ids=tokens,
             attention_mask=mask if self.state_of(model).masks_decode else None,
-            position_ids=plan.positions[:, step : step + 1],
+            position_ids=plan.positions[..., step : step + 1],
         ).logits
         return logits[:, -1]
 
