@@ -9,10 +9,18 @@ from typing import Any
 import torch
 from PIL import Image
 
-from llm_perf_opt.config.schema import DatasetConfig, Dtype, InferConfig, ModelConfig, Weights
+from llm_perf_opt.config.schema import (
+    DatasetConfig,
+    Dtype,
+    GeneratedAudioConfig,
+    InferConfig,
+    ModelConfig,
+    Weights,
+)
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
+from llm_perf_opt.workloads.datasets.audio import made_up_samples
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.families.check import NEW_TOKENS, Row, cache_bytes, real_flops
@@ -105,3 +113,57 @@ def _run_phases(adapter: Any, model: Any, batch: Any) -> tuple[dict[str, int], i
         tokens = torch.full((len(batch.sample_ids), 1), 5)
         real["decode"] = real_flops(lambda: adapter.decode_step(model, batch, tokens, 0, cache))
     return real, held
+
+
+_ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "t5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+    "mt5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+    **dict.fromkeys(("bart", "mbart", "marian", "pegasus", "whisper"), {"d_model": 64}),
+}
+_LAYERS = {
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+}
+_IDS = {
+    "vocab_size": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+
+
+def encoder_decoder_arch(family: str) -> dict[str, Any]:
+    """Return ``model.arch`` of a tiny encoder-decoder."""
+    sizes = _ENCODER_DECODERS[family]
+    arch = {"model_type": family, **sizes, **_IDS}
+    if "d_kv" not in sizes:
+        arch |= _LAYERS
+    if family in ("t5", "pegasus"):
+        del arch["bos_token_id"]  # they have no such token
+    if family == "whisper":
+        arch |= {"num_mel_bins": 8, "max_source_positions": 100, "max_target_positions": 64}
+    elif family == "marian":
+        arch["decoder_vocab_size"] = 512
+    return arch
+
+
+def check_encoder_decoder(family: str) -> Row:
+    """Run one encoder-decoder family at a tiny size and compare everything that can be compared."""
+    speech = family == "whisper"
+    model = ModelConfig(
+        adapter="hf_speech_seq2seq" if speech else "hf_seq2seq",
+        arch=encoder_decoder_arch(family),
+        name=family,
+        dtype=Dtype.float32,
+    )
+    requests = (
+        made_up_samples(GeneratedAudioConfig(seconds=1.5))
+        if speech
+        else [Sample("long", synthetic_tokens=12), Sample("short", synthetic_tokens=7)]
+    )
+    return check_row(family, model, requests)

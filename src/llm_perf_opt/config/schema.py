@@ -153,13 +153,24 @@ class GeneratedConfig:
 
 
 @dataclass
+class GeneratedAudioConfig:
+    """``dataset.generated_audio.*``: sounds made when no ``dataset.root`` is given (speech models)."""
+
+    clips: int = 2
+    """How many clips."""
+    seconds: float = 10.0
+    """Length of each."""
+    seed: int = 0
+
+
+@dataclass
 class DatasetConfig:
     """``dataset.*``: where samples come from."""
 
     adapter: str = "omnidocbench"
     """Entry point of the group ``llm_perf_opt.datasets``, or ``package.module:Class``."""
     root: str | None = None
-    """Data set directory; null: generated pages (images) or synthetic prompts (text)."""
+    """Data set directory; null: generated pages (images), synthetic prompts (text) or generated clips (audio)."""
     subset_filelist: str | None = None
     """Text file of image names, one per line: absolute, relative to the root, or bare names."""
     fallback_patterns: list[str] = field(
@@ -176,6 +187,7 @@ class DatasetConfig:
     """How many made-up prompts."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     generated: GeneratedConfig = field(default_factory=GeneratedConfig)
+    generated_audio: GeneratedAudioConfig = field(default_factory=GeneratedAudioConfig)
 
 
 @dataclass

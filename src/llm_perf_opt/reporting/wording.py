@@ -15,7 +15,7 @@ from llm_perf_opt.model.summary import (
 )
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
-PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
+PHASE_ORDER = ("preprocess", "vision", "encode", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
 PHASE_NAMES = {
     "all": "whole capture",
     "mixed": "mixed steps",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.phases import REQUEST_PHASES
+from llm_perf_opt.core.phases import BEFORE_PREFILL, REQUEST_PHASES, VISION
 from llm_perf_opt.workloads.base import (
     Batch,
     ModelAdapter,
@@ -142,11 +142,19 @@ class Engine:
         )
         with torch.no_grad(), self._module_ranges():
             cache = self.adapter.make_cache(self.model, batch, limit)
-            features, vision_s = self._vision(batch, timers)
+            features, before = self._before_prefill(batch, timers)
             sequence = _Sequences(self, batch, limit)
             prefill_s = self._prefill(batch, features, cache, sequence, timers)
             decode_s, token_s = self._decode(batch, cache, sequence, limit)
-        timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
+        timings = PassTimings(
+            None,
+            before.get("vision"),
+            prefill_s,
+            decode_s,
+            token_s,
+            timers.seconds(),
+            encode_s=before.get("encode"),
+        )
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
     def reference_tokens(self, samples: Sequence[Sample], count: int) -> list[list[int]] | None:
@@ -177,13 +185,16 @@ class Engine:
             marks.append(self.clock.mark())
             self.clock.synchronize()
 
-    def _vision(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, float | None]:
-        if "vision" not in self.adapter.phases:
-            return None, None
+    def _before_prefill(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, dict[str, float]]:
+        """Run the vision tower or the encoder, where the model has one; return what it gives and its time by phase."""
+        name = next((phase for phase in BEFORE_PREFILL if phase in self.adapter.phases), None)
+        if name is None:
+            return None, {}
+        run = self.adapter.vision if name == VISION else self.adapter.encode
         marks: list[Any] = []
-        with timers.watch("vision"), self._phase("vision", marks):
-            features = self.adapter.vision(self.model, batch)
-        return features, self.clock.seconds(*marks)
+        with timers.watch(name), self._phase(name, marks):
+            features = run(self.model, batch)
+        return features, {name: self.clock.seconds(*marks)}
 
     def _prefill(
         self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers

@@ -66,8 +66,8 @@ def check_dimensions(document: dict[str, Any], file: Path) -> None:
 
 def random_tokenizer(config: Any) -> TextTokenizer:
     """Make a small tokenizer at the model's vocabulary size, with its begin and end ids."""
-    end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
-    placed = {EOS: end, BOS: config.bos_token_id}
+    end = getattr(config, "eos_token_id", None)
+    placed = {EOS: end[0] if isinstance(end, list) else end, BOS: getattr(config, "bos_token_id", None)}
     used: dict[int, str] = {}
     for token, index in placed.items():
         if index is not None and 0 <= index < config.vocab_size:

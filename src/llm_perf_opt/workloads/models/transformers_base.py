@@ -199,6 +199,16 @@ class TransformersAdapter(ModelAdapter):
         """Return further keyword arguments of ``generate()`` (images)."""
         return {}
 
+    def generate(self, model: Any, batch: Batch, chosen: Any) -> Any:
+        """Run the model's own ``generate()`` on a batch; the tokens it returns begin with ``input_ids``."""
+        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
+        return model.generate(
+            input_ids=ids,
+            attention_mask=ids.new_ones(ids.shape) if mask is None else mask,
+            generation_config=chosen,
+            **self.generate_inputs(batch),
+        )
+
     def reference_tokens(
         self,
         model: torch.nn.Module,
@@ -209,10 +219,8 @@ class TransformersAdapter(ModelAdapter):
         no_repeat_ngram_size: int,
     ) -> list[list[int]] | None:
         """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
-        import torch
         from transformers import GenerationConfig
 
-        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
         chosen = GenerationConfig(
             do_sample=False,
             max_new_tokens=count,
@@ -226,15 +234,10 @@ class TransformersAdapter(ModelAdapter):
         own, generating = getattr(model, "generation_config", None), cast("Any", model)
         generating.generation_config = chosen
         try:
-            out = generating.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids) if mask is None else mask,
-                generation_config=chosen,
-                **self.generate_inputs(batch),
-            )
+            out = self.generate(generating, batch, chosen)
         finally:
             generating.generation_config = own
-        rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        rows: list[list[int]] = out[:, batch.inputs["input_ids"].shape[1] :].tolist()
         return rows
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
