@@ -145,6 +145,8 @@ def encoder_decoder_arch(family: str) -> dict[str, Any]:
         arch |= _LAYERS
     if family in ("t5", "pegasus"):
         del arch["bos_token_id"]  # they have no such token
+    if family == "t5":
+        del arch["decoder_start_token_id"]  # padding
     if family == "whisper":
         arch |= {"num_mel_bins": 8, "max_source_positions": 100, "max_target_positions": 64}
     elif family == "marian":

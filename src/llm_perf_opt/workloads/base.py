@@ -89,10 +89,10 @@ class Batch:
     """Positions per sequence after padding, image tokens included."""
     image_tokens: int
     """Image positions per sequence (0 for text models)."""
-    encoder_tokens: int = 0
-    """Positions per sequence that the encoder reads, padding included (0: no encoder-decoder)."""
     facts: dict[str, Any] = field(default_factory=dict)
     """For reports: image mode, tile grid, padding, sizes."""
+    encoder_tokens: int = 0
+    """Positions per sequence that the encoder reads, padding included (0: no encoder-decoder)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,9 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
     def decoder_prompt(self) -> list[int]:
         """Return what the decoder begins with: its start token, and the token a checkpoint forces to be first."""
         config = self._whole_config
-        start = self._generation_setting("decoder_start_token_id")
-        if start is None:
-            start = getattr(config, "bos_token_id", None)
+        # T5 and its kin start with padding, which their checkpoints say and their configuration class does not.
+        names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+        start = next((found for name in names if (found := self._generation_setting(name)) is not None), None)
         if start is None:
             raise ConfigError(
                 f"a '{config.model_type}' checkpoint that says no decoder_start_token_id cannot generate",
@@ -146,7 +146,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         ids = torch.tensor([prompt] * len(samples), device=device)
         inputs = {"input_ids": ids, "mask": None, "encoder": dict(encoder)}
         names = [sample.id for sample in samples]
-        return Batch(names, inputs, len(prompt), 0, encoder_tokens, dict(facts))
+        return Batch(names, inputs, len(prompt), 0, dict(facts), encoder_tokens)
 
     def _check_encoder_inputs(self, samples: Sequence[Sample], sequences: Sequence[Sequence[int]]) -> None:
         limit, vocabulary = self.encoder_context_tokens, self.text_config().vocab_size
