@@ -145,6 +145,7 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("samples", workload.samples),
         ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
         ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
+        ("encoder tokens", units.count(workload.encoder_tokens) if workload.encoder_tokens else None),
         ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
         ("first tokens", _TOKENS_VERIFIED[workload.tokens_verified] if workload.new_tokens else None),
     ]

@@ -64,6 +64,12 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
             _ = self._processor
         return super().build(device, dtype)
 
+    @property
+    def architecture(self) -> str:
+        """Name of the model class."""
+        listed = getattr(self._whole_config, "architectures", None)
+        return str(listed[0]) if listed else str(self._whole_config.model_type)
+
     @functools.cached_property
     def _components(self) -> Mapping[str, str]:
         """Name the parts of the model inside by their own names, the language model by the common one."""
@@ -218,8 +224,12 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
 
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
         """Describe a real batch for the static count."""
+        like_ids = batch.inputs["input_ids"].shape
+        images = {
+            name: value for name, value in batch.inputs["processed"].items() if value.shape != like_ids
+        }
         described = {
-            "inputs": describe_inputs(batch.inputs["processed"]),
+            "inputs": describe_inputs(images),
             "image_tokens": batch.facts["image_tokens"],
         }
         return PhaseShapes(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
 from llm_perf_opt.workloads.models.loading import read_json
+from llm_perf_opt.workloads.models.tokenizer import IMAGE
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -96,9 +97,12 @@ def _one_line(error: BaseException) -> str:
 def with_chat_template(
     processor: Any, texts: Sequence[str], images: Sequence[Image], source: str
 ) -> dict[str, Any]:
-    """Apply the processor's chat template to one image and one text per request, and make tensors of them."""
+    """Apply the processor's chat template to one image and one text per request, and make tensors of them.
+
+    The template writes the image's place itself, so the common mark of it is left out of the text.
+    """
     chats = [
-        [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
+        [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": _without_mark(text)}]}]
         for text, image in zip(texts, images, strict=True)
     ]
 
@@ -116,11 +120,16 @@ def with_chat_template(
 
 
 def processed(processor: Any, texts: Sequence[str], images: Sequence[Image], source: str) -> dict[str, Any]:
-    """Make tensors of prompts as they are; an image token is put first where a prompt has none."""
-    token = str(getattr(processor, "image_token", "<image>"))
-    whole = [text if token in text else f"{token}{text}" for text in texts]
+    """Make tensors of prompts as they are, the image where it is marked, or first where a prompt has no mark."""
+    token = str(getattr(processor, "image_token", IMAGE))
+    whole = [text.replace(IMAGE, token) for text in texts]
+    whole = [text if token in text else f"{token}{text}" for text in whole]
     nested = [[image] for image in images]
     return _tensors(lambda: processor(text=whole, images=nested, return_tensors="pt", **_PADDED), source)
+
+
+def _without_mark(text: str) -> str:
+    return text.replace(f"{IMAGE}\n", "").replace(IMAGE, "").strip()
 
 
 def _tensors(call: Callable[[], Any], source: str) -> dict[str, Any]:
