@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,23 @@ from llm_perf_opt.workloads.datasets.audio import made_up_samples
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.families.check import NEW_TOKENS, Row, cache_bytes, real_flops
-from tests.families.vision import make_checkpoint
+from tests.families.vision import RECIPES, make_checkpoint
 
 _PAGE_SIZES = ((70, 90), (110, 90))
 _PROMPTS = ("Free OCR.", "Describe this image in detail.")
+
+
+def tower_families() -> list[str]:
+    """Return the families this module can make: those that see, then encoder-decoders."""
+    return [*RECIPES, *_ENCODER_DECODERS]
+
+
+def check_tower_family(family: str) -> Row:
+    """Check one of them in a folder of its own."""
+    if family in _ENCODER_DECODERS:
+        return check_encoder_decoder(family)
+    with tempfile.TemporaryDirectory(prefix="tiny-checkpoint-") as folder:
+        return check_vision_family(family, Path(folder))
 
 
 def check_vision_family(family: str, folder: Path) -> Row:
@@ -57,9 +71,7 @@ def pages(folder: Path) -> list[Sample]:
 def check_row(family: str, model: ModelConfig, requests: Sequence[Sample]) -> Row:
     """Compare tokens, parameters, FLOPs and cache of one configuration over these requests."""
     row = Row(family)
-    infer = InferConfig(
-        max_new_tokens=NEW_TOKENS, warmup_rounds=0, ignore_eos=True, batch_size=len(requests)
-    )
+    infer = InferConfig(max_new_tokens=NEW_TOKENS, warmup_rounds=0, ignore_eos=True, batch_size=len(requests))
     try:
         engine = Engine(WorkloadConfig(model, infer, DatasetConfig(), "cpu", 1, NEW_TOKENS))
     except LlmPerfError as error:
@@ -118,7 +130,7 @@ def _run_phases(adapter: Any, model: Any, batch: Any) -> tuple[dict[str, int], i
 _ENCODER_DECODERS: dict[str, dict[str, Any]] = {
     "t5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
     "mt5": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
-    **dict.fromkeys(("bart", "mbart", "marian", "pegasus", "whisper"), {"d_model": 64}),
+    **{key: {"d_model": 64} for key in ("bart", "mbart", "marian", "pegasus", "whisper")},
 }
 _LAYERS = {
     "encoder_layers": 2,

@@ -243,11 +243,14 @@ def make_checkpoint(family: str, folder: Path, *, chat_template: bool = True) ->
 
 def tiny_tokenizer(tokens: tuple[str, ...], named: dict[str, str]) -> Any:
     """Return a small tokenizer of transformers with these special tokens."""
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
     placed = (("<bos>", 0), ("<eos>", 1), ("<pad>", 2), *((t, 3 + n) for n, t in enumerate(tokens)))
+    # A copy: processors add tokens, and the small tokenizer is shared by all who ask for it.
+    copied = Tokenizer.from_str(small_tokenizer(VOCABULARY, placed).backend.to_str())
     return PreTrainedTokenizerFast(
-        tokenizer_object=small_tokenizer(VOCABULARY, placed).backend,
+        tokenizer_object=copied,
         bos_token="<bos>",
         eos_token="<eos>",
         pad_token="<pad>",

@@ -231,7 +231,10 @@ def _before_decode(document: StaticDocument) -> str:
 def _totals(document: StaticDocument) -> str:
     totals = document.totals
     rows = [
-        (f"up to the first token ({_before_decode(document)})", _format_count(totals.prefill_including_vision_flops)),
+        (
+            f"up to the first token ({_before_decode(document)})",
+            _format_count(totals.prefill_including_vision_flops),
+        ),
         (f"decode, {totals.decode_steps} steps", _format_count(totals.decode_flops)),
         ("whole request", _format_count(totals.request_flops)),
         ("KV cache after the prompt (bytes)", _format_count(totals.kv_prefill_bytes)),

@@ -80,7 +80,9 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
         document = dict(named_config(model.config_name))
     if not document and "model_type" not in model.arch:
         raise ConfigError(
-            "no model given", hint="set model.path=CHECKPOINT, or model=CHECKPOINT for short", key="model.path"
+            "no model given",
+            hint="set model.path=CHECKPOINT, or model=CHECKPOINT for short",
+            key="model.path",
         )
     return document | model.arch
 

@@ -124,7 +124,7 @@ def test_a_preallocated_cache_serves_an_encoder_decoder() -> None:
 
 def test_a_static_cache_is_refused_for_an_encoder_decoder() -> None:
     model = ModelConfig(adapter="hf_seq2seq", arch=encoder_decoder_arch("t5"), cache=CacheKind.static)
-    with pytest.raises(ConfigError, match="model.cache=static"):
+    with pytest.raises(ConfigError, match=r"model\.cache=static"):
         HfSeq2SeqAdapter(model, InferConfig()).build("meta", torch.float32)
 
 
@@ -174,7 +174,7 @@ def test_a_page_that_does_not_fit_says_so(llava: Path, tmp_path: Path) -> None:
 
 
 def test_a_vision_language_model_needs_its_processor() -> None:
-    with pytest.raises(ConfigError, match="needs model.path"):
+    with pytest.raises(ConfigError, match=r"needs model\.path"):
         HfImageTextToTextAdapter(
             ModelConfig(adapter="hf_image_text_to_text", arch=tiny_arch("gemma3")), InferConfig()
         )
@@ -210,7 +210,9 @@ def test_a_model_whose_images_are_no_phase_is_refused(tmp_path: Path) -> None:
 
 def test_what_the_decoder_must_begin_with_is_its_prompt(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(encoder_decoder_arch("bart")))
-    (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 4, "forced_bos_token_id": 0}')
+    (tmp_path / "generation_config.json").write_text(
+        '{"decoder_start_token_id": 4, "forced_bos_token_id": 0}'
+    )
     model = ModelConfig(adapter="hf_seq2seq", path=str(tmp_path), weights=Weights.random)
     assert HfSeq2SeqAdapter(model, InferConfig()).decoder_prompt() == [4, 0]
 
@@ -226,5 +228,5 @@ def test_a_prompt_longer_than_the_encoder_is_an_input_error() -> None:
 
 def test_a_speech_model_that_reads_no_features_is_refused() -> None:
     model = ModelConfig(adapter="hf_speech_seq2seq", arch={"model_type": "moonshine"})
-    with pytest.raises(ConfigError, match="log-mel features|phases of an encoder-decoder"):
+    with pytest.raises(ConfigError, match=r"log-mel features|phases of an encoder-decoder"):
         HfSpeechSeq2SeqAdapter(model, InferConfig()).build("meta", torch.float32)

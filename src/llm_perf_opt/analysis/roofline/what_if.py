@@ -98,7 +98,11 @@ def what_if(
     if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
     started = Started(
-        {name: launches_of(static.phases[name]) for name in (*BEFORE_PREFILL, PREFILL) if name in static.phases},
+        {
+            name: launches_of(static.phases[name])
+            for name in (*BEFORE_PREFILL, PREFILL)
+            if name in static.phases
+        },
         launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
     )
     rows = price(static, catalogue.devices, [base], started=started)

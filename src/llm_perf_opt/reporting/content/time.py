@@ -67,9 +67,7 @@ def time_table(summary: Summary) -> Table:
         *_components(timings, "encode"),
         *_stat("prefill", timings.prefill_s),
         *_components(timings, "prefill"),
-        *_stat(
-            f"time to first token (TTFT{_before_prefill(timings)})", timings.ttft_s
-        ),
+        *_stat(f"time to first token (TTFT{_before_prefill(timings)})", timings.ttft_s),
         *_stat("decode", timings.decode_s),
         *_components(timings, "decode"),
         *_stat("time per output token (TPOT)", timings.tpot_s),

@@ -110,7 +110,9 @@ def made_up_samples(config: GeneratedAudioConfig) -> list[Sample]:
     """Return clips described by seed and length; nothing is written."""
     key = "dataset.generated_audio"
     if config.clips < 1:
-        raise ConfigError(f"{key}.clips must be at least 1, got {config.clips}", hint="set it to 2", key=f"{key}.clips")
+        raise ConfigError(
+            f"{key}.clips must be at least 1, got {config.clips}", hint="set it to 2", key=f"{key}.clips"
+        )
     if not 0 < config.seconds <= _MOST_SECONDS:
         raise ConfigError(
             f"{key}.seconds must be above 0 and at most {_MOST_SECONDS:.0f}, got {config.seconds}",

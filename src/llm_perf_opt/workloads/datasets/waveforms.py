@@ -81,7 +81,7 @@ def read_wave(path: Path) -> Clip:
         whole = np.pad(parts, ((0, 0), (1, 0))).copy().view("<i4").ravel()
         width = 4
     else:
-        kind = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}[width]
+        kind: np.dtype[Any] = np.dtype({1: "u1", 2: "<i2", 4: "<i4"}[width])
         whole = np.frombuffer(raw[: len(raw) // width * width], kind)
     values = whole.astype(np.float32)
     values = values / 128.0 - 1.0 if width == 1 else values / float(2 ** (8 * width - 1))
@@ -98,4 +98,5 @@ def resampled(clip: Clip, rate_hz: int) -> np.ndarray[Any, Any]:
     if clip.rate_hz == rate_hz:
         return clip.values
     wanted = np.arange(max(1, round(clip.seconds * rate_hz))) / rate_hz
-    return np.interp(wanted, np.arange(len(clip.values)) / clip.rate_hz, clip.values).astype(np.float32)
+    found: np.ndarray[Any, Any] = np.interp(wanted, np.arange(len(clip.values)) / clip.rate_hz, clip.values)
+    return found.astype(np.float32)

@@ -225,9 +225,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
     def shapes(self, batch: Batch, context_tokens: int) -> PhaseShapes:
         """Describe a real batch for the static count."""
         like_ids = batch.inputs["input_ids"].shape
-        images = {
-            name: value for name, value in batch.inputs["processed"].items() if value.shape != like_ids
-        }
+        images = {name: value for name, value in batch.inputs["processed"].items() if value.shape != like_ids}
         described = {
             "inputs": describe_inputs(images),
             "image_tokens": batch.facts["image_tokens"],

@@ -102,9 +102,7 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
         positions = self.encoder_context_tokens or _DEFAULT_RATE_HZ
         shape = [size, self._whole_config.num_mel_bins, 2 * positions]
         described = {"inputs": {_FEATURES: {"shape": shape}}}
-        return PhaseShapes(
-            size, prompt, 0, prompt + self.infer.max_new_tokens // 2, described, positions
-        )
+        return PhaseShapes(size, prompt, 0, prompt + self.infer.max_new_tokens // 2, described, positions)
 
     def described_encoder_inputs(self, shapes: PhaseShapes, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Return features of these shapes, for counting."""

@@ -26,7 +26,9 @@ class KnownValues(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
         if any(tensor.device.type == "meta" for tensor in tensors):
             if func is _aten._to_copy.default:
-                kwargs["device"] = torch.device("meta")  # to the device of ids that stayed where they have values
+                kwargs["device"] = torch.device(
+                    "meta"
+                )  # to the device of ids that stayed where they have values
             if func in _INDEXING:
                 args = (args[0], _places(args[1]), *args[2:])
             args, kwargs = tree_map_only(torch.Tensor, _hollow, (args, kwargs))

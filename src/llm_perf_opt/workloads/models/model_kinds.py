@@ -74,7 +74,9 @@ def adapter_for(document: Mapping[str, Any]) -> str:
         if architecture in _OWN_ADAPTERS:
             return _OWN_ADAPTERS[architecture]
     kind = str(document.get("model_type"))
-    fitting = [adapter for adapter in (SPEECH, SEQ2SEQ, VISION_LANGUAGE, CAUSAL) if kind in _types_of(adapter)]
+    fitting = [
+        adapter for adapter in (SPEECH, SEQ2SEQ, VISION_LANGUAGE, CAUSAL) if kind in _types_of(adapter)
+    ]
     if not fitting and kind not in _known_types():
         return CAUSAL  # code of the checkpoint's own, or a mistake that the adapter explains
     if not fitting or (fitting == [CAUSAL] and _is_encoder(kind, document.get("is_decoder"))):
@@ -153,7 +155,9 @@ def auto_tables() -> Mapping[str, frozenset[str]]:
         tree = ast.parse(source)
     except (OSError, SyntaxError, UnicodeDecodeError):
         return {}
-    return {name: types for node in tree.body if (found := _table(node)) is not None for name, types in [found]}
+    return {
+        name: types for node in tree.body if (found := _table(node)) is not None for name, types in [found]
+    }
 
 
 def _table(node: ast.stmt) -> tuple[str, frozenset[str]] | None:

@@ -76,14 +76,13 @@ def images_only(kind: Any) -> Any:
 def _without_videos(kind: Any, source: str, options: Mapping[str, Any]) -> Any:
     from transformers import AutoImageProcessor, AutoTokenizer
 
-    made = images_only(kind)
-    parts = {
+    makers: dict[str, Callable[[], Any]] = {
         "image_processor": lambda: AutoImageProcessor.from_pretrained(source, **options),
         "tokenizer": lambda: AutoTokenizer.from_pretrained(source, **options),
         _VIDEO: lambda: None,
     }
     document, _ = kind.get_processor_dict(source)
-    return made.from_args_and_dict([parts[name]() for name in kind.get_attributes()], document)
+    return images_only(kind).from_args_and_dict([makers[name]() for name in kind.get_attributes()], document)
 
 
 def _reads_videos() -> bool:
@@ -102,7 +101,12 @@ def with_chat_template(
     The template writes the image's place itself, so the common mark of it is left out of the text.
     """
     chats = [
-        [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": _without_mark(text)}]}]
+        [
+            {
+                "role": "user",
+                "content": [{"type": "image", "image": image}, {"type": "text", "text": _without_mark(text)}],
+            }
+        ]
         for text, image in zip(texts, images, strict=True)
     ]
 
