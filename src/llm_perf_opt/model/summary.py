@@ -128,8 +128,6 @@ class Workload:
     """Mean prompt positions per sample, image tokens included."""
     image_tokens: Amount | None = None
     """Mean image positions per sample."""
-    encoder_tokens: Amount | None = None
-    """Mean positions the encoder reads (encoder-decoders), padding included; the prompt is then the decoder's."""
     new_tokens: Amount | None = None
     """Mean generated tokens per sample."""
     program: list[str] | None = None
@@ -140,6 +138,8 @@ class Workload:
     """Whether its decode step was compiled (``model.compile``)."""
     tokens_verified: bool | None = None
     """Whether the first tokens are those of the model's own ``generate()``; ``None``: not checked, a note says why."""
+    encoder_tokens: Amount | None = None
+    """Mean positions the encoder reads (encoder-decoders), padding included; the prompt is then the decoder's."""
 
 
 @dataclass(slots=True)
@@ -182,8 +182,6 @@ class Timings:
     """Reading and preparing inputs."""
     vision_s: Stat | None = None
     """All vision components of one sample."""
-    encode_s: Stat | None = None
-    """The encoder of an encoder-decoder (text, speech), for one sample."""
     prefill_s: Stat | None = None
     """Language-model forward over the prompt, up to the first token; of an encoder-decoder, the decoder's prompt."""
     ttft_s: Stat | None = None
@@ -207,6 +205,8 @@ class Timings:
     """Width of the 95 % interval of a pass's time ÷ that time (all phases of all samples)."""
     program_s: Stat | None = None
     """Your own program from its start to its end, without a tool; runs that failed are left out."""
+    encode_s: Stat | None = None
+    """The encoder of an encoder-decoder (text, speech), for one sample."""
 
 
 @dataclass(slots=True)
@@ -227,8 +227,6 @@ class SampleTimes:
     """Reading and preparing the input."""
     vision_s: Seconds | None = None
     """All vision components."""
-    encode_s: Seconds | None = None
-    """The encoder of an encoder-decoder."""
     prefill_s: Seconds | None = None
     """Language-model forward over the prompt."""
     decode_s: Seconds | None = None
@@ -237,6 +235,8 @@ class SampleTimes:
     """Time to first token: vision or encode, and prefill."""
     tpot_s: Seconds | None = None
     """Time per output token after the first."""
+    encode_s: Seconds | None = None
+    """The encoder of an encoder-decoder."""
 
 
 @dataclass(slots=True)
