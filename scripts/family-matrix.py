@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Check every decoder family transformers offers at a tiny size, and print the table; ``--write`` makes the docs page of it.
+"""Check every decoder family transformers offers, vision-language models and encoder-decoders at a tiny size, and print the
+table; ``--write`` makes the docs page of it.
 
 python scripts/family-matrix.py [FAMILY ...] [--write]
 """
@@ -11,6 +12,10 @@ import logging
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.families.check import Row
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -28,21 +33,30 @@ def main() -> int:
     if options.write and options.families:
         parser.error("--write makes the page of all families: name none")
 
-    from tests.families.check import check_family
+    from tests.families.check_towers import tower_families
     from tests.families.table import all_families, page, table
     from transformers.utils import logging as hf_logging
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     hf_logging.set_verbosity_error()
-    rows = []
-    for family in options.families or all_families():
-        rows.append(check_family(family))
-        print(rows[-1].family, rows[-1].verdict(), rows[-1].remark[:120], file=sys.stderr, flush=True)
-    print(table(rows))
+    towers = _rows([name for name in tower_families() if not options.families or name in options.families])
+    decoders = _rows([name for name in options.families or all_families() if name not in tower_families()])
+    print(table([*towers, *decoders]))
     if options.write:
-        PAGE.write_text(page(rows), encoding="utf-8")
-    return 1 if any(row.verdict() == "wrong" for row in rows) else 0
+        PAGE.write_text(page(decoders, towers), encoding="utf-8")
+    return 1 if any(row.verdict() == "wrong" for row in [*towers, *decoders]) else 0
+
+
+def _rows(families: list[str]) -> list[Row]:
+    from tests.families.check import check_family
+    from tests.families.check_towers import check_tower_family, tower_families
+
+    rows = []
+    for family in families:
+        rows.append((check_tower_family if family in tower_families() else check_family)(family))
+        print(rows[-1].family, rows[-1].verdict(), rows[-1].remark[:120], file=sys.stderr, flush=True)
+    return rows
 
 
 if __name__ == "__main__":

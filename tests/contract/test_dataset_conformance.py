@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.config.schema import DatasetConfig, GeneratedConfig
+from llm_perf_opt.config.schema import DatasetConfig, GeneratedAudioConfig, GeneratedConfig
 from llm_perf_opt.testing.datasets import DatasetConformance, FileDatasetConformance
 from llm_perf_opt.testing.models import noisy_page
 from llm_perf_opt.workloads.base import Dataset, Sample
+from llm_perf_opt.workloads.datasets.audio import AudioDataset
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench
 from llm_perf_opt.workloads.datasets.prompts import PromptDataset
+from llm_perf_opt.workloads.datasets.waveforms import made_up_clip
 from llm_perf_opt.workloads.registry import DATASET_GROUP
+from tests.unit.workloads.datasets.sounds import write_wave
 
 
 class TestFolderOfPages(FileDatasetConformance):
@@ -52,6 +55,36 @@ class TestGeneratedPages(FileDatasetConformance):
         return DatasetConfig(adapter="omnidocbench", generated=generated)
 
 
+class TestFolderOfSounds(FileDatasetConformance):
+    dataset_class = AudioDataset
+
+    def config(self, folder: Path) -> DatasetConfig:
+        for number in range(3):
+            write_wave(folder / f"clip_{number}.wav", made_up_clip(number, 0.05))
+        (folder / "damaged.wav").write_bytes(b"not a sound")
+        return DatasetConfig(adapter="audio", root=str(folder))
+
+
+class TestListOfSounds(TestFolderOfSounds):
+    def config(self, folder: Path) -> DatasetConfig:
+        config = super().config(folder)
+        (folder / "list.txt").write_text("clip_2.wav\nclip_0.wav\nclip_1.wav\nclip_0.wav\n")
+        config.subset_filelist = str(folder / "list.txt")
+        return config
+
+    def missing_config(self, folder: Path) -> DatasetConfig:
+        config = super().config(folder)
+        config.subset_filelist = str(folder / "not_there.txt")
+        return config
+
+
+class TestMadeUpSounds(DatasetConformance):
+    dataset_class = AudioDataset
+
+    def config(self, folder: Path) -> DatasetConfig:
+        return DatasetConfig(adapter="audio", generated_audio=GeneratedAudioConfig(clips=3, seconds=0.1))
+
+
 class TestInlinePrompts(DatasetConformance):
     dataset_class = PromptDataset
 
@@ -81,7 +114,8 @@ def test_every_built_in_data_set_is_under_test() -> None:
     ours = {
         point.load() for point in entry_points(group=DATASET_GROUP) if point.value.startswith("llm_perf_opt.")
     }
-    assert ours == {TestFolderOfPages.dataset_class, TestInlinePrompts.dataset_class}
+    tested = (TestFolderOfPages, TestInlinePrompts, TestFolderOfSounds)
+    assert ours == {case.dataset_class for case in tested}
 
 
 class _IgnoresSampling(Dataset):

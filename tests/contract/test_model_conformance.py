@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,14 +13,20 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from llm_perf_opt.config.schema import CacheKind, InferConfig, ModelConfig
+from llm_perf_opt.config.schema import CacheKind, GeneratedAudioConfig, InferConfig, ModelConfig, Weights
 from llm_perf_opt.testing.models import TransformersConformance
 from llm_perf_opt.workloads.base import Batch, ModelAdapter, Sample
+from llm_perf_opt.workloads.datasets.audio import made_up_samples
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
 from llm_perf_opt.workloads.models.deepseek_ocr2 import DeepseekOcr2Adapter
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
+from llm_perf_opt.workloads.models.hf_image_text_to_text import HfImageTextToTextAdapter
+from llm_perf_opt.workloads.models.hf_seq2seq import HfSeq2SeqAdapter
+from llm_perf_opt.workloads.models.hf_speech_seq2seq import HfSpeechSeq2SeqAdapter
 from llm_perf_opt.workloads.registry import MODEL_GROUP
 from tests.conftest import REPOSITORY
+from tests.families.check_towers import encoder_decoder_arch
+from tests.families.vision import make_checkpoint
 from tests.unit.small_workloads import infer_config, model_config, samples
 
 
@@ -67,6 +74,60 @@ class TestMixtureOfExperts(BuiltIn):
     kind = "qwen_moe"
 
 
+class TestLlava(TransformersConformance):
+    """A vision-language model through its own processor."""
+
+    adapter_class = HfImageTextToTextAdapter
+    folder: ClassVar[Path]
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _checkpoint(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        cls.folder = make_checkpoint("llava_next", tmp_path_factory.mktemp("llava"))
+
+    def model_config(self) -> ModelConfig:
+        return ModelConfig(
+            adapter="hf_image_text_to_text", path=str(self.folder), weights=Weights.random, name="llava"
+        )
+
+    def infer_config(self) -> InferConfig:
+        return InferConfig(warmup_rounds=0, batch_size=2, prompt="<image>\nFree OCR.")
+
+    def continued(self, adapter: ModelAdapter, batch: Batch, tokens: torch.Tensor) -> Batch:
+        inputs = dict(batch.inputs)
+        inputs["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+        if inputs["mask"] is not None:
+            inputs["mask"] = torch.cat([inputs["mask"], torch.ones_like(tokens)], dim=1)
+        return replace(batch, inputs=inputs, prompt_tokens=inputs["input_ids"].shape[1])
+
+
+class TestT5(TransformersConformance):
+    """An encoder-decoder of text."""
+
+    adapter_class = HfSeq2SeqAdapter
+    family: ClassVar[str] = "t5"
+
+    def model_config(self) -> ModelConfig:
+        return ModelConfig(
+            adapter=self.adapter_class.name, arch=encoder_decoder_arch(self.family), name=self.family
+        )
+
+    def continued(self, adapter: ModelAdapter, batch: Batch, tokens: torch.Tensor) -> Batch:
+        ids = torch.cat([batch.inputs["input_ids"], tokens], dim=1)
+        return replace(batch, inputs={**batch.inputs, "input_ids": ids}, prompt_tokens=ids.shape[1])
+
+
+class TestWhisper(TestT5):
+    """An encoder-decoder of speech: every sound is filled up to the same length."""
+
+    adapter_class = HfSpeechSeq2SeqAdapter
+    family = "whisper"
+    pads = False
+
+    def samples(self, folder: Path) -> Sequence[Sample]:
+        return made_up_samples(GeneratedAudioConfig(clips=3, seconds=1.5))
+
+
 def _example_case() -> Any:
     """Return the example package's own test class; from its sources, so that it need not be installed."""
     folder = str(REPOSITORY / "examples" / "user_model")
@@ -84,7 +145,7 @@ def test_every_built_in_model_is_under_test() -> None:
     ours = {
         point.load() for point in entry_points(group=MODEL_GROUP) if point.value.startswith("llm_perf_opt.")
     }
-    tested = (TestDeepseekOcr, TestDeepseekOcr2, TestLlama)
+    tested = (TestDeepseekOcr, TestDeepseekOcr2, TestLlama, TestLlava, TestT5, TestWhisper)
     assert ours == {case.adapter_class for case in tested}
 
 

@@ -133,10 +133,10 @@ def _compare_counts(engine: Engine, row: Row) -> None:
     batch = engine.prepare(requests)
     with torch.no_grad():
         cache = engine.adapter.make_cache(engine.model, batch, NEW_TOKENS)
-        real = {"prefill": _flops(lambda: engine.adapter.prefill(engine.model, batch, None, cache))}
+        real = {"prefill": real_flops(lambda: engine.adapter.prefill(engine.model, batch, None, cache))}
         held = cache_bytes([cache, [_plain_attributes(module) for module in engine.model.modules()]])
         tokens = torch.full((size, 1), 5)
-        real["decode"] = _flops(lambda: engine.adapter.decode_step(engine.model, batch, tokens, 0, cache))
+        real["decode"] = real_flops(lambda: engine.adapter.decode_step(engine.model, batch, tokens, 0, cache))
     ours = {phase: count.raw_flops() if count is not None else None for phase, count in counted.items()}
     row.flops = ours == real
     if not row.flops:
@@ -148,7 +148,8 @@ def _compare_counts(engine: Engine, row: Row) -> None:
         row.remark += " " + "; ".join(document.notes)
 
 
-def _flops(call: Any) -> int:
+def real_flops(call: Any) -> int:
+    """Return what torch counts for a call on real tensors."""
     mode = FlopCounterMode(display=False, custom_mapping=_MISSING)
     with mode:
         call()

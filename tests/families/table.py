@@ -31,29 +31,50 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def page(rows: Sequence[Row]) -> str:
-    """Return the page ``docs/model-families.md``."""
+def page(rows: Sequence[Row], towers: Sequence[Row]) -> str:
+    """Return the page ``docs/model-families.md``: decoders, and families with an encoder before the prefill."""
     import torch
     import transformers
 
-    kinds = Counter(row.verdict() for row in rows)
-    counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     return f"""# Model families
 
 <!-- Made by scripts/family-matrix.py --write: do not edit. -->
 
-Every family of transformers {transformers.__version__} that `AutoModelForCausalLM` knows, at a tiny size with random weights in
-float32 on a CPU (torch {torch.__version__.partition("+")[0]}): {counted} of {len(rows)}.
+Families of transformers {transformers.__version__}, at a tiny size with random weights in float32 on a CPU
+(torch {torch.__version__.partition("+")[0]}), against transformers' own `generate()` and torch's own counter.
 
 - **tokens**: {NEW_TOKENS} tokens equal `generate()`'s, for one request and for a padded batch of two (`rwkv`: one request, since its batches
-  are refused; `xlstm`: equal lengths only, since it takes no mask).
+  are refused; `xlstm`: equal lengths only, since it takes no mask; `whisper`: every sound is filled up to one length).
 - **parameters**: the static model's total equals that of the model that ran.
-- **FLOPs**: prefill of {PROMPT_TOKENS} tokens and the decode step after it, counted without weights, equal torch's `FlopCounterMode` on the
-  real model, to the last digit.
+- **FLOPs**: every phase, counted without weights, equals torch's `FlopCounterMode` on the real model, to the last digit: prefill (of
+  {PROMPT_TOKENS} tokens for decoders) and the decode step after it; the vision tower or the encoder where there is one.
 - **cache**: bytes after the prompt equal those of all tensors the real cache holds: keys and values, recurrent and convolution states,
-  indexer keys.
+  indexer keys, an encoder's keys and values.
 
-Refused families stop before any work with the reason given. "Not tried" are those whose vision or audio tower stays large here, or whose configuration refuses the sizes this table tries.
+`model=CHECKPOINT_DIRECTORY` chooses the adapter by `config.json`. Encoders (BERT, ViT, CLIP), audio language models and whatever
+else cannot run are refused before any work, with the reason.
+
+## Vision-language models and encoder-decoders
+
+{_counted(towers)} of {len(towers)}. Vision-language models run through their checkpoint's own processor and chat template in the phases
+vision, prefill and decode (`model=hf_image_text_to_text`); every other family that `AutoModelForImageTextToText` knows and that takes encoded
+images runs by the same code, tried or not: at run time, its first tokens are checked against `generate()`. Encoder-decoders run
+in the phases encode, prefill and decode (`model=hf_seq2seq`, `model=hf_speech_seq2seq`); the prefill is that of the decoder's prompt.
+
+Where torchvision is not installed, processors that also read videos are used without that half. SmolVLM's own processor
+needs the package num2words.
+
+{table(towers)}
+
+## Decoders
+
+Every family that `AutoModelForCausalLM` knows: {_counted(rows)} of {len(rows)}. Refused families stop before any work with the reason given.
+"Not tried" are those whose vision or audio tower stays large here, or whose configuration refuses the sizes this table tries.
 
 {table(rows)}
 """
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    kinds = Counter(row.verdict() for row in rows)
+    return ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))

@@ -188,7 +188,7 @@ def split_component(name: str) -> tuple[str, str]:
     Components without a phase in their name belong to the vision tower.
     """
     label = name.removesuffix("_s")
-    for phase in ("prefill", "decode"):
+    for phase in ("encode", "prefill", "decode"):
         if label.endswith(f"_{phase}"):
             return label.removesuffix(f"_{phase}"), phase
     return label, "vision"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llm_perf_opt.core.phases import DECODE, PREFILL, VISION, WHOLE
+from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL, REQUEST_PHASES, WHOLE
 from llm_perf_opt.model.summary import MemoryUse, Static, Workload
 
 
@@ -31,15 +31,15 @@ def _needs(phase: str, static: Static, workload: Workload) -> dict[str, float]:
     if "weights" not in resident or static.scaling is None or prompt is None or new is None:
         return {}
     found = {"weights": resident["weights"]}
-    if phase != VISION:  # the cache begins with the prompt; the last token is never fed back
+    if phase not in BEFORE_PREFILL:  # the cache begins with the prompt; the last token is never fed back
         found["kv_cache"] = _cache(
             static, workload, prompt if phase == PREFILL else prompt + max(0.0, new - 1)
         )
     # The static model knows the largest operator of all phases: it is in the phase that has most positions at once.
-    largest_in = VISION if VISION in static.phases else PREFILL
+    largest_in = next((name for name in BEFORE_PREFILL if name in static.phases), PREFILL)
     if phase in (largest_in, WHOLE) and "activations" in resident:
         found["activations"] = resident["activations"]
-    return found if phase in (VISION, PREFILL, DECODE, WHOLE) else {}
+    return found if phase in (*REQUEST_PHASES, WHOLE) else {}
 
 
 def _cache(static: Static, workload: Workload, positions: float) -> float:

@@ -32,6 +32,7 @@ def wall_clock_split(timings: Timings, *, prefill_includes_vision: bool = False)
     stats = {
         "preprocess": timings.preprocess_s,
         "vision": None if prefill_includes_vision and timings.prefill_s is not None else timings.vision_s,
+        "encode": timings.encode_s,
         "prefill": timings.prefill_s,
         "decode": timings.decode_s,
     }

@@ -93,7 +93,7 @@ _RUNNER_CONFIGS = {
 
 
 def translate_overrides(overrides: Sequence[str]) -> list[str]:
-    """Rewrite command-line overrides that Hydra would refuse: old root keys and the old runner group."""
+    """Rewrite command-line overrides that Hydra would refuse: old root keys, the old runner group, ``model=DIRECTORY``."""
     translated: list[str] = []
     for item in overrides:
         key, separator, value = item.partition("=")
@@ -104,11 +104,19 @@ def translate_overrides(overrides: Sequence[str]) -> list[str]:
                 "'%s' is deprecated; use %s", item, " ".join(new) or "nothing: it is the default", extra=ONCE
             )
             translated.extend(new)
+        elif key == "model" and _is_checkpoint_path(value):
+            quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+            translated.extend(["model=hf", f"model.path='{quoted}'"])
         elif separator and key.split(".", 1)[0] in LEGACY_ROOTS:
             translated.append(f"+{item}")
         else:
             translated.append(item)
     return translated
+
+
+def _is_checkpoint_path(value: str) -> bool:
+    """Whether ``model=`` names a directory and no preset: presets have no slash, lists of a sweep have commas."""
+    return value.startswith(("/", "./", "../", "~/")) and "," not in value
 
 
 def note_config_name(config_name: str) -> None:

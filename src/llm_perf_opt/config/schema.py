@@ -68,7 +68,7 @@ class ModelConfig:
     """``model.*``: which model, at which size, with which weights."""
 
     adapter: str = "deepseek_ocr"
-    """Entry point of the group ``llm_perf_opt.models``, or ``package.module:Class``."""
+    """Entry point of the group ``llm_perf_opt.models``, ``package.module:Class``, or ``auto``: what fits ``config.json``."""
     name: str = "model"
     """Name in reports."""
     arch: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +112,7 @@ class InferConfig:
     no_repeat_ngram_size: int = 0
     """Ban repeated n-grams of this length; 0: off."""
     prompt: str = "<image>\n<|grounding|>Convert the document to markdown."
+    """Asked of every image; ``<image>`` stands where it belongs. A chat template of a vision-language model puts it itself."""
     batch_size: int = 1
     chat_template: bool = True
     """Use the tokenizer's chat template when it has one (text models)."""
@@ -158,13 +159,24 @@ class GeneratedConfig:
 
 
 @dataclass
+class GeneratedAudioConfig:
+    """``dataset.generated_audio.*``: sounds made when no ``dataset.root`` is given (speech models)."""
+
+    clips: int = 2
+    """How many clips."""
+    seconds: float = 10.0
+    """Length of each."""
+    seed: int = 0
+
+
+@dataclass
 class DatasetConfig:
     """``dataset.*``: where samples come from."""
 
     adapter: str = "omnidocbench"
-    """Entry point of the group ``llm_perf_opt.datasets``, or ``package.module:Class``."""
+    """Entry point of the group ``llm_perf_opt.datasets``, ``package.module:Class``, or ``auto``: what the model reads."""
     root: str | None = None
-    """Data set directory; null: generated pages (images) or synthetic prompts (text)."""
+    """Data set directory; null: generated pages (images), synthetic prompts (text) or generated clips (audio)."""
     subset_filelist: str | None = None
     """Text file of image names, one per line: absolute, relative to the root, or bare names."""
     fallback_patterns: list[str] = field(
@@ -181,6 +193,7 @@ class DatasetConfig:
     """How many made-up prompts."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     generated: GeneratedConfig = field(default_factory=GeneratedConfig)
+    generated_audio: GeneratedAudioConfig = field(default_factory=GeneratedAudioConfig)
 
 
 @dataclass

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 VISION = "vision"
+ENCODE = "encode"
+"""The encoder of an encoder-decoder (text, speech); its decoder's prompt is the prefill."""
 PREFILL = "prefill"
 DECODE = "decode"
 MIXED = "mixed"
 """A step of an engine that holds prompts of some requests and next tokens of others."""
-REQUEST_PHASES = (VISION, PREFILL, DECODE)
+BEFORE_PREFILL = (VISION, ENCODE)
+"""What a request may go through before its prefill; a model has one of them or none. Part of the time to first token."""
+REQUEST_PHASES = (*BEFORE_PREFILL, PREFILL, DECODE)
 """What one request goes through, in order: what is timed by itself and counted on paper. A mixed step belongs to
 many requests, so only captures know it."""
-PHASES = (VISION, PREFILL, MIXED, DECODE)
+PHASES = (*BEFORE_PREFILL, PREFILL, MIXED, DECODE)
 """All that a capture can hold, in the order they are shown."""
 WHOLE = "all"
 """What is known of a capture as a whole, without its phases."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_perf_opt.core.phases import REQUEST_PHASES
+from llm_perf_opt.core.phases import BEFORE_PREFILL, REQUEST_PHASES
 from llm_perf_opt.model.limits import is_count
 from llm_perf_opt.model.statistics import describe, interval_ratio, mean_of, percentile
 from llm_perf_opt.model.summary import SampleTimes, Stat
@@ -140,11 +140,12 @@ def _sample_row(sample: SampleEntry) -> SampleTimes:
         new_tokens=sample["new_tokens"],
         preprocess_s=middle([repeat.get("preprocess_s") for repeat in repeats]),
         vision_s=medians.get("vision_s"),
+        encode_s=medians.get("encode_s"),
         prefill_s=medians.get("prefill_s"),
         decode_s=medians.get("decode_s"),
         ttft_s=middle(
             [
-                (repeat.get("vision_s") or 0.0) + repeat["prefill_s"]
+                sum(repeat.get(f"{phase}_s") or 0.0 for phase in BEFORE_PREFILL) + repeat["prefill_s"]
                 for repeat in repeats
                 if repeat.get("prefill_s") is not None
             ]

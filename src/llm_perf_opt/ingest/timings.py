@@ -21,6 +21,7 @@ from msgspec import Meta
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.phases import BEFORE_PREFILL
 from llm_perf_opt.ingest.measurement import (
     measurement_metrics,
     repeat_interval_ratio,
@@ -54,6 +55,7 @@ class _Repeat:
 
     preprocess_s: Seconds | None = None
     vision_s: Positive | None = None
+    encode_s: Positive | None = None
     prefill_s: Positive | None = None
     decode_s: Positive | None = None
     token_s: list[Seconds] | None = None
@@ -88,7 +90,7 @@ class _EngineDocument:
     samples: list[_Batch]
 
 
-SHORT_TIMES = ("preprocess_s", "vision_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
+SHORT_TIMES = ("preprocess_s", "vision_s", "encode_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
 SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
 SHORT_TEXTS = ("device", "dtype", "model")
 SHORT_FLAGS = ("prefill_includes_vision",)
@@ -129,11 +131,12 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
     steps = [float(max(0, s["new_tokens"] - 1)) for s in samples for _ in s["repeats"]]
     batch = [float(s.get("batch_size") or 1) for s in samples for _ in s["repeats"]]
     names = sorted({name for repeat in repeats for name in repeat.get("components") or {}})
-    first = [_sum(r.get("vision_s") or 0.0, r.get("prefill_s")) for r in repeats]
+    first = [_sum(_before_prefill(r), r.get("prefill_s")) for r in repeats]
     per_token = [token for repeat in repeats for token in repeat.get("token_s") or []]
     timings = Timings(
         preprocess_s=describe([r.get("preprocess_s") for r in repeats]),
         vision_s=describe([r.get("vision_s") for r in repeats]),
+        encode_s=describe([r.get("encode_s") for r in repeats]),
         prefill_s=describe([r.get("prefill_s") for r in repeats]),
         ttft_s=describe(first),
         decode_s=describe([r.get("decode_s") for r in repeats]),
@@ -165,6 +168,11 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         notes=[*_engine_notes(document), *_batch_notes(document.get("configured_batch_size"), sizes)],
         samples=sample_rows(samples),
     )
+
+
+def _before_prefill(repeat: Mapping[str, Any]) -> float:
+    """Return the time of what comes before the prefill: the vision tower, or the encoder of an encoder-decoder."""
+    return sum(repeat.get(f"{phase}_s") or 0.0 for phase in BEFORE_PREFILL)
 
 
 def _as_run(sizes: list[int]) -> float | None:
@@ -227,15 +235,15 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
     flag = document.get("prefill_includes_vision")
     nested = document.get("vision_s") is None if flag is None else bool(flag)
     if times["ttft_s"] is None and document.get("prefill_s") is not None:
-        times["ttft_s"] = describe(
-            [document["prefill_s"] + (0.0 if nested else document.get("vision_s") or 0.0)]
-        )
+        before = _before_prefill(document) - (document.get("vision_s") or 0.0 if nested else 0.0)
+        times["ttft_s"] = describe([document["prefill_s"] + before])
     if times["tpot_s"] is None:
         times["tpot_s"] = describe([_ratio(decode_s, steps)])
     batch = document.get("batch_size")
     timings = Timings(
         preprocess_s=times["preprocess_s"],
         vision_s=times["vision_s"],
+        encode_s=times["encode_s"],
         prefill_s=times["prefill_s"],
         ttft_s=times["ttft_s"],
         decode_s=times["decode_s"],

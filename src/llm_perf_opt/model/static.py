@@ -42,6 +42,8 @@ class ShapesUsed:
     """How many batches of the run have these shapes."""
     source: str = "configured"
     """``configured``, or ``samples`` for the shapes of real inputs."""
+    encoder_tokens: Count = 0
+    """Positions the encoder of an encoder-decoder reads."""
 
 
 @dataclass(slots=True)
@@ -52,12 +54,15 @@ class Totals:
     prefill_flops: Flops | None
     """Language model over the prompt, vision left out."""
     prefill_including_vision_flops: Flops | None
+    """Up to the first token: vision or encoder, and prefill."""
     decode_steps: Count
     decode_flops: Flops | None
     """Sum over all steps, the context growing by one each."""
     request_flops: Flops | None
     kv_prefill_bytes: Bytes | None
-    """Cache after the prompt."""
+    """Cache after the prompt; that of an encoder-decoder holds the encoder's keys and values too."""
+    encode_flops: Flops | None = None
+    """The encoder of an encoder-decoder."""
 
 
 @dataclass(slots=True)

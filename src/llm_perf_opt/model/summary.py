@@ -159,6 +159,8 @@ class Workload:
     tokens_verified: bool | None = None
     """Whether the first tokens and their logits are those of the model's own ``generate()``; a note says what was compared, or
     why nothing was (``None``)."""
+    encoder_tokens: Amount | None = None
+    """Mean positions the encoder reads (encoder-decoders), padding included; the prompt is then the decoder's."""
 
 
 @dataclass(slots=True)
@@ -202,9 +204,9 @@ class Timings:
     vision_s: Stat | None = None
     """All vision components of one sample."""
     prefill_s: Stat | None = None
-    """Language-model forward over the prompt, up to the first token."""
+    """Language-model forward over the prompt, up to the first token; of an encoder-decoder, the decoder's prompt."""
     ttft_s: Stat | None = None
-    """Time to first token: vision + prefill."""
+    """Time to first token: vision or encode, and prefill."""
     decode_s: Stat | None = None
     """All tokens after the first."""
     tpot_s: Stat | None = None
@@ -221,9 +223,11 @@ class Timings:
     """Why not more often: ``asked`` (``run.repeats``), ``narrow`` (the interval is), ``time`` (``run.max_measure_s`` was
     used up), ``most`` (as often as is sensible)."""
     interval_ratio: Ratio | None = None
-    """Width of the 95 % interval of a pass's time ÷ that time (vision, prefill and decode of all samples)."""
+    """Width of the 95 % interval of a pass's time ÷ that time (all phases of all samples)."""
     program_s: Stat | None = None
     """Your own program from its start to its end, without a tool; runs that failed are left out."""
+    encode_s: Stat | None = None
+    """The encoder of an encoder-decoder (text, speech), for one sample."""
 
 
 @dataclass(slots=True)
@@ -249,9 +253,11 @@ class SampleTimes:
     decode_s: Seconds | None = None
     """All tokens after the first."""
     ttft_s: Seconds | None = None
-    """Time to first token: vision + prefill."""
+    """Time to first token: vision or encode, and prefill."""
     tpot_s: Seconds | None = None
     """Time per output token after the first."""
+    encode_s: Seconds | None = None
+    """The encoder of an encoder-decoder."""
 
 
 @dataclass(slots=True)
@@ -419,7 +425,7 @@ class Static:
     kv_bytes_per_token: Bytes | None
     """Key and value of all layers for one position and one sequence."""
     phases: dict[str, StaticPhase]
-    """``vision``, ``prefill``, ``decode`` (decode: one step at the mean context)."""
+    """``vision``, ``encode``, ``prefill``, ``decode`` (decode: one step at the mean context)."""
     modules: list[StaticModule]
     """The module tree, in order."""
     coverage: Coverage

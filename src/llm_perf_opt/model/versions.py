@@ -83,6 +83,10 @@ SCHEMA_CHANGES = (
         "phases of `static` have `minimum`, the least work with the same result, where the model's code does more; floors, MFU and MBU "
         "rest on it, `params.active_per_token` too (as run: `as_run_per_token`)",
     ),
+    SchemaChange(
+        "1.1",
+        "encoder-decoders have a phase `encode`: `timings.encode_s`, `samples[].encode_s`, `workload.encoder_tokens`",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -9,6 +9,7 @@ from llm_perf_opt.model.summary import Finding
 PHASES = {
     "preprocess": "preparing the input",
     "vision": "looking at the image",
+    "encode": "taking in the input",
     "prefill": "reading the request",
     "mixed": "reading requests and writing answers in the same step",
     "decode": "writing the answer",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from llm_perf_opt.analysis.static.tree import TreeRow, fold_tree, weights_by_component
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_text
+from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
 from llm_perf_opt.model.static import StaticDocument
 from llm_perf_opt.model.summary import Hardware, Static
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
@@ -116,7 +117,16 @@ def _intro(document: StaticDocument) -> str:
         f" no weights loaded. How: {methods}.",
         "",
         _table(
-            ("shapes", "batch", "prompt", "of it image", "cached at decode step", "decode steps", "images"),
+            (
+                "shapes",
+                "batch",
+                "prompt",
+                "of it image",
+                "cached at decode step",
+                "decode steps",
+                "images",
+                "encoder",
+            ),
             [
                 (
                     f"{shape.source}{f' ×{shape.weight}' if shape.weight > 1 else ''}",
@@ -126,10 +136,11 @@ def _intro(document: StaticDocument) -> str:
                     str(shape.context_tokens),
                     str(shape.decode_tokens),
                     _images_of(shape.vision),
+                    str(shape.encoder_tokens or units.MISSING),
                 )
                 for shape in document.shapes
             ],
-            "lrrrrrl",
+            "lrrrrrlr",
         ),
     ]
     if len(document.shapes) > 1:
@@ -142,9 +153,19 @@ def _intro(document: StaticDocument) -> str:
 def _images_of(vision: dict[str, object]) -> str:
     if not vision:
         return units.MISSING
+    if isinstance(inputs := vision.get("inputs"), dict):
+        return md_text("; ".join(f"{name} {_size_of(entry)}" for name, entry in inputs.items()))
     grid = vision.get("grid")
     tiles = f", tiles {grid[0]} × {grid[1]} of {vision.get('tile_size')}" if isinstance(grid, list) else ""
     return md_text(f"{vision.get('mode')}: global {vision.get('base_size')}{tiles}")
+
+
+def _size_of(entry: object) -> str:
+    """Say the shape, or the values, of one processed input."""
+    if not isinstance(entry, dict):
+        return units.MISSING
+    shape = entry.get("shape")
+    return " × ".join(map(str, shape)) if isinstance(shape, list) else str(entry.get("values"))
 
 
 def _notes(document: StaticDocument) -> list[str]:
@@ -201,10 +222,19 @@ def _stored(document: StaticDocument) -> list[str]:
     ]
 
 
+def _before_decode(document: StaticDocument) -> str:
+    """Name the phases up to the first token."""
+    named = [phase for phase in (*BEFORE_PREFILL, PREFILL) if phase in document.static.phases]
+    return " + ".join(named) or PREFILL
+
+
 def _totals(document: StaticDocument) -> str:
     totals = document.totals
     rows = [
-        ("up to the first token (vision + prefill)", _format_count(totals.prefill_including_vision_flops)),
+        (
+            f"up to the first token ({_before_decode(document)})",
+            _format_count(totals.prefill_including_vision_flops),
+        ),
         (f"decode, {totals.decode_steps} steps", _format_count(totals.decode_flops)),
         ("whole request", _format_count(totals.request_flops)),
         ("KV cache after the prompt (bytes)", _format_count(totals.kv_prefill_bytes)),

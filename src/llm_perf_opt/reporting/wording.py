@@ -16,7 +16,7 @@ from llm_perf_opt.model.summary import (
 )
 from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
-PHASE_ORDER = ("preprocess", "vision", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
+PHASE_ORDER = ("preprocess", "vision", "encode", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
 PHASE_NAMES = {
     "all": "whole capture",
     "mixed": "mixed steps",
@@ -146,6 +146,7 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("samples", workload.samples),
         ("prompt tokens", units.count(workload.prompt_tokens) if workload.prompt_tokens else None),
         ("of which image tokens", units.count(workload.image_tokens) if workload.image_tokens else None),
+        ("encoder tokens", units.count(workload.encoder_tokens) if workload.encoder_tokens else None),
         ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
         ("compilations", _compilations(workload.compilations)),
         ("decode step", "replayed as a CUDA graph" if workload.cuda_graphs else None),

@@ -28,6 +28,7 @@ from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
 from llm_perf_opt.stages.base import Stage, StageContext
+from llm_perf_opt.workloads.setup import settle_adapters
 
 _RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 _MOST_CHECKED_JOBS = 256
@@ -58,7 +59,7 @@ def check_configuration(overrides: Sequence[str], *, config_dir: Path | None, co
     """Compose, and check keys, types, ranges and presets; neither the model nor the machine is looked at."""
     note_config_name(config_name)
     raw = compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
-    config = typed_config(raw, overrides, cwd=Path.cwd())
+    config = settle_adapters(typed_config(raw, overrides, cwd=Path.cwd()))
     return Prepared(config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides))
 
 
@@ -130,7 +131,7 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
     # A job of a sweep is recorded as itself, without the lists of the sweep.
     overrides = options.overrides if settings.sweep_overrides is None else settings.sweep_overrides
     try:
-        config = typed_config(raw, overrides, cwd=settings.original_directory)
+        config = settle_adapters(typed_config(raw, overrides, cwd=settings.original_directory))
         artifacts = Artifacts.for_run(settings.run_directory)
         yaml = resolved_yaml(raw, overrides, cwd=settings.original_directory)
         with hold(artifacts.root):

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.workloads.models.model_kinds import HF_ADAPTERS
+from llm_perf_opt.workloads.setup import check_model_type
 
-_TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
+_TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
 """Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
 
 
@@ -19,6 +21,7 @@ def check_names(config: AppConfig) -> None:
     if config.workload_command.command is None:
         load_adapter(config.model, config.infer)
         _check_checkpoint(config)
+        check_model_type(config.model)
     if config.hardware.device is not None or config.hardware.catalogue is not None:
         catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
         if config.hardware.device is not None:
@@ -69,7 +72,7 @@ def _check_named_document(config: AppConfig) -> None:
     from llm_perf_opt.workloads.models.config_sources import check_dimensions, named_config
 
     name = config.model.config_name
-    if name is not None and config.model.adapter == "hf_causal_lm":
+    if name is not None and config.model.adapter in HF_ADAPTERS:
         check_dimensions(named_config(name), Path(name))
 
 

@@ -40,10 +40,10 @@ def run(overrides: Sequence[str]) -> Path:
     from llm_perf_opt.vendor.torch.config import TorchProfilerConfig
     from llm_perf_opt.workloads.measure import measure
     from llm_perf_opt.workloads.outputs.config import OutputConfig
-    from llm_perf_opt.workloads.setup import workload_config
+    from llm_perf_opt.workloads.setup import settle_adapters, workload_config
 
     raw = compose_raw(overrides)
-    config = typed_config(raw, overrides)
+    config = settle_adapters(typed_config(raw, overrides))
     folder = run_directory(raw) / STAGE
     folder.mkdir(parents=True, exist_ok=True)
     if changes_directory(raw):

@@ -62,10 +62,10 @@ class DatasetConformance:
         assert len(set(twice)) == len(twice) == 2 * len(ids)
 
     def test_samples_can_be_run(self, tmp_path: Path) -> None:
-        """Each has a prompt, an image or a length; a file exists and has the hash that is told."""
+        """Each has a prompt, a file, a length or a description; a file exists and has the hash that is told."""
         for sample in self.opened(tmp_path).samples():
             assert isinstance(sample, Sample)
-            given = (sample.prompt, sample.path, sample.synthetic_tokens)
+            given = (sample.prompt, sample.path, sample.synthetic_tokens, sample.extra or None)
             assert any(value is not None for value in given), sample.id
             if sample.path is not None:
                 assert sample.path.is_absolute(), "captures run in another directory"

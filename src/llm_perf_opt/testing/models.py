@@ -38,6 +38,8 @@ class ModelConformance:
     relative_tolerance: ClassVar[float] = 1e-3
     absolute_tolerance: ClassVar[float] = 1e-4
     """Of logits computed in two ways: the same sums in another order."""
+    pads: ClassVar[bool] = True
+    """Whether requests differ in length; an encoder that fills every sound up to one length has none that do."""
 
     def model_config(self) -> ModelConfig:
         """Return ``model.*`` of a small model."""
@@ -91,7 +93,7 @@ class ModelConformance:
         assert adapter.context_tokens is None or adapter.context_tokens > 0
 
     def test_phases_are_known_and_in_order(self) -> None:
-        """Prefill and decode always, vision before them or not at all."""
+        """Prefill and decode always, vision or encode before them or neither."""
         phases = self.make_adapter().phases
         assert list(phases) == [phase for phase in REQUEST_PHASES if phase in phases]
         assert {"prefill", "decode"} <= set(phases)
@@ -176,8 +178,8 @@ class ModelConformance:
         """Padding must not be seen."""
         engine, requests = self.make_engine(), self.samples(tmp_path)
         alone = [engine.run_sample([request]) for request in requests]
-        lengths = {batch.prompt_tokens for batch, _ in alone}
-        assert len(lengths) > 1, "give samples whose prompts differ in length"
+        lengths = {(batch.prompt_tokens, batch.encoder_tokens) for batch, _ in alone}
+        assert len(lengths) > 1 or not self.pads, "give samples whose prompts differ in length"
         _, together = engine.run_sample(requests)
         assert together.token_ids == [answer.token_ids[0] for _, answer in alone]
 
@@ -210,6 +212,8 @@ class ModelConformance:
                 )
 
     def _vision(self, adapter: ModelAdapter, model: torch.nn.Module, batch: Batch) -> Any:
+        if "encode" in adapter.phases:
+            return adapter.encode(model, batch)
         return adapter.vision(model, batch) if "vision" in adapter.phases else None
 
     # --- static counts -----------------------------------------------------------------------------------------

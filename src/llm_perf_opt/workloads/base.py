@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
 
-Phase = Literal["vision", "prefill", "decode"]
+Phase = Literal["vision", "encode", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ class Batch:
     """Image positions per sequence (0 for text models)."""
     facts: dict[str, Any] = field(default_factory=dict)
     """For reports: image mode, tile grid, padding, sizes."""
+    encoder_tokens: int = 0
+    """Positions per sequence that the encoder reads, padding included (0: no encoder-decoder)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class PhaseShapes:
     """Cached positions at the decode step that is counted."""
     vision: Mapping[str, Any] = field(default_factory=dict)
     """The adapter's own description of the images: ``{"mode": "gundam", "grid": [2, 3]}`` (columns, rows)."""
+    encoder_tokens: int = 0
+    """Positions the encoder reads; the prompt is then what the decoder begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class ModelAdapter(ABC):
     @property
     @abstractmethod
     def phases(self) -> tuple[Phase, ...]:
-        """``("vision", "prefill", "decode")`` or without vision."""
+        """``("vision", "prefill", "decode")``, with ``encode`` in place of vision (encoder-decoders), or without either."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         """Keep the configuration; a subclass checks it and raises ``ConfigError`` with the key for what cannot be."""
@@ -233,6 +237,10 @@ class ModelAdapter(ABC):
 
     def vision(self, model: torch.nn.Module, batch: Batch) -> Any:
         """Run the vision tower; the result goes to ``prefill``. Text models see nothing."""
+        return None
+
+    def encode(self, model: torch.nn.Module, batch: Batch) -> Any:
+        """Run the encoder of an encoder-decoder; the result goes to ``prefill`` as ``vision``."""
         return None
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.core import units
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import WorkloadConfig
+from llm_perf_opt.workloads.models import loading
+from llm_perf_opt.workloads.models.config_sources import named_config
+from llm_perf_opt.workloads.models.model_kinds import (
+    AUTO,
+    DATASETS,
+    HF_ADAPTERS,
+    adapter_for,
+    refuse_model_type,
+)
 from llm_perf_opt.workloads.repeats import LEAST_REPEATS, UntilNarrow
 
 if TYPE_CHECKING:
@@ -36,6 +48,54 @@ def workload_config(
         nvtx_modules=config.run.nvtx_modules,
         until=until if passes is None else None,
     )
+
+
+def settle_adapters(config: AppConfig) -> AppConfig:
+    """Put the adapter that fits the checkpoint in place of ``model.adapter=auto``, and its data in that of the data set's.
+
+    :class:`ConfigError` says why a checkpoint fits none; nothing of the model is read but its ``config.json``.
+    """
+    model, dataset = config.model, config.dataset
+    if model.adapter == AUTO and config.workload_command.command is None:
+        found = adapter_for(_model_document(model))
+        named = Path(model.path).name if model.path is not None and model.name == ModelConfig.name else ""
+        model = replace(model, adapter=found, name=named or model.name)
+    if dataset.adapter == AUTO:
+        dataset = replace(dataset, adapter=DATASETS.get(model.adapter, "prompts"))
+    return replace(config, model=model, dataset=dataset)
+
+
+def _model_document(model: ModelConfig) -> dict[str, Any]:
+    """Return what is written down of the model: its configuration file, and ``model.arch`` over it."""
+    document: dict[str, Any] = {}
+    if model.path is not None:
+        if not Path(model.path).expanduser().exists() and not model.path.startswith(("/", ".", "~")):
+            raise ConfigError(
+                f"model.path={model.path} is no directory here, so its config.json cannot say which adapter fits",
+                hint=f"name it: model={' or model='.join(HF_ADAPTERS)}",
+                key="model.path",
+            )
+        document = loading.read_json(loading.checkpoint_dir(model.path) / "config.json")
+    elif model.config_name is not None:
+        document = dict(named_config(model.config_name))
+    if not document and "model_type" not in model.arch:
+        raise ConfigError(
+            "no model given",
+            hint="set model.path=CHECKPOINT, or model=CHECKPOINT for short",
+            key="model.path",
+        )
+    return document | model.arch
+
+
+def check_model_type(model: ModelConfig) -> None:
+    """Refuse a model that the chosen adapter cannot run, told from its configuration alone."""
+    if model.adapter not in HF_ADAPTERS or model.trust_remote_code:
+        return
+    local = model.path is None or Path(model.path).expanduser().is_dir()
+    if not local or not (model.path or model.config_name or "model_type" in model.arch):
+        return
+    document = _model_document(model)
+    refuse_model_type(str(document.get("model_type")), model.adapter, is_decoder=document.get("is_decoder"))
 
 
 def planned_passes(workload: WorkloadConfig) -> str:

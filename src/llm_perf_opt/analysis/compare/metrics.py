@@ -28,6 +28,7 @@ METRICS: dict[str, MetricKind] = {
     "program": MetricKind("s"),
     "preprocess": MetricKind("s"),
     "vision": MetricKind("s"),
+    "encode": MetricKind("s"),
     "prefill": MetricKind("s"),
     "ttft": MetricKind("s"),
     "decode": MetricKind("s"),
@@ -55,7 +56,7 @@ Sample = Mapping[str, Any]
 
 def _ttft(repeat: Repeat, _: Sample) -> float | None:
     prefill = repeat.get("prefill_s")
-    return None if prefill is None else prefill + (repeat.get("vision_s") or 0.0)
+    return None if prefill is None else prefill + (repeat.get("vision_s") or repeat.get("encode_s") or 0.0)
 
 
 def _total(repeat: Repeat, sample: Sample) -> float | None:
@@ -88,6 +89,7 @@ def _rate(repeat: Repeat, sample: Sample) -> float | None:
 _FROM_REPEAT: dict[str, Callable[[Repeat, Sample], float | None]] = {
     "preprocess": lambda repeat, _: repeat.get("preprocess_s"),
     "vision": lambda repeat, _: repeat.get("vision_s"),
+    "encode": lambda repeat, _: repeat.get("encode_s"),
     "prefill": lambda repeat, _: repeat.get("prefill_s"),
     "ttft": _ttft,
     "decode": lambda repeat, _: repeat.get("decode_s"),
@@ -137,6 +139,7 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
         "program": timings.program_s,
         "preprocess": timings.preprocess_s,
         "vision": timings.vision_s,
+        "encode": timings.encode_s,
         "prefill": timings.prefill_s,
         "ttft": timings.ttft_s,
         "decode": timings.decode_s,

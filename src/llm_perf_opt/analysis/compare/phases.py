@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.compare.ceilings import CommonCeiling, common_bandwid
 from llm_perf_opt.model.comparison import PhaseChange
 from llm_perf_opt.model.summary import Budget, Summary
 
-_PHASES = ("vision", "prefill", "ttft", "mixed", "decode", "total", "all")
+_PHASES = ("vision", "encode", "prefill", "ttft", "mixed", "decode", "total", "all")
 
 
 @dataclass(frozen=True, slots=True)

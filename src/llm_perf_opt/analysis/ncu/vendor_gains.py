@@ -59,6 +59,8 @@ def phase_times(summary: Summary) -> dict[str, float]:
         times["prefill"] = prefill.mean
     if timings.vision_s is not None:
         times["vision"] = timings.vision_s.mean
+    if timings.encode_s is not None:
+        times["encode"] = timings.encode_s.mean
     if timings.tpot_s is not None:
         times["decode"] = timings.tpot_s.mean
     if timings.ttft_s is not None and timings.decode_s is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llm_perf_opt.analysis.static.counts import expected_distinct_experts
 from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
+from llm_perf_opt.core.phases import BEFORE_PREFILL
 from llm_perf_opt.model.summary import (
     AttentionPart,
     KvPart,
@@ -101,12 +102,11 @@ def demand(static: Static, point: Point) -> Demand:
         1.0 if is_own or point.dtype in _WEIGHT_ONLY else _cache_factor(point.dtype, scaling, factor)
     )
     passes = []
-    if "vision" in static.phases:
-        images = point.batch_size / scaling.batch_size
-        vision = static.phases["vision"]
-        passes.append(
-            ((vision.least_flops or 0.0) * images, sized("vision", vision.least_weight_bytes or 0.0))
-        )
+    first = [name for name in BEFORE_PREFILL if name in static.phases]
+    for name in first:
+        inputs = point.batch_size / scaling.batch_size
+        facts = static.phases[name]
+        passes.append(((facts.least_flops or 0.0) * inputs, sized(name, facts.least_weight_bytes or 0.0)))
     weights = _weights(static, scaling, "prefill", point.batch_size * point.prompt_tokens)
     written = point.batch_size * (
         point.prompt_tokens * _kv_per_token(static, scaling) + _state_bytes(static, scaling)
@@ -119,7 +119,7 @@ def demand(static: Static, point: Point) -> Demand:
     kept = point.batch_size * _kv_held(static, scaling, point.context_tokens + 1) * cache_factor
     resident = sized("all", static.params.total * scaling.element_bytes) + kept
     # A part that was not counted must not pass for work that costs nothing.
-    before = ["prefill", *(name for name in ("vision",) if name in static.phases)]
+    before = ["prefill", *first]
     return Demand(
         tuple(passes) if all(_counted(static, name) for name in before) else None,
         step if _counted(static, "decode") else None,

@@ -9,6 +9,7 @@ from llm_perf_opt.analysis.roofline.limits import (
     phase_floor,
 )
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import ENCODE, VISION
 from llm_perf_opt.model.summary import (
     Hardware,
     Prediction,
@@ -28,7 +29,7 @@ def predict_phases(
     decode_steps: float | None = None,
     prefill_includes_vision: bool = False,
 ) -> dict[str, Prediction]:
-    """Return floors of ``vision``, ``prefill``, ``decode``, ``ttft`` and ``tpot``, each where it can be made.
+    """Return floors of ``vision`` or ``encode``, ``prefill``, ``decode``, ``ttft`` and ``tpot``, each where it can be made.
 
     ``decode`` covers ``decode_steps`` steps and is graded by ``timings.decode_s``; without ``decode_steps``
     it is one step, graded by the time per token. ``prefill_includes_vision`` is for timings in which the
@@ -43,11 +44,13 @@ def predict_phases(
         if (floor := phase_floor(phase, limits, _launches(hardware, phase))) is not None
     }
     result: dict[str, Prediction] = {}
-    vision, prefill, step = floors.get("vision"), floors.get("prefill"), floors.get("decode")
-    has_vision = "vision" in static.phases
-    first_token = _in_sequence(vision, prefill) if has_vision else prefill
-    if vision is not None:
-        result["vision"] = _graded(vision, timings.vision_s)
+    prefill, step = floors.get("prefill"), floors.get("decode")
+    first_token = prefill
+    for name, measured_s in ((VISION, timings.vision_s), (ENCODE, timings.encode_s)):
+        if name in static.phases:
+            first_token = _in_sequence(name, floors.get(name), first_token)
+        if (floor := floors.get(name)) is not None:
+            result[name] = _graded(floor, measured_s)
     whole = first_token if prefill_includes_vision else prefill
     if whole is not None:
         result["prefill"] = _graded(whole, timings.prefill_s)
@@ -88,7 +91,7 @@ def _graded(floor: Floor, measured: Stat | None) -> Prediction:
     return Prediction(floor.seconds, floor.bound, ratio, text, floor.flops, floor.moved_bytes)
 
 
-def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
+def _in_sequence(name: str, first: Floor | None, second: Floor | None) -> Floor | None:
     """Add two floors of which the second needs the result of the first; unknown parts make an unknown sum."""
     if first is None or second is None:
         return None
@@ -98,7 +101,7 @@ def _in_sequence(first: Floor | None, second: Floor | None) -> Floor | None:
         longer.bound,
         first.compute_s + second.compute_s,
         first.memory_s + second.memory_s,
-        f"vision {first.arithmetic} + prefill {second.arithmetic}",
+        f"{name} {first.arithmetic} + prefill {second.arithmetic}",
         first.flops + second.flops,
         first.moved_bytes + second.moved_bytes,
         first.launch_s + second.launch_s,

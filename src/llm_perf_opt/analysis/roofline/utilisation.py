@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from llm_perf_opt.analysis.roofline.limits import Ceiling, Limits, limits_for
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import BEFORE_PREFILL, ENCODE, VISION
 from llm_perf_opt.model.summary import (
     Hardware,
     Stat,
@@ -50,7 +51,7 @@ def phase_utilisation(
     decode_steps: float | None = None,
     prefill_includes_vision: bool = False,
 ) -> dict[str, Utilisation]:
-    """Return the utilisation of ``vision``, ``prefill``, ``ttft``, ``decode`` and ``total``, where measured.
+    """Return the utilisation of ``vision`` or ``encode``, ``prefill``, ``ttft``, ``decode`` and ``total``, where measured.
 
     ``decode_steps`` is the number of model steps inside ``timings.decode_s``; without it decode is judged by
     the time per token. ``prefill_includes_vision``: the measured prefill ran the vision tower too, so its
@@ -58,12 +59,14 @@ def phase_utilisation(
     """
     limits = limits_for(hardware, dtype)
     work = {name: _work(phase) for name, phase in static.phases.items()}
-    vision, prefill, step = work.get("vision"), work.get("prefill"), work.get("decode")
-    both = _sum(part for part in (vision, prefill) if part is not None) if prefill is not None else None
+    prefill, step = work.get("prefill"), work.get("decode")
+    before = [work[name] for name in BEFORE_PREFILL if name in work]
+    both = _sum([*before, prefill]) if prefill is not None else None
     first_s = timings.prefill_s if prefill_includes_vision else timings.ttft_s
     decode = _times(step, decode_steps) if step is not None and decode_steps is not None else None
     rows: list[tuple[str, Work | None, Stat | None]] = [
-        ("vision", vision, timings.vision_s),
+        (VISION, work.get(VISION), timings.vision_s),
+        (ENCODE, work.get(ENCODE), timings.encode_s),
         ("prefill", both if prefill_includes_vision else prefill, timings.prefill_s),
         ("ttft", both, first_s),
         (

@@ -19,6 +19,7 @@ from llm_perf_opt.analysis.roofline.launches import NOTHING_COUNTED, LaunchCost,
 from llm_perf_opt.analysis.roofline.limits import FloorBound, binding_term
 from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
+from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
 from llm_perf_opt.model.summary import Peak, Static, WhatIf
 
 FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 80GB")
@@ -34,12 +35,14 @@ class Started:
     """Kernels that passes start."""
 
     passes: Mapping[str, Launches] = field(default_factory=dict)
-    """``vision``, ``prefill``."""
+    """``vision`` or ``encode``, and ``prefill``."""
     step: Launches = NOTHING_COUNTED
 
     def before(self, number: int) -> list[Launches]:
         """Return those of the passes up to the first token, in sequence; prefill is the last."""
-        return [self.passes.get(name, NOTHING_COUNTED) for name in ("vision", "prefill")[-number:]]
+        names = [*(name for name in BEFORE_PREFILL if name in self.passes), PREFILL]
+        found = [self.passes.get(name, NOTHING_COUNTED) for name in names]
+        return [*([NOTHING_COUNTED] * (number - len(found))), *found][-number:]
 
 
 class DeviceLimits(Protocol):
@@ -95,7 +98,11 @@ def what_if(
     if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
     started = Started(
-        {name: launches_of(static.phases[name]) for name in ("vision", "prefill") if name in static.phases},
+        {
+            name: launches_of(static.phases[name])
+            for name in (*BEFORE_PREFILL, PREFILL)
+            if name in static.phases
+        },
         launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
     )
     rows = price(static, catalogue.devices, [base], started=started)

@@ -124,12 +124,15 @@ class StateUse:
 
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
+    only_read: frozenset[str] = frozenset()
+    """Places that are filled once and only read from then on (keys and values of an encoder)."""
 
     def traffic_bytes(self) -> float:
         """What was there is read; what grew is appended, what kept its size is written again."""
         written = sum(
             size - self.before.get(place, 0) if size > self.before.get(place, 0) else size
             for place, size in self.after.items()
+            if place not in self.only_read or place not in self.before
         )
         return sum(self.before.values()) + written
 

@@ -73,6 +73,7 @@ def _mean_totals(totals: Sequence[tuple[Totals, int]]) -> Totals:
         decode_flops=mean("decode_flops"),
         request_flops=mean("request_flops"),
         kv_prefill_bytes=mean("kv_prefill_bytes"),
+        encode_flops=mean("encode_flops"),
     )
 
 

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution
 from llm_perf_opt.model.timeline import Int64, OpKind, Timeline
 
-_PREFERRED = ("decode", "mixed", "prefill", "vision")
+_PREFERRED = ("decode", "mixed", "prefill", "vision", "encode")
 _MAX_EVENTS = 1500
 _MAX_OPS_OF_A_STEP = 4000
 _FALLBACK_OPS = 400

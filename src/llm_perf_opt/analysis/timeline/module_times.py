@@ -92,6 +92,7 @@ def split_by_shares(
             prefill = None
     whole = {
         "vision": timings.vision_s.mean if timings.vision_s is not None else None,
+        "encode": timings.encode_s.mean if timings.encode_s is not None else None,
         "prefill": prefill,
         "decode": timings.tpot_s.mean if timings.tpot_s is not None else None,
     }

@@ -40,7 +40,7 @@ FAMILY_COLOURS = {
 }
 """Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
 
-PHASE_COLOURS = {"preprocess": 6, "vision": 2, "prefill": 0, "mixed": 7, "decode": 1}
+PHASE_COLOURS = {"preprocess": 6, "vision": 2, "encode": 3, "prefill": 0, "mixed": 7, "decode": 1}
 """Palette index of a phase: the same in every chart and on every page."""
 
 

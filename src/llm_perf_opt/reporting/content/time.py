@@ -50,6 +50,12 @@ def _components(timings: Timings, phase: str) -> Iterable[list[Cell]]:
             yield from _stat(label, stat, indent=1)
 
 
+def _before_prefill(timings: Timings) -> str:
+    """Say what the time to first token holds besides the prefill."""
+    timed = [name for name, stat in (("vision", timings.vision_s), ("encode", timings.encode_s)) if stat]
+    return f": {' + '.join([*timed, 'prefill'])}" if timed else ""
+
+
 def time_table(summary: Summary) -> Table:
     """Return every repeated measurement: median, spread, how many."""
     timings = summary.timings
@@ -57,11 +63,11 @@ def time_table(summary: Summary) -> Table:
         *_stat("preprocess", timings.preprocess_s),
         *_stat("vision", timings.vision_s),
         *_components(timings, "vision"),
+        *_stat("encode", timings.encode_s),
+        *_components(timings, "encode"),
         *_stat("prefill", timings.prefill_s),
         *_components(timings, "prefill"),
-        *_stat(
-            f"time to first token (TTFT{': vision + prefill' if timings.vision_s else ''})", timings.ttft_s
-        ),
+        *_stat(f"time to first token (TTFT{_before_prefill(timings)})", timings.ttft_s),
         *_stat("decode", timings.decode_s),
         *_components(timings, "decode"),
         *_stat("time per output token (TPOT)", timings.tpot_s),
@@ -85,6 +91,7 @@ def sample_table(summary: Summary) -> Table:
                     for value in (
                         sample.preprocess_s,
                         sample.vision_s,
+                        sample.encode_s,
                         sample.prefill_s,
                         sample.decode_s,
                         sample.ttft_s,
@@ -103,9 +110,10 @@ def sample_table(summary: Summary) -> Table:
         Column("new", True, "generated tokens"),
         "preprocess#",
         "vision#",
+        "encode#",
         "prefill#",
         "decode#",
-        Column("TTFT", True, "time to first token: vision + prefill"),
+        Column("TTFT", True, "time to first token: vision or encode, and prefill"),
         Column("TPOT", True, "time per output token: decode ÷ tokens after the first"),
         Column("n", True, "repeats the medians are of"),
     )

@@ -220,7 +220,10 @@ class Recorder:
 
     @contextlib.contextmanager
     def watching_caches(self) -> Iterator[None]:
-        """Note what layers write to and read from a transformers cache while a module runs."""
+        """Note what layers write to and read from a transformers cache while a module runs.
+
+        Keys and values of an encoder are no part of a cache that grows; their adapter counts them as a state.
+        """
         try:
             from transformers.cache_utils import Cache
         except ImportError:  # a user's own model without transformers: no cache facts
@@ -232,7 +235,7 @@ class Recorder:
             cache: Any, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any
         ) -> Any:
             result = original(cache, key, value, layer, *args, **kwargs)
-            if len(self.stack) > 1:
+            if len(self.stack) > 1 and not getattr(cache, "is_cross_attention", False):
                 self._note_cache(cache, layer, (key, value), result)
             return result
 

@@ -40,6 +40,7 @@ from llm_perf_opt.model.static import (
     Totals,
 )
 from llm_perf_opt.workloads.base import StaticCall
+from llm_perf_opt.workloads.models.model_state import only_read
 
 if TYPE_CHECKING:
     import torch
@@ -211,7 +212,11 @@ class StaticCounter:
         if model is None or tree is None:
             raise RuntimeError("there is no model to count")
         calls = cast("Mapping[str, Callable[[], object]]", self.adapter.static_calls(model, shapes))
-        positions = {"vision": shapes.image_tokens, "prefill": shapes.prompt_tokens}.get(phase, 1)
+        positions = {
+            "vision": shapes.image_tokens,
+            "encode": shapes.encoder_tokens,
+            "prefill": shapes.prompt_tokens,
+        }.get(phase, 1)
         call = calls[phase]
         if not isinstance(call, StaticCall):
             return count_phase(model, call, tree, positions=positions, batch_size=shapes.batch_size)
@@ -221,7 +226,8 @@ class StaticCounter:
         counted = count_phase(
             model, lambda: call.run(state), tree, positions=positions, batch_size=shapes.batch_size
         )
-        counted.state = StateUse(before, dict(call.state_bytes(state)))
+        after = dict(call.state_bytes(state))
+        counted.state = StateUse(before, after, only_read(after))
         return counted
 
     def _switch_experts(self, error: Exception) -> bool:
@@ -276,6 +282,7 @@ class StaticCounter:
             decode_steps,
             dict(shapes.vision),
             source=source,
+            encoder_tokens=shapes.encoder_tokens,
         )
         document = StaticDocument(
             static=static,
@@ -363,12 +370,13 @@ class StaticCounter:
                 return static.phases[phase].flops
             return None if phase in self.adapter.phases else 0
 
-        first_token = add_totals(of("vision"), of("prefill"))
+        first_token = add_totals(add_totals(of("vision"), of("encode")), of("prefill"))
         decode: float | None = None
         if "decode" in static.phases:
             decode = sum_over_steps(self._step_flops(shapes, methods), shapes.prompt_tokens, steps)
         return Totals(
             vision_flops=static.phases["vision"].flops if "vision" in static.phases else None,
+            encode_flops=static.phases["encode"].flops if "encode" in static.phases else None,
             prefill_flops=of("prefill"),
             prefill_including_vision_flops=first_token,
             decode_steps=steps,

@@ -96,7 +96,7 @@ class OmniDocBench(Dataset):
         if root is None:  # cannot be: without a list there are generated pages
             raise InputError("there is no data set", hint="set dataset.root or dataset.subset_filelist")
         for pattern in config.fallback_patterns:
-            found = _glob(root, pattern)
+            found = glob_below(root, pattern)
             if found:
                 return found
         raise InputError(
@@ -143,7 +143,8 @@ class OmniDocBench(Dataset):
         self._problems.append(text)
 
 
-def _glob(root: Path, pattern: str) -> list[Path]:
+def glob_below(root: Path, pattern: str) -> list[Path]:
+    """Return the files below ``root`` that match, in the same order everywhere."""
     if Path(pattern).is_absolute() or os.pardir in Path(pattern).parts:
         raise ConfigError(
             f"dataset.fallback_patterns must stay below dataset.root: {pattern}",

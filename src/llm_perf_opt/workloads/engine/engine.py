@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core.phases import REQUEST_PHASES
+from llm_perf_opt.core.phases import BEFORE_PREFILL, REQUEST_PHASES, VISION
 from llm_perf_opt.hardware.accelerator import Accelerator, open_accelerator
 from llm_perf_opt.workloads.base import (
     Batch,
@@ -222,13 +222,21 @@ class Engine:
             with explained(self._attempt("making the cache", batch, limit)):
                 cache = self.adapter.make_cache(self.model, batch, limit)
                 sequence = _Sequences(self, batch, limit, observe)
-            with explained(self._attempt("vision", batch, limit)):
-                features, vision_s = self._vision(batch, timers)
+            with explained(self._attempt(self._phase_before_prefill() or "prefill", batch, limit)):
+                features, before = self._before_prefill(batch, timers)
             with explained(self._attempt("prefill", batch, limit)):
                 prefill_s = self._prefill(batch, features, cache, sequence, timers)
             with explained(self._attempt("decode", batch, limit)):
                 decode_s, token_s = self._decode(batch, cache, sequence, stop)
-        timings = PassTimings(None, vision_s, prefill_s, decode_s, token_s, timers.seconds())
+        timings = PassTimings(
+            None,
+            before.get("vision"),
+            prefill_s,
+            decode_s,
+            token_s,
+            timers.seconds(),
+            encode_s=before.get("encode"),
+        )
         return PassResult(timings, sequence.token_ids(), sequence.count)
 
     def reference(self, samples: Sequence[Sample], count: int) -> Reference | None:
@@ -264,13 +272,19 @@ class Engine:
         if self.compilations is not None:
             self.compilations.phase = name
 
-    def _vision(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, float | None]:
-        if "vision" not in self.adapter.phases:
-            return None, None
+    def _phase_before_prefill(self) -> str | None:
+        return next((phase for phase in BEFORE_PREFILL if phase in self.adapter.phases), None)
+
+    def _before_prefill(self, batch: Batch, timers: ComponentTimers) -> tuple[Any, dict[str, float]]:
+        """Run the vision tower or the encoder, where the model has one; return what it gives and its time by phase."""
+        name = self._phase_before_prefill()
+        if name is None:
+            return None, {}
+        run = self.adapter.vision if name == VISION else self.adapter.encode
         marks: list[Any] = []
-        with timers.watch("vision"), self._phase("vision", marks):
-            features = self.adapter.vision(self.model, batch)
-        return features, self.clock.seconds(*marks)
+        with timers.watch(name), self._phase(name, marks):
+            features = run(self.model, batch)
+        return features, {name: self.clock.seconds(*marks)}
 
     def _prefill(
         self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers

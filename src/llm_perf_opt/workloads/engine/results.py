@@ -31,10 +31,19 @@ class PassTimings:
     """Each token after the first."""
     components: dict[str, float] = field(default_factory=dict)
     """``sam_s``, ``clip_s``, ``projector_s``: inside vision; ``language_model_prefill_s``, … : inside prefill."""
+    encode_s: float | None = None
+    """The encoder of an encoder-decoder."""
 
     def total_s(self) -> float:
-        """Return vision, prefill and decode together; preprocessing is none of the model's."""
-        return sum(value for value in (self.vision_s, self.prefill_s, self.decode_s) if value is not None)
+        """Return all phases together; preprocessing is none of the model's."""
+        phases = (self.vision_s, self.encode_s, self.prefill_s, self.decode_s)
+        return sum(value for value in phases if value is not None)
+
+    def first_token_s(self) -> float | None:
+        """Return the time to the first token: what comes before the prefill, and the prefill."""
+        if self.prefill_s is None:
+            return None
+        return (self.vision_s or 0.0) + (self.encode_s or 0.0) + self.prefill_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -170,6 +179,9 @@ class WorkloadResult:
             samples=len(self.samples),
             prompt_tokens=_mean([sample.prompt_tokens for sample in self.samples]),
             image_tokens=_mean([sample.image_tokens for sample in self.samples]),
+            encoder_tokens=_mean(
+                [batch.shapes.encoder_tokens for batch in self.batches if batch.shapes.encoder_tokens]
+            ),
             new_tokens=_mean([len(sample.token_ids) for sample in self.samples]),
             cache=self.info.cache,
             compiled=self.info.compiled,

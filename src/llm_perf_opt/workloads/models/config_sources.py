@@ -105,20 +105,10 @@ def templated_ids(tokenizer: Any, chat: list[dict[str, str]], source: str | None
 
 
 def refuse_other_than_decoders(config: Any) -> None:
-    """Refuse encoders and encoder-decoders, which AutoModelForCausalLM would build half of without a word."""
-    from transformers import MODEL_FOR_MASKED_LM_MAPPING
-
+    """Refuse encoder-decoders, which AutoModelForCausalLM would build half of without a word."""
     if getattr(config, "is_encoder_decoder", False):
         raise ConfigError(
             f"a '{config.model_type}' model is an encoder-decoder: this adapter runs decoders, and half of the model is not one",
-            hint="choose a decoder-only model",
-            key="model.arch.model_type",
-        )
-    # Configurations of real decoders carry an is_decoder that nobody reads, so it alone says nothing.
-    is_encoder = type(config) in MODEL_FOR_MASKED_LM_MAPPING or config.model_type == "bert-generation"
-    if is_encoder and getattr(config, "is_decoder", True) is False:
-        raise ConfigError(
-            f"a '{config.model_type}' model is an encoder: every position sees the whole text, so it does not generate",
-            hint="choose a decoder, or a checkpoint that was trained with is_decoder=true and says so",
+            hint="encoder-decoders of text run with model=hf_seq2seq, of speech with model=hf_speech_seq2seq",
             key="model.arch.model_type",
         )

@@ -7,7 +7,7 @@ import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
@@ -30,6 +30,7 @@ from llm_perf_opt.workloads.models.config_sources import (
 )
 from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
 from llm_perf_opt.workloads.models.meta_routing import spread_evenly
+from llm_perf_opt.workloads.models.model_kinds import refuse_model_type
 from llm_perf_opt.workloads.models.model_state import refuse_batches, state_protocol
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
@@ -47,6 +48,8 @@ class HfCausalLmAdapter(TransformersAdapter):
 
     name = "hf_causal_lm"
     phases: tuple[Phase, ...] = ("prefill", "decode")
+    auto_name: ClassVar[str] = "AutoModelForCausalLM"
+    """Class of transformers that chooses the model class."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -270,7 +273,7 @@ class HfCausalLmAdapter(TransformersAdapter):
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""
-        from transformers import AutoModelForCausalLM as Auto
+        import transformers
 
         config, options = self._whole_config, dict(self.options())
         if self.weights() == "real" and device != "meta":
@@ -279,8 +282,10 @@ class HfCausalLmAdapter(TransformersAdapter):
                 source = str(Path(source).expanduser())
                 loading.tensor_shapes(Path(source))
             options["trust_remote_code"] = self._remote_code
+            self._model_class(config)  # refuses what cannot run before its weights are read
+            auto = getattr(transformers, self.auto_name)
             return loading.load_pretrained(
-                Auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"}
+                auto, source, config, dtype, device, {**options, "revision": self.config.revision or "main"}
             )
         kind = self._model_class(config)
         if kind.config_class is getattr(config, "sub_configs", {}).get("text_config"):
@@ -292,24 +297,30 @@ class HfCausalLmAdapter(TransformersAdapter):
         return loading.build_random(kind, config, dtype, device, self.config.seed, options)
 
     def _model_class(self, config: Any) -> Any:
-        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+        import transformers
         from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-        reference = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+        reference = (getattr(config, "auto_map", None) or {}).get(self.auto_name)
         if self._remote_code and reference is not None:
             return get_class_from_dynamic_module(
                 reference, str(self.config.path), revision=self.config.revision
             )
-        if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        refuse_model_type(config.model_type, self.name, is_decoder=getattr(config, "is_decoder", None))
+        known = getattr(transformers, self.auto_name)._model_mapping
+        if type(config) not in known:
             raise ConfigError(
                 f"a '{config.model_type}' model does not generate text",
-                hint="choose a decoder that AutoModelForCausalLM knows",
+                hint=f"choose a model that {self.auto_name} knows",
                 key="model.adapter",
             )
-        refuse_other_than_decoders(config)
-        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        kind = known[type(config)]
+        self.check_class(kind, config)
         self._check_state(kind, config.model_type)
         return kind
+
+    def check_class(self, kind: Any, config: Any) -> None:
+        """Refuse a model class that this adapter cannot run, before anything is built."""
+        refuse_other_than_decoders(config)
 
     def _check_state(self, kind: Any, model_type: str) -> None:
         """Refuse before anything is built what cannot go on from its past, or not in the cache that was chosen."""

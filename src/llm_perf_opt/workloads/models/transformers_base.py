@@ -35,7 +35,7 @@ class DecodePlan:
     """Everything a decode step needs besides the token, made before the loop so that a step only takes slices."""
 
     positions: torch.Tensor
-    """``[batch, new_tokens]``: position of each fed-back token."""
+    """``[…, batch, new_tokens]``: position of each fed-back token; models with several axes of positions have one more in front."""
     mask: torch.Tensor | None
     """``[batch, prompt + new_tokens]`` of ones where a key counts; ``None`` when nothing is padded."""
     fixed_size: bool
@@ -122,7 +122,7 @@ class TransformersAdapter(ModelAdapter):
         mask = batch.inputs["mask"]
         static = self.config.cache is CacheKind.static
         steps = torch.arange(1, max_new_tokens + 1, device=ids.device)
-        positions = batch.inputs["positions"][:, -1:] + steps
+        positions = batch.inputs["positions"][..., -1:] + steps
         prompt = mask if mask is not None else ids.new_ones(ids.shape)
         if self._is_fixed():
             fixed = self._fixed_step(model, count, cache_room(length + max_new_tokens), ids.device)
@@ -254,13 +254,23 @@ class TransformersAdapter(ModelAdapter):
             cache,
             input_ids=tokens,
             attention_mask=mask if self.state_of(model).masks_decode else None,
-            position_ids=plan.positions[:, step : step + 1],
+            position_ids=plan.positions[..., step : step + 1],
         ).logits
         return logits[:, -1]
 
     def generate_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return further keyword arguments of ``generate()`` (images)."""
         return {}
+
+    def generate(self, model: Any, batch: Batch, chosen: Any) -> Any:
+        """Run the model's own ``generate()`` on a batch; the tokens it returns begin with ``input_ids``."""
+        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
+        return model.generate(
+            input_ids=ids,
+            attention_mask=ids.new_ones(ids.shape) if mask is None else mask,
+            generation_config=chosen,
+            **self.generate_inputs(batch),
+        )
 
     def reference(
         self,
@@ -272,10 +282,8 @@ class TransformersAdapter(ModelAdapter):
         no_repeat_ngram_size: int,
     ) -> Reference | None:
         """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
-        import torch
         from transformers import GenerationConfig
 
-        ids, mask = batch.inputs["input_ids"], batch.inputs["mask"]
         chosen = GenerationConfig(
             do_sample=False,
             max_new_tokens=count,
@@ -291,15 +299,11 @@ class TransformersAdapter(ModelAdapter):
         own, generating = getattr(model, "generation_config", None), cast("Any", model)
         generating.generation_config = chosen
         try:
-            out = generating.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids) if mask is None else mask,
-                generation_config=chosen,
-                **self.generate_inputs(batch),
-            )
+            out = self.generate(generating, batch, chosen)
         finally:
             generating.generation_config = own
-        return Reference(out.sequences[:, ids.shape[1] :].tolist(), list(out.logits))
+        rows: list[list[int]] = out.sequences[:, batch.inputs["input_ids"].shape[1] :].tolist()
+        return Reference(rows, list(out.logits))
 
     def decode_mode(self, model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
         """Return the context ``generate()`` decodes in: on GPUs it switches the experts to one batched product.

@@ -40,7 +40,6 @@ class Outcome:
 def outcome_of(result: SampleResult, stripped_text: str | None = None) -> Outcome:
     """Return an answer of the engine in the words of the outputs."""
     times = result.timings
-    first = None if times.prefill_s is None else (times.vision_s or 0.0) + times.prefill_s
     return Outcome(
         sample=result.sample,
         raw_text=result.text,
@@ -51,8 +50,9 @@ def outcome_of(result: SampleResult, stripped_text: str | None = None) -> Outcom
         timings={
             "preprocess_s": times.preprocess_s,
             "vision_s": times.vision_s,
+            "encode_s": times.encode_s,
             "prefill_s": times.prefill_s,
-            "ttft_s": first,
+            "ttft_s": times.first_token_s(),
             "decode_s": times.decode_s,
             "tpot_s": fmean(times.token_s) if times.token_s else None,
         },

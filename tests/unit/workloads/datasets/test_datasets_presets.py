@@ -26,7 +26,7 @@ def composed(*overrides: str) -> DatasetConfig:
     return value
 
 
-@pytest.mark.parametrize("name", ["omnidocbench", "prompts"])
+@pytest.mark.parametrize("name", ["omnidocbench", "prompts", "audio"])
 def test_presets_hold_the_documented_defaults(name: str) -> None:
     assert composed(f"dataset={name}") == DatasetConfig(adapter=name)
 

@@ -13,7 +13,7 @@ from llm_perf_opt.model.statistics import percentile
 from llm_perf_opt.model.summary import Kernel, Summary
 
 _PAIRED = ("total", "ttft", "tpot")
-_PARTS = ("preprocess", "vision", "prefill", "decode")
+_PARTS = ("preprocess", "vision", "encode", "prefill", "decode")
 _MOST_FAMILIES = 8
 WALL_CLOCK, KERNELS = "wall_clock", "kernel_time"
 MORE_STEPS: CauseKind = "steps"
