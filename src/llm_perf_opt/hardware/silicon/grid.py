@@ -67,10 +67,10 @@ class Grid:
         for corner in itertools.product(*brackets):
             place = tuple(index for index, _ in corner)
             weight = math.prod((share for _, share in corner), start=1.0)
-            value = float(self._log_seconds[place])
-            if math.isnan(value):
+            log_time = float(self._log_seconds[place])
+            if math.isnan(log_time):
                 return None
-            total += weight * value
+            total += weight * log_time
             if weight > most:
                 nearest, most = place, weight
         assert nearest is not None
