@@ -26,6 +26,7 @@ from llm_perf_opt.model.limits import (
     Share,
     SummedSeconds,
 )
+from llm_perf_opt.model.operators import OperatorShapes
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
 from llm_perf_opt.model.work import Minimum, Quantisation
@@ -414,6 +415,8 @@ class Static:
     """How the numbers change with batch, context and data type; ``None`` when they were not counted."""
     quantisation: Quantisation | None = None
     """How a quantised checkpoint keeps its weights; ``None`` for one that is not."""
+    operators: OperatorShapes | None = None
+    """Products, attention, experts and element-wise work by shape; ``None`` where they were not counted."""
 
 
 @dataclass(slots=True)

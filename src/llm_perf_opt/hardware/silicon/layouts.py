@@ -9,7 +9,14 @@ from typing import Any
 import polars as pl
 
 from llm_perf_opt.hardware.silicon.dtypes import table_spellings
-from llm_perf_opt.hardware.silicon.operators import AllReduce, Attention, Gemm, MoeLayer, Operator
+from llm_perf_opt.hardware.silicon.operators import (
+    AllReduce,
+    Attention,
+    Gemm,
+    LatentBlock,
+    MoeLayer,
+    Operator,
+)
 
 MOE_DISTRIBUTIONS = ("power_law_1.01", "balanced", "power_law_1.2")
 """How tokens fall on experts: lightly skewed first, as in practice."""
@@ -84,6 +91,55 @@ GENERATION_ATTENTION = Layout(
     {"window_size": 0},
     _attention_at,
 )
+ENCODER_ATTENTION = Layout(
+    "encoder_attention",
+    "encoder_attention_perf.parquet",
+    _columns("batch_size", "isl", "num_heads"),
+    lambda op: {"attn_dtype": table_spellings(op.dtype), "head_dim": (op.head_dim,)},
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=lambda op, at: replace(op, batch=at[0], tokens=at[1], heads=at[2], kv_heads=at[2]),
+)
+
+
+def _latent_exact(op: LatentBlock) -> dict[str, tuple[Any, ...]]:
+    return {
+        "architecture": (_LATENT_ARCHITECTURES.get(_latent_sizes(op), ""),),
+        "mla_dtype": ("bfloat16",),
+        "gemm_type": table_spellings(op.dtype),
+        "kv_cache_dtype": table_spellings(op.cache_dtype),
+    }
+
+
+def _latent_sizes(op: LatentBlock) -> tuple[int, ...]:
+    return op.hidden, op.query_rank, op.rank, op.rotated, op.key, op.value
+
+
+_LATENT_ARCHITECTURES: Mapping[tuple[int, ...], str] = {
+    (7168, 1536, 512, 64, 128, 128): "DeepseekV3ForCausalLM",
+}
+"""Sizes → what the tables call a block of those sizes."""
+
+
+def _latent_at(op: LatentBlock, at: tuple[int, ...]) -> LatentBlock:
+    return replace(op, batch=at[0], tokens=at[1], heads=at[2])
+
+
+CONTEXT_LATENT = Layout(
+    "mla",
+    "mla_context_module_perf.parquet",
+    _columns("batch_size", "isl", "num_heads"),
+    lambda op: {**_latent_exact(op), "step": (0,)},
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=_latent_at,
+)
+GENERATION_LATENT = Layout(
+    "mla",
+    "mla_generation_module_perf.parquet",
+    {**_columns("batch_size"), "positions": pl.col("isl") + pl.col("step"), **_columns("num_heads")},
+    _latent_exact,
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=_latent_at,
+)
 MOE = Layout(
     "moe",
     "moe_perf.parquet",
@@ -119,13 +175,22 @@ NCCL = Layout(
 )
 
 
+_ATTENTION = {
+    "context": CONTEXT_ATTENTION,
+    "generation": GENERATION_ATTENTION,
+    "encoder": ENCODER_ATTENTION,
+}
+
+
 def layouts_of(operator: Operator) -> tuple[Layout, ...]:
     """Return the kinds of tables that may answer."""
     match operator:
         case Gemm():
             return (GEMM,)
         case Attention():
-            return (CONTEXT_ATTENTION if operator.phase == "context" else GENERATION_ATTENTION,)
+            return (_ATTENTION[operator.phase],)
+        case LatentBlock():
+            return (CONTEXT_LATENT if operator.phase == "context" else GENERATION_LATENT,)
         case MoeLayer():
             return (MOE,)
         case AllReduce():
