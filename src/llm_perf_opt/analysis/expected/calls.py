@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from llm_perf_opt.model.operators import (
 )
 
 _ACTIVATION_BYTES = 2.0
+_WHOLE_POSITIONS = re.compile(r"(?<!\.[qk]_)norm|rotary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Call:
     name: str
     operator: Operator | Work
     times: int
+    beside_experts: bool = False
+    """Runs at the same time as the routed experts: shared experts of a decode step, on a stream of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,11 @@ class At:
     """Of weights and their products; a table's own name (``fp8_block``) is taken as it is."""
     cache_dtype: str = "bfloat16"
     tensor_parallel: int = 1
+
+    @property
+    def wide_dtype(self) -> str:
+        """Type of what stays wide when weights are in few bits: attention, heads, element-wise work."""
+        return "float32" if self.dtype == "float32" else "bfloat16"
 
 
 def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
@@ -68,7 +77,9 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
     other = shapes.other_flops.get(phase)
     if other:
         grown = other * _growth(shapes, at, "sequences" if phase == "vision" else "positions", phase)
-        found.append(Call("convolutions and other products", Work(grown / at.tensor_parallel, 0.0), 1))
+        found.append(
+            Call("convolutions and other products", Work(grown / at.tensor_parallel, 0.0, at.wide_dtype), 1)
+        )
     return [*found, *_exchanges(products, attention, experts, inside, shapes, at, phase)]
 
 
@@ -105,14 +116,15 @@ def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
             outputs = math.ceil(outputs / at.tensor_parallel)
         elif split == "inputs":
             inputs = math.ceil(inputs / at.tensor_parallel)
-        yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times)
+        beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
+        yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, beside)
 
 
 def _product_dtype(product: ProductShape, at: At) -> str:
     """Return the type a product runs in: heads and routers are kept in 16 bits whatever the rest is in."""
     keeps = product.rows_follow == "sequences" or split_of(product.name) == "none"
     is_router = keeps and not product.name.endswith(("q_a_proj", "kv_a_proj_with_mqa"))
-    return "bfloat16" if is_router and product.phase != "vision" else at.dtype
+    return at.wide_dtype if is_router and product.phase != "vision" else at.dtype
 
 
 def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
@@ -127,7 +139,9 @@ def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
     else:
         attention = Attention("context", batch, at.prompt_tokens, heads, kv_heads, one.head_dim)
     window = one.window if one.window is not None and one.window < attention.tokens else 0
-    return Call(one.name, replace(attention, window=window, cache_dtype=at.cache_dtype), one.calls)
+    cache = at.wide_dtype if at.dtype == "float32" else at.cache_dtype
+    attention = replace(attention, window=window, dtype=at.wide_dtype, cache_dtype=cache)
+    return Call(one.name, attention, one.calls)
 
 
 def _latent_block(
@@ -167,10 +181,10 @@ def _experts(one: ExpertShape, shapes: OperatorShapes, at: At) -> Call:
 def _small(one: SmallShape, shapes: OperatorShapes, at: At) -> Call:
     follows = "sequences" if one.phase == "vision" else "positions"
     elements = one.elements * _growth(shapes, at, follows, one.phase)
-    last = one.name.rpartition(".")[2]
-    # Norms see whole positions on every rank; what lies between split products is split.
-    ranks = 1 if "norm" in last or "rotary" in last else at.tensor_parallel
-    return Call(one.name, Work(elements / ranks, 2.0 * elements / ranks * _ACTIVATION_BYTES), one.calls)
+    # Norms of whole positions run on every rank; what lies between split products is split.
+    ranks = at.tensor_parallel if _WHOLE_POSITIONS.search(one.name) is None else 1
+    work = Work(elements / ranks, 2.0 * elements / ranks * _ACTIVATION_BYTES, at.wide_dtype)
+    return Call(one.name, work, one.calls, one.phase == "decode" and ".shared_expert" in one.name)
 
 
 def _exchanges(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from llm_perf_opt.analysis.expected.calls import Call, Work
 from llm_perf_opt.core.dtypes import canonical_dtype
-from llm_perf_opt.hardware.silicon import AllReduce, How, Operator, Timing
+from llm_perf_opt.hardware.silicon import AllReduce, How, MoeLayer, Operator, Timing
 from llm_perf_opt.model.summary import Peak
 
 COMPUTE_SHARE = 0.73
@@ -70,16 +70,23 @@ def pass_time(
     found: Sequence[Call], target: Target, times: OperatorTimes | None, framework: str | None
 ) -> PassTime | None:
     """Return the time of a pass; ``None`` when an operator has neither a table nor limits."""
-    total = PassTime()
+    parts = []
     for call in found:
         timing = _timing(call, target, times, framework)
         if timing is None:
             return None
         seconds, how, source = timing
-        total.seconds += seconds * call.times
+        parts.append(Part(call.name, seconds * call.times, how, source, call.times))
+    routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
+    beside = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
+    # Of two streams the longer is seen.
+    hidden = min(routed, beside) / beside if beside else 0.0
+    total = PassTime(parts=parts)
+    for part, call in zip(parts, found, strict=True):
+        seen = part.seconds * (1.0 - hidden) if call.beside_experts else part.seconds
+        total.seconds += seen
         total.kernels += call.times
-        total.by_how[how] = total.by_how.get(how, 0.0) + seconds * call.times
-        total.parts.append(Part(call.name, seconds * call.times, how, source, call.times))
+        total.by_how[part.how] = total.by_how.get(part.how, 0.0) + seen
     return total
 
 

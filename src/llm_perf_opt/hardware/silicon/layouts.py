@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import polars as pl
-
 from llm_perf_opt.hardware.silicon.dtypes import table_spellings
 from llm_perf_opt.hardware.silicon.operators import (
     AllReduce,
@@ -29,8 +27,8 @@ class Layout:
     family: str
     """Folder below a system's."""
     file: str
-    axes: Mapping[str, pl.Expr]
-    """Axis of the grid → the columns it is made of."""
+    axes: tuple[tuple[str, ...], ...]
+    """Axes of the grid, each a column or the sum of several."""
     exact: Callable[[Any], Mapping[str, tuple[Any, ...]]]
     """Operator → column → values meant, the first that the table has is taken."""
     point: Callable[[Any], tuple[int, ...]]
@@ -41,8 +39,8 @@ class Layout:
     """The operator at another place of the grid."""
 
 
-def _columns(*names: str) -> dict[str, pl.Expr]:
-    return {name: pl.col(name) for name in names}
+def _columns(*names: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((name,) for name in names)
 
 
 _ATTENTION_EXACT = ("attn_dtype", "kv_cache_dtype", "head_dim", "window_size")
@@ -81,11 +79,7 @@ CONTEXT_ATTENTION = Layout(
 GENERATION_ATTENTION = Layout(
     "attention",
     "generation_attention_perf.parquet",
-    {
-        **_columns("batch_size"),
-        "positions": pl.col("isl") + pl.col("step"),
-        **_columns("num_heads", "num_key_value_heads"),
-    },
+    (("batch_size",), ("isl", "step"), ("num_heads",), ("num_key_value_heads",)),
     _attention_exact,
     _attention_point,
     {"window_size": 0},
@@ -135,7 +129,7 @@ CONTEXT_LATENT = Layout(
 GENERATION_LATENT = Layout(
     "mla",
     "mla_generation_module_perf.parquet",
-    {**_columns("batch_size"), "positions": pl.col("isl") + pl.col("step"), **_columns("num_heads")},
+    (("batch_size",), ("isl", "step"), ("num_heads",)),
     _latent_exact,
     lambda op: (op.batch, op.tokens, op.heads),
     moved_to=_latent_at,

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
 from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, installed
 from llm_perf_opt.hardware.silicon.operators import Operator
-from llm_perf_opt.hardware.silicon.systems import System, find_system, read_system
-from llm_perf_opt.hardware.silicon.tables import Table, read_table
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
+
+if TYPE_CHECKING:  # they import polars, which only those pay for who ask
+    from llm_perf_opt.hardware.silicon.systems import System
+    from llm_perf_opt.hardware.silicon.tables import Table
 
 MOST_BEYOND = 4.0
 """A time is carried beyond the outermost measured shape by this factor at most, over all its sizes together."""
@@ -45,6 +48,8 @@ class Silicon:
     @cached_property
     def systems(self) -> list[System]:
         """Every system with tables."""
+        from llm_perf_opt.hardware.silicon.systems import read_system
+
         found = []
         folders = sorted(path.name for path in self._data.iterdir() if path.is_dir())
         for key in folders:
@@ -57,6 +62,8 @@ class Silicon:
 
     def system(self, device: str) -> System | None:
         """Return the system a device is, by a driver's or the catalogue's name; ``None``: no tables."""
+        from llm_perf_opt.hardware.silicon.systems import find_system
+
         if device not in self._by_device:
             self._by_device[device] = find_system(self.systems, device, self._catalogue)
         return self._by_device[device]
@@ -102,6 +109,8 @@ class Silicon:
         exact = layout.exact(operator)
         key = (path, *exact.items())
         if key not in self._tables:
+            from llm_perf_opt.hardware.silicon.tables import read_table
+
             read = read_table(self._data, path, layout, exact)
             if read.problem is not None:
                 self._say(read.problem)
