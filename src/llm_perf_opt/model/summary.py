@@ -853,6 +853,7 @@ class Summary:
     """NVIDIA's rules, the largest possible gain first; gains of one kernel do not add up."""
     what_if: list[WhatIf] = field(default_factory=list)
     silicon: SiliconUse | None = None
+    """Measured operator tables behind the expected times of ``what_if``; ``None`` where nothing was priced."""
     repeat_spread: dict[str, Stat] = field(default_factory=dict)
     """Phase → time of each repeat ÷ median of the same sample's repeats (no unit): how noisy the machine was."""
     sources: dict[str, str] = field(default_factory=dict)

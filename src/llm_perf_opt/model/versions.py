@@ -83,6 +83,12 @@ SCHEMA_CHANGES = (
         "phases of `static` have `minimum`, the least work with the same result, where the model's code does more; floors, MFU and MBU "
         "rest on it, `params.active_per_token` too (as run: `as_run_per_token`)",
     ),
+    SchemaChange(
+        "1.1",
+        "rows of `what_if` have expected times beside floors (`ttft_expected_s`, `tpot_expected_s`, launched one by one `…_eager_s`, "
+        "`measured_share_ratio`, `tokens_per_s_expected`, `tokens_per_s_per_w`, `expected_source`), `prompt_tokens` and "
+        "`tensor_parallel`; `silicon` says which tables they rest on; `static.operators` has the model's operators by shape",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -174,7 +174,7 @@ def _add_expected(
     row: WhatIf, static: Static, device: DeviceLimits, point: Point, started: Started, tables: Tables
 ) -> None:
     """Put the expected times of a point beside its floors, where the model's operators are known by shape."""
-    if static.operators is None:
+    if static.operators is None or (_peak(device, point) is None and not tables.knows(device.name)):
         return
     passes = [name for name in ("vision", "prefill") if name in static.phases]
     at = At(

@@ -38,6 +38,7 @@ class Silicon:
         self._catalogue = catalogue or load_catalogue()
         self._tables: dict[tuple[object, ...], Table | None] = {}
         self._by_device: dict[str, System | None] = {}
+        self._answers: dict[tuple[Operator, str, str | None], Timing | None] = {}
         self.problems: list[str] = []
         """What was left out so far, and why."""
         if not installation.is_known:
@@ -74,6 +75,12 @@ class Silicon:
         With a ``framework`` the time is that of its newest table that reaches the shape, and other frameworks are asked
         only when none does; without, it is the median of all tables.
         """
+        key = (operator, device, framework)
+        if key not in self._answers:
+            self._answers[key] = self._time(operator, device, framework)
+        return self._answers[key]
+
+    def _time(self, operator: Operator, device: str, framework: str | None) -> Timing | None:
         system = self.system(device)
         if system is None:
             return None
