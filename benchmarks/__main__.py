@@ -12,6 +12,8 @@ NAMES = (
     "telemetry_cost",
     "preprocess",
     "what_if",
+    "silicon_error",
+    "silicon_estimates",
     "static_counters",
     "ncu_parse",
     "nsys_ingest",
