@@ -87,6 +87,12 @@ SCHEMA_CHANGES = (
         "1.1",
         "encoder-decoders have a phase `encode`: `timings.encode_s`, `samples[].encode_s`, `workload.encoder_tokens`",
     ),
+    SchemaChange(
+        "1.1",
+        "rows of `what_if` have expected times beside floors (`ttft_expected_s`, `tpot_expected_s`, launched one by one `…_eager_s`, "
+        "`measured_share_ratio`, `tokens_per_s_expected`, `tokens_per_s_per_w`, `expected_source`), `prompt_tokens` and "
+        "`tensor_parallel`; `silicon` says which tables they rest on; `static.operators` has the model's operators by shape",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

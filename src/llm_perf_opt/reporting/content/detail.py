@@ -9,6 +9,7 @@ from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import LedgerRow, Operator, Summary, WhatIf
 from llm_perf_opt.reporting.content.tables import (
+    Cell,
     Column,
     Row,
     Table,
@@ -115,26 +116,30 @@ def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: 
 def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> Table:
     """Return the devices people choose between, at this run's own point; its own device with what was measured."""
     rows = []
+    expects = any(each.tpot_expected_s is not None for each in devices)
     for each in devices:
         known = what_if[each.row] if each.row is not None else None
         cells = [
             text(f"{each.device} (this run)" if each.is_own else each.device, strong=each.is_own),
-            num(each.ttft_floor_s, units.seconds),
+            *_expected_cells(known),
             num(each.ttft_measured_s, units.seconds),
-            num(each.tpot_floor_s, units.seconds),
             num(each.tpot_measured_s, units.seconds),
+            num(each.ttft_floor_s, units.seconds),
+            num(each.tpot_floor_s, units.seconds),
             text(each.floor_term),
-            num(known.tokens_per_s if known is not None else None, units.count),
+            num(known.tokens_per_s if known is not None and not expects else None, units.count),
             text(_FITS[each.fits]),
-            text(known.note if known is not None else None),
+            # Beside expected times there is no room; the whole table has it.
+            text(known.note if known is not None and not expects else None),
         ]
         rows.append(Row(cells))
     header = columns(
         "device",
-        Column("TTFT floor", True, "least time to first token"),
+        *_EXPECTED_COLUMNS,
         "TTFT measured#",
-        Column("TPOT floor", True, "least time per output token"),
         "TPOT measured#",
+        Column("TTFT floor", True, "least time to first token"),
+        Column("TPOT floor", True, "least time per output token"),
         Column("term that binds", help="compute, memory or launch: which sets the floor of a step"),
         "tokens/s at most#",
         Column("fits", help="whether weights and KV cache fit its memory"),
@@ -144,17 +149,49 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
 
 
 _FITS = {True: "yes", False: "no", None: None}
+_EXPECTED_COLUMNS = (
+    Column(
+        "TTFT expected", True, "time to first token as measured operators add up to it, launched as graphs"
+    ),
+    Column("TPOT expected", True, "time per output token, the same way"),
+    Column("TPOT eager", True, "with every kernel launched by itself: the longer of launches and work"),
+    Column(
+        "measured", True, "share of the expected step that rests on measured shapes and those between them"
+    ),
+    Column("tokens/s expected", True, "over the batch"),
+    Column("tokens/s/W", True, "÷ the devices' power limit"),
+)
+
+
+def _expected_cells(row: WhatIf | None) -> list[Cell]:
+    """Return the cells of ``_EXPECTED_COLUMNS``; empty where nothing is expected."""
+    if row is None:
+        return [num(None, units.seconds)] * len(_EXPECTED_COLUMNS)
+    return [
+        num(row.ttft_expected_s, units.seconds),
+        num(row.tpot_expected_s, units.seconds),
+        num(row.tpot_expected_eager_s, units.seconds),
+        num(row.measured_share_ratio, units.percent),
+        num(row.tokens_per_s_expected, units.count),
+        num(row.tokens_per_s_per_w, units.number),
+    ]
 
 
 def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
-    """Return the floors of the same model on other devices."""
+    """Return expected times and floors of the same model on other devices."""
+    return priced_table(summary.what_if[:most], len(summary.what_if) - len(summary.what_if[:most]))
+
+
+def priced_table(priced: Sequence[WhatIf], left_out: int = 0) -> Table:
+    """Return expected times and floors, one row per device and point."""
     rows = [
         Row(
             [
-                text(w.device),
+                text(w.device if w.tensor_parallel == 1 else f"{w.tensor_parallel} × {w.device}"),
                 text(w.dtype),
                 num(w.batch_size, units.count),
                 num(w.context_tokens, units.count),
+                *_expected_cells(w),
                 num(w.ttft_floor_s, units.seconds),
                 num(w.tpot_floor_s, units.seconds),
                 text(w.floor_term),
@@ -164,13 +201,14 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
             ],
             group=w.dtype,
         )
-        for w in summary.what_if[:most]
+        for w in priced
     ]
     header = columns(
         "device",
         "data type",
         "batch#",
         "context#",
+        *_EXPECTED_COLUMNS,
         Column("TTFT floor", True, "least time to first token"),
         Column("TPOT floor", True, "least time per output token"),
         Column("term", help="compute, memory or launch: which sets the floor of a step"),
@@ -178,7 +216,8 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
         Column("fits", help="whether weights and KV cache fit its memory"),
         "note",
     )
-    return Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+    table = Table(header, rows, left_out, grouped_by="Data type")
+    return table.without_empty_columns()
 
 
 def stages_table(summary: Summary) -> Table:
