@@ -117,7 +117,7 @@ def with_chat_template(
             tokenize=True,
             return_dict=True,
             return_tensors="pt",
-            processor_kwargs=_PADDED,
+            processor_kwargs=dict(_PADDED),  # transformers writes into what it is given
         )
 
     return _tensors(call, source)
