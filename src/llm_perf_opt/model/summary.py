@@ -104,6 +104,12 @@ class Hardware:
     """Measurements the rates are the best of."""
     measured_operator_s: SummedSeconds | None = None
     """What calling an operator on a single element costs on this machine: dispatch, and next to no work."""
+    reached_flops_per_s: dict[str, Peak] = field(default_factory=dict)
+    """Data type → the best rate a matrix product was ever measured at on such a device, whoever measured it."""
+    reached_bandwidth_bytes_per_s: Rate | None = None
+    """The best rate at which weights too large for any cache were read on such a device."""
+    reached_bandwidth_source: str | None = None
+    """Which measurement that is."""
 
 
 @dataclass(slots=True)
@@ -446,6 +452,10 @@ class Utilisation:
     """Union of device activity ÷ wall-clock."""
     arithmetic: str | None = None
     """The numbers that went in, with the denominator's source."""
+    mfu_reached_ratio: Ratio | None = None
+    """``mfu_ratio`` with the best measured rate of the device (``hardware.reached_flops_per_s``) in place of the peak."""
+    mbu_reached_ratio: Ratio | None = None
+    """``mbu_ratio`` with the best measured bandwidth (``hardware.reached_bandwidth_bytes_per_s``)."""
 
 
 @dataclass(slots=True)

@@ -83,6 +83,11 @@ SCHEMA_CHANGES = (
         "phases of `static` have `minimum`, the least work with the same result, where the model's code does more; floors, MFU and MBU "
         "rest on it, `params.active_per_token` too (as run: `as_run_per_token`)",
     ),
+    SchemaChange(
+        "1.1",
+        "`hardware` has what such a device was measured to reach (`reached_flops_per_s`, `reached_bandwidth_bytes_per_s`), "
+        "`utilisation` the shares of it (`mfu_reached_ratio`, `mbu_reached_ratio`), kernels their `target`",
+    ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

@@ -164,11 +164,15 @@ def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
     compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
     if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
         compute.append(Roof(f"{dtype} measured", hardware.measured_peak_flops_per_s[dtype].dense))
+    elif dtype in hardware.reached_flops_per_s:
+        compute.append(Roof(f"{dtype} reached", hardware.reached_flops_per_s[dtype].dense))
     memory = []
     if hardware.bandwidth_bytes_per_s is not None:
         memory.append(Roof("memory", hardware.bandwidth_bytes_per_s))
     if hardware.measured_bandwidth_bytes_per_s is not None and hardware.source != "probe":
         memory.append(Roof("measured", hardware.measured_bandwidth_bytes_per_s))
+    elif hardware.reached_bandwidth_bytes_per_s is not None:
+        memory.append(Roof("reached", hardware.reached_bandwidth_bytes_per_s))
     return compute, memory
 
 
