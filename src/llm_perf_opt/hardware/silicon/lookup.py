@@ -1,0 +1,183 @@
+"""The door to the tables: an operator and a device in, a time and its origin out."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
+from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
+from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, installed
+from llm_perf_opt.hardware.silicon.operators import Operator
+from llm_perf_opt.hardware.silicon.systems import System, find_system, read_system
+from llm_perf_opt.hardware.silicon.tables import Table, read_table
+from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
+
+MOST_BEYOND = 4.0
+"""A time is carried beyond the outermost measured shape by this factor at most, over all its sizes together."""
+DEFAULT_FRAMEWORK = "vllm"
+"""Its products are torch's own (cuBLAS), and it has tables for every system."""
+
+_RANK = {"measured": 0, "interpolated": 1, "extrapolated": 2, "roofline": 3}
+
+
+class Silicon:
+    """Tables of one installation; each is read when first asked for, and kept."""
+
+    def __init__(self, installation: Installation, catalogue: Catalogue | None = None) -> None:
+        self.version = installation.version
+        self._systems_folder = installation.systems
+        self._data = installation.systems / "data"
+        self._catalogue = catalogue or load_catalogue()
+        self._tables: dict[tuple[object, ...], Table | None] = {}
+        self._by_device: dict[str, System | None] = {}
+        self.problems: list[str] = []
+        """What was left out so far, and why."""
+        if not installation.is_known:
+            self.problems.append(
+                f"tables of version {installation.version} were not checked (known: {', '.join(KNOWN_VERSIONS)})"
+            )
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """Every system with tables."""
+        found = []
+        folders = sorted(path.name for path in self._data.iterdir() if path.is_dir())
+        for key in folders:
+            system, problem = read_system(self._systems_folder, key)
+            if problem is not None:
+                self._say(problem)
+            if system is not None:
+                found.append(system)
+        return found
+
+    def system(self, device: str) -> System | None:
+        """Return the system a device is, by a driver's or the catalogue's name; ``None``: no tables."""
+        if device not in self._by_device:
+            self._by_device[device] = find_system(self.systems, device, self._catalogue)
+        return self._by_device[device]
+
+    def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
+        """Return how long an operator takes there; ``None`` when no table reaches it.
+
+        With a ``framework`` the time is that of its newest table that reaches the shape, and other frameworks are asked
+        only when none does; without, it is the median of all tables.
+        """
+        system = self.system(device)
+        if system is None:
+            return None
+        paths = self._paths(system, operator)
+        if framework is not None:
+            own = self._ask(operator, [item for item in paths if item[1].parts[-3] == framework])
+            if any(answer.how in RESTS_ON_TABLES for answer in own):
+                return _combined(own, newest=True)
+            others = self._ask(operator, [item for item in paths if item[1].parts[-3] != framework])
+            return _combined([*own, *others], newest=False)
+        return _combined(self._ask(operator, paths), newest=False)
+
+    def _paths(self, system: System, operator: Operator) -> list[tuple[Layout, Path]]:
+        """Return every table that may answer, newest version first."""
+        found = [
+            (layout, path)
+            for layout in layouts_of(operator)
+            for path in (self._data / system.key / layout.family).glob(f"*/*/{layout.file}")
+        ]
+        return sorted(found, key=lambda item: (_version_key(item[1].parts[-2]), item[1].parts), reverse=True)
+
+    def _ask(self, operator: Operator, paths: Sequence[tuple[Layout, Path]]) -> list[TableTime]:
+        answers = []
+        for layout, path in paths:
+            table = self.table(layout, path, operator)
+            answer = None if table is None else _answer(table, layout, operator)
+            if answer is not None:
+                answers.append(answer)
+        return answers
+
+    def table(self, layout: Layout, path: Path, operator: Operator) -> Table | None:
+        """Return the rows of a table that are meant by an operator, read once."""
+        exact = layout.exact(operator)
+        key = (path, *exact.items())
+        if key not in self._tables:
+            read = read_table(self._data, path, layout, exact)
+            if read.problem is not None:
+                self._say(read.problem)
+            self._tables[key] = read.table
+        return self._tables[key]
+
+    def tables_of(self, operator: Operator, device: str) -> list[tuple[Layout, Table]]:
+        """Return the tables that hold rows of an operator's kind: for errors of interpolation."""
+        system = self.system(device)
+        paths = [] if system is None else self._paths(system, operator)
+        found = ((layout, self.table(layout, path, operator)) for layout, path in paths)
+        return [(layout, table) for layout, table in found if table is not None]
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def open_silicon(catalogue: Catalogue | None = None) -> Silicon | None:
+    """Return the tables of the extra; ``None``: it is not installed (``locate.MISSING_WORDS`` says what it adds)."""
+    found = installed()
+    return None if found is None else Silicon(found, catalogue)
+
+
+def _answer(table: Table, layout: Layout, operator: Operator) -> TableTime | None:
+    point = layout.point(operator)
+    found = table.grid.at(point)
+    if found is not None:
+        return TableTime(found.seconds, found.how, replace(table.source, kernel=found.kernel))
+    inside = table.grid.nearest_inside(point)
+    if inside is None or _factor(point, inside) > MOST_BEYOND:
+        return None
+    edge = table.grid.at(inside)
+    if edge is None:
+        return None
+    grown = _growth(operator, layout.moved_to(operator, inside))
+    return TableTime(edge.seconds * grown, "extrapolated", replace(table.source, kernel=edge.kernel))
+
+
+def _growth(operator: Operator, edge: Operator) -> float:
+    """Return how much more work the operator is than the edge of the grid: never less time for a smaller one."""
+    ratios = [
+        mine / theirs
+        for mine, theirs in ((operator.flops, edge.flops), (operator.moved_bytes, edge.moved_bytes))
+        if theirs > 0
+    ]
+    return max(1.0, *ratios) if ratios else 1.0
+
+
+def _factor(point: Iterable[int], inside: Iterable[int]) -> float:
+    factor = 1.0
+    for here, there in zip(point, inside, strict=True):
+        factor *= max(here / there, there / here) if here > 0 else float("inf")
+    return factor
+
+
+def _combined(answers: Sequence[TableTime], *, newest: bool) -> Timing | None:
+    """Return one timing: only answers of the best kind are compared with each other."""
+    if not answers:
+        return None
+    rank = min(_RANK[answer.how] for answer in answers)
+    comparable = [answer for answer in answers if _RANK[answer.how] == rank]
+    best = min(comparable, key=lambda answer: answer.seconds)
+    median = statistics.median(answer.seconds for answer in comparable)
+    # Newest first: of one framework the newest version that answers is what a user would install.
+    first = comparable[0] if newest else min(comparable, key=lambda answer: abs(answer.seconds - median))
+    return Timing(
+        first.seconds if newest else median,
+        first.how,
+        first.source,
+        best.seconds,
+        median,
+        best.source,
+        tuple(comparable),
+    )
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)) or (0,)
