@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_perf_opt.core.packaged import packaged_yaml
+from llm_perf_opt.hardware.frameworks import framework_name
 from llm_perf_opt.model.summary import Peak
 
-_FRAMEWORKS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _BANDWIDTH = "bandwidth"
 
 
@@ -54,7 +54,7 @@ def _same_peak(peaks: Mapping[str, Peak], first: str, second: str) -> bool:
 
 def _source(row: Mapping[str, Any], package: str) -> str:
     framework, _, rest = row["by"].partition(" ")
-    return f"best measured: {_FRAMEWORKS.get(framework, framework)} {rest}, {row['shape']} ({package})"
+    return f"best measured: {framework_name(framework)} {rest}, {row['shape']} ({package})"
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from llm_perf_opt.model.limits import (
 )
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
+from llm_perf_opt.model.target import KernelTarget
 from llm_perf_opt.model.work import Minimum, Quantisation
 
 SCHEMA_VERSION = "1.1"
@@ -545,6 +546,8 @@ class Kernel:
     """Whether our class and NVIDIA's verdict agree."""
     profiled: ProfiledLaunches | None = None
     """The launches behind ``counters`` next to those of the run; ``None`` without counters."""
+    target: KernelTarget | None = None
+    """The best and median measured time of its shapes on its device; ``None`` where shape or device is in no table."""
 
     @property
     def counters_stand_for_run(self) -> bool:

@@ -115,12 +115,12 @@ def _peak_of(
 
 
 def _reached_of(flops: dict[str, int], hardware: Hardware, largest: str) -> Ceiling | None:
-    rates = {dtype: reached_peak(hardware, dtype) for dtype in flops}
-    if any(rate is None for rate in rates.values()):
+    rates = {dtype: rate for dtype in flops if (rate := reached_peak(hardware, dtype)) is not None}
+    counted = sum(flops[dtype] for dtype in rates)
+    if largest not in rates or counted < LEAST_KNOWN_TYPE * sum(flops.values()):
         return None
-    seconds = sum(flops[dtype] / rate.value for dtype, rate in rates.items() if rate is not None)
-    main = rates[largest]
-    return None if main is None else Ceiling(main.name, sum(flops.values()) / seconds, main.source)
+    seconds = sum(flops[dtype] / rate.value for dtype, rate in rates.items())
+    return Ceiling(rates[largest].name, counted / seconds, rates[largest].source)
 
 
 def add_traced_utilisation(utilisation: dict[str, Utilisation], phases: list[TracedPhase]) -> None:

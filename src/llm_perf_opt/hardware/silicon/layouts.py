@@ -84,6 +84,19 @@ GENERATION_ATTENTION = Layout(
     {"window_size": 0},
     _attention_at,
 )
+ENCODER_ATTENTION = Layout(
+    "encoder_attention",
+    "encoder_attention_perf.parquet",
+    _columns("batch_size", "isl", "num_heads"),
+    lambda op: {"attn_dtype": table_spellings(op.dtype), "head_dim": (op.head_dim,)},
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=lambda op, at: replace(op, batch=at[0], tokens=at[1], heads=at[2], kv_heads=at[2]),
+)
+_ATTENTION = {
+    "context": CONTEXT_ATTENTION,
+    "generation": GENERATION_ATTENTION,
+    "encoder": ENCODER_ATTENTION,
+}
 MOE = Layout(
     "moe",
     "moe_perf.parquet",
@@ -125,7 +138,7 @@ def layouts_of(operator: Operator) -> tuple[Layout, ...]:
         case Gemm():
             return (GEMM,)
         case Attention():
-            return (CONTEXT_ATTENTION if operator.phase == "context" else GENERATION_ATTENTION,)
+            return (_ATTENTION[operator.phase],)
         case MoeLayer():
             return (MOE,)
         case AllReduce():

@@ -34,9 +34,10 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention of one layer: ``context`` over a prompt (causal), ``generation`` of one position over a cache."""
+    """Attention of one layer: ``context`` over a prompt (causal), ``generation`` of one position over a cache, ``encoder``
+    over a whole sequence or image (every pair, as many key as query heads)."""
 
-    phase: Literal["context", "generation"]
+    phase: Literal["context", "generation", "encoder"]
     batch: int
     tokens: int
     """``context``: positions of the prompt; ``generation``: positions attended to, the new one included."""
@@ -53,7 +54,7 @@ class Attention:
         """Both products, only the pairs the mask leaves."""
         seen = min(self.tokens, self.window) if self.window else self.tokens
         whole = seen * (seen + 1) / 2 + (self.tokens - seen) * seen
-        pairs = seen if self.phase == "generation" else whole
+        pairs = {"generation": seen, "context": whole, "encoder": self.tokens**2}[self.phase]
         return 4.0 * self.batch * self.heads * self.head_dim * pairs
 
     @property

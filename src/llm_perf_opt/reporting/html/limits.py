@@ -56,8 +56,7 @@ def _kernel_roofline(summary: Summary) -> list[Block]:
     drawn = {
         str(place): {"title": k.short_name, "facts": [("family", k.family), *kernel_details(k)]}
         for place, k in enumerate(summary.kernels)
-        if k.counters.get("intensity_flops_per_byte") is not None
-        and k.counters.get("achieved_flops_per_s") is not None
+        if charts.kernel_place(k) is not None
     }
     compute, memory = _roofs(summary)
     if not drawn or not compute or not memory:
