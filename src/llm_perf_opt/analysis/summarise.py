@@ -34,6 +34,7 @@ from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
 from llm_perf_opt.analysis.verdicts import judge
 from llm_perf_opt.core.phases import captured_count_name
 from llm_perf_opt.hardware.catalogue import Catalogue
+from llm_perf_opt.hardware.silicon import Silicon
 from llm_perf_opt.model.summary import (
     CoverageSummary,
     Hardware,
@@ -62,8 +63,14 @@ class Subject:
     notes: list[str] = field(default_factory=list)
 
 
-def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: Catalogue | None) -> Summary:
-    """Put everything in its place and explain it."""
+def summarise(
+    subject: Subject,
+    joined: Joined,
+    hardware: Hardware,
+    catalogue: Catalogue | None,
+    silicon: Silicon | None = None,
+) -> Summary:
+    """Put everything in its place and explain it; ``silicon`` has measured times of operators."""
     clock = joined.clock
     workload = merge_workload(subject, joined)
     summary = Summary(
@@ -100,7 +107,7 @@ def summarise(subject: Subject, joined: Joined, hardware: Hardware, catalogue: C
     name_apart(summary.kernels)
     predict_memory(summary.memory, summary.static, workload)
     _relate(summary, joined, dtype)
-    _explain(summary, joined, dtype, catalogue)
+    _explain(summary, joined, dtype, catalogue, silicon)
     add_shares(summary, prefill_includes_vision=clock is not None and clock.prefill_includes_vision)
     if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in summary.notes:
         summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
@@ -217,7 +224,13 @@ def _host_times(summary: Summary, joined: Joined) -> dict[ModulePhase, float]:
     return {**split, **joined.module_times}
 
 
-def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Catalogue | None) -> None:
+def _explain(
+    summary: Summary,
+    joined: Joined,
+    dtype: str | None,
+    catalogue: Catalogue | None,
+    silicon: Silicon | None,
+) -> None:
     """Ledger, verdicts, findings and what-if: all from what the summary already holds."""
     summary.ledger = build_ledger(
         summary.static,
@@ -232,6 +245,7 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
     summary.verdicts = judge(summary)
     summary.findings = rank_findings([*find_all(summary), *joined.findings])
     if summary.static is not None and dtype is not None and catalogue is not None:
+        from llm_perf_opt.analysis.expected.tables import silicon_use, tables_of
         from llm_perf_opt.analysis.roofline.launches import measured_launch
         from llm_perf_opt.analysis.roofline.what_if import FOCUS, note_beaten_floors, what_if
 
@@ -243,7 +257,9 @@ def _explain(summary: Summary, joined: Joined, dtype: str | None, catalogue: Cat
             focus=focus,
             step_launches=summary.metrics.get("launches_per_token"),
             launch_cost=measured_launch(summary.hardware),
+            tables=tables_of(silicon),
         )
+        summary.silicon = silicon_use(silicon)
         timed = summary.timings
         # The work is a mean over the samples, so it is compared with their mean time.
         note_beaten_floors(

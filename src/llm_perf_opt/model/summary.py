@@ -26,6 +26,7 @@ from llm_perf_opt.model.limits import (
     Share,
     SummedSeconds,
 )
+from llm_perf_opt.model.operators import OperatorShapes
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
 from llm_perf_opt.model.target import KernelTarget
@@ -421,6 +422,8 @@ class Static:
     """How the numbers change with batch, context and data type; ``None`` when they were not counted."""
     quantisation: Quantisation | None = None
     """How a quantised checkpoint keeps its weights; ``None`` for one that is not."""
+    operators: OperatorShapes | None = None
+    """Products, attention, experts and element-wise work by shape; ``None`` where they were not counted."""
 
 
 @dataclass(slots=True)
@@ -669,7 +672,7 @@ class VendorRule:
 
 @dataclass(slots=True)
 class WhatIf:
-    """Roofline floors of the same model elsewhere."""
+    """The same model elsewhere: floors no machine can beat, and times to expect."""
 
     device: str
     dtype: str
@@ -691,6 +694,39 @@ class WhatIf:
     """Term of launching in the floor of a step: products and attention as nodes of a graph."""
     launch_eager_s: SummedSeconds | None = None
     """The same with every operator launched one by one, at a measured or typical cost: beside the floor, not in it."""
+    prompt_tokens: Count | None = None
+    """Positions of the prompt up to the first token."""
+    tensor_parallel: Count = 1
+    """Devices that share every layer among them."""
+    ttft_expected_s: SummedSeconds | None = None
+    """Time to the first token as measured operators add up to it, launched as graphs."""
+    tpot_expected_s: SummedSeconds | None = None
+    """The same of a decode step."""
+    ttft_expected_eager_s: SummedSeconds | None = None
+    """The same launched one by one: the longer of the device's work and the launches."""
+    tpot_expected_eager_s: SummedSeconds | None = None
+    """The same of a decode step."""
+    measured_share_ratio: Share | None = None
+    """Share of the expected time of a step (without one, of the first token) that rests on measured shapes and those between
+    them; the rest is extrapolated or a roofline at a stated share of the limits."""
+    tokens_per_s_expected: PerSecond | None = None
+    """Over the batch, at the expected time of a step (1/s)."""
+    tokens_per_s_per_w: PerSecond | None = None
+    """The same ÷ the power limit of the devices."""
+    expected_source: str | None = None
+    """Frameworks and versions whose kernels were measured."""
+
+
+@dataclass(slots=True)
+class SiliconUse:
+    """The measured operator tables that expected times rest on."""
+
+    version: str | None
+    """Of the package that holds them; ``None``: it is not installed."""
+    framework: str | None = None
+    """Whose kernels are taken first."""
+    problems: list[str] = field(default_factory=list)
+    """Tables and rows that were left out, and why."""
 
 
 @dataclass(slots=True)
@@ -829,6 +865,8 @@ class Summary:
     vendor_rules: list[VendorRule] = field(default_factory=list)
     """NVIDIA's rules, the largest possible gain first; gains of one kernel do not add up."""
     what_if: list[WhatIf] = field(default_factory=list)
+    silicon: SiliconUse | None = None
+    """Measured operator tables behind the expected times of ``what_if``; ``None`` where nothing was priced."""
     repeat_spread: dict[str, Stat] = field(default_factory=dict)
     """Phase → time of each repeat ÷ median of the same sample's repeats (no unit): how noisy the machine was."""
     sources: dict[str, str] = field(default_factory=dict)

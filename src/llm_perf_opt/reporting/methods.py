@@ -107,5 +107,17 @@ def methods(summary: Summary) -> list[tuple[str, str, str]]:
             "the same floors with another device's limits",
             "device catalogue",
         ),
+        (
+            any(row.tpot_expected_s is not None for row in summary.what_if),
+            "expected times",
+            "operators of the static model, each by the nearest measured shapes on that device, added up; shared among "
+            "devices by outputs and inputs of weights, with measured all-reduces",
+            _silicon_source(summary),
+        ),
     ]
     return [(name, how, source or "") for present, name, how, source in rows if present]
+
+
+def _silicon_source(summary: Summary) -> str:
+    used = summary.silicon
+    return f"aiconfigurator-core {used.version}" if used is not None and used.version else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from llm_perf_opt.analysis.expected.compose import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
 from llm_perf_opt.analysis.roofline.elsewhere import Fit
 from llm_perf_opt.core import units
+from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, PACKAGE
 from llm_perf_opt.model.summary import (
     Finding,
     Static,
@@ -95,6 +97,28 @@ def communication_text(summary: Summary) -> str:
     elif talk.wait_s:
         words += " No single rank is the cause."
     return words
+
+
+def elsewhere_text(summary: Summary) -> str:
+    """Say what times on other devices are, where they come from, and at which point they were made."""
+    used = summary.silicon
+    words = FLOORS_TEXT
+    if used is not None and used.version is None:
+        words = f"{FLOORS_TEXT} {_capital(MISSING_WORDS)}."
+    elif used is not None and any(row.tpot_expected_s is not None for row in summary.what_if):
+        words = (
+            f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, "
+            f"{used.framework} kernels first), added up. What no table holds is a roofline at {COMPUTE_SHARE:.0%} of the "
+            f'peak and {MEMORY_SHARE:.0%} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel; "measured" says how much '
+            f"of a step rests on tables, and a device without any has 0 %. {FLOORS_TEXT}"
+        )
+    elif used is not None and summary.static is not None and summary.static.operators is None:
+        words = f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
+    return f"{words} {point_text(summary.what_if[0])}"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def point_text(row: WhatIf) -> str:

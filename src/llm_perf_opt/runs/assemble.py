@@ -12,6 +12,7 @@ from llm_perf_opt.analysis.join import Joined, join
 from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
 from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
@@ -122,7 +123,8 @@ def assemble(
         joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
     _add_targets(joined, hardware, counters)
     catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
-    summary = summarise(subject, joined, hardware, catalogue)
+    silicon = open_silicon(catalogue) if catalogue is not None else None
+    summary = summarise(subject, joined, hardware, catalogue, silicon)
     if counters is not None and counters.facts:
         from llm_perf_opt.analysis.ncu.vendor_gains import vendor_rules
 

@@ -38,6 +38,8 @@ class Point:
     """Positions of the prefill."""
     compute_dtypes: tuple[str, ...] = ()
     """Types its products may run in, where weights are stored in another; empty: the data type itself."""
+    tensor_parallel: int = 1
+    """Devices that share every layer among them; floors take sharing as free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +122,18 @@ def demand(static: Static, point: Point) -> Demand:
     resident = sized("all", static.params.total * scaling.element_bytes) + kept
     # A part that was not counted must not pass for work that costs nothing.
     before = ["prefill", *(name for name in ("vision",) if name in static.phases)]
+    ranks = point.tensor_parallel
     return Demand(
-        tuple(passes) if all(_counted(static, name) for name in before) else None,
-        step if _counted(static, "decode") else None,
-        resident,
-        cache * cache_factor,
+        tuple(_share(work, ranks) for work in passes) if all(_counted(static, n) for n in before) else None,
+        _share(step, ranks) if _counted(static, "decode") else None,
+        resident / ranks,
+        cache * cache_factor / ranks,
     )
+
+
+def _share(work: tuple[float, float], ranks: int) -> tuple[float, float]:
+    """Return what one of several devices does at least: an equal part of everything."""
+    return work[0] / ranks, work[1] / ranks
 
 
 def _counted(static: Static, phase: str) -> bool:

@@ -42,6 +42,9 @@ class Elsewhere:
     """``compute``, ``memory`` or ``launch``: what sets the floor of a step."""
     launch_eager_s: float | None = None
     """What launching the kernels of a step one by one takes."""
+    ttft_expected_s: float | None = None
+    tpot_expected_s: float | None = None
+    """As measured operators add up to it; ``None`` without tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def own_rows(summary: Summary) -> list[tuple[int, WhatIf]]:
     return [
         (place, row)
         for place, row in enumerate(summary.what_if)
-        if (row.dtype, row.batch_size, row.context_tokens) == point
+        if (row.dtype, row.batch_size, row.context_tokens) == point and row.tensor_parallel == 1
     ]
 
 
@@ -82,7 +85,9 @@ def elsewhere(summary: Summary, most: int = _MOST) -> list[Elsewhere]:
     chosen = [_of_row(summary, place, row) for place, row in [*own, *wanted, *rest]]
     if not own and (here := _here(summary)) is not None:
         chosen.insert(0, here)
-    return sorted(chosen[:most], key=lambda each: (each.tpot_floor_s or 0.0, each.device))
+    return sorted(
+        chosen[:most], key=lambda each: (each.tpot_expected_s or each.tpot_floor_s or 0.0, each.device)
+    )
 
 
 def where_it_fits(summary: Summary) -> Fit | None:
@@ -114,6 +119,8 @@ def _of_row(summary: Summary, place: int, row: WhatIf) -> Elsewhere:
         place,
         row.floor_term,
         row.launch_eager_s,
+        row.ttft_expected_s,
+        row.tpot_expected_s,
     )
 
 

@@ -1,14 +1,18 @@
-"""The same model elsewhere: roofline floors on other devices, data types, batch sizes and contexts.
+"""The same model elsewhere: expected times and roofline floors on other devices, data types, batch sizes and contexts.
 
-Pure arithmetic over the static model (``analysis.demand``): a row costs microseconds.
+Pure arithmetic over the static model (``analysis.demand``): a floor costs microseconds, an expected time less than a
+millisecond once the tables of its device were read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from llm_perf_opt.analysis.expected.calls import At
+from llm_perf_opt.analysis.expected.compose import Target
+from llm_perf_opt.analysis.expected.estimate import Expectation, Tables, expect
 from llm_perf_opt.analysis.roofline.demand import (
     Demand,
     Point,
@@ -26,6 +30,7 @@ FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 8
 
 _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
+_TENSOR_PARALLEL = (2, 4, 8)
 _NAMED_FROM = 1 / 3
 
 
@@ -86,25 +91,41 @@ def what_if(
     context_factors: Sequence[int] = _CONTEXT_FACTORS,
     step_launches: float | None = None,
     launch_cost: LaunchCost | None = None,
+    tables: Tables | None = None,
 ) -> list[WhatIf]:
     """Return the run's own point on every device, and variations of it on the devices in ``focus``.
 
-    ``step_launches`` is how many kernels a capture saw a decode step start, ``launch_cost`` what one cost there.
+    ``step_launches`` is how many kernels a capture saw a decode step start, ``launch_cost`` what one cost there. With
+    ``tables`` of measured operators rows have expected times, and devices with tables stand there several at a time too.
     """
     base = own_point(static, dtype)
     if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
-    started = Started(
-        {name: launches_of(static.phases[name]) for name in ("vision", "prefill") if name in static.phases},
-        launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
-    )
-    rows = price(static, catalogue.devices, [base], started=started)
+    started = started_by(static, step_launches=step_launches, launch_cost=launch_cost)
+    rows = price(static, catalogue.devices, [base], started=started, tables=tables)
     wanted = set(FOCUS if focus is None else focus)
     chosen = [device for device in catalogue.devices if device.name in wanted]
     varied = _variations(base, batch_sizes, dtypes, context_factors) if static.scaling is not None else []
-    return rows + [
-        row for device in chosen for row in price(static, [device], varied, only_known=True, started=started)
+    rows += [
+        row
+        for device in chosen
+        for row in price(static, [device], varied, only_known=True, started=started, tables=tables)
     ]
+    if tables is None:
+        return rows
+    measured = [device for device in catalogue.devices if tables.knows(device.name)]
+    shared = [replace(base, tensor_parallel=ranks) for ranks in _TENSOR_PARALLEL]
+    return rows + price(static, measured, shared, only_known=True, started=started, tables=tables)
+
+
+def started_by(
+    static: Static, *, step_launches: float | None = None, launch_cost: LaunchCost | None = None
+) -> Started:
+    """Return the kernels that passes of a model start."""
+    return Started(
+        {name: launches_of(static.phases[name]) for name in ("vision", "prefill") if name in static.phases},
+        launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
+    )
 
 
 def _variations(
@@ -133,15 +154,62 @@ def price(
     *,
     only_known: bool = False,
     started: Started | None = None,
+    tables: Tables | None = None,
 ) -> list[WhatIf]:
     """Return one row per device and point; ``only_known`` leaves out types a device has no peak for."""
     demands = [(point, demand(static, point)) for point in points]
-    return [
-        _row(device, point, needed, started or Started())
-        for device in devices
-        for point, needed in demands
-        if not only_known or _peak(device, point) is not None
-    ]
+    rows = []
+    for device in devices:
+        for point, needed in demands:
+            if only_known and _peak(device, point) is None:
+                continue
+            row = _row(device, point, needed, started or Started())
+            if tables is not None:
+                _add_expected(row, static, device, point, started or Started(), tables)
+            rows.append(row)
+    return rows
+
+
+def _add_expected(
+    row: WhatIf, static: Static, device: DeviceLimits, point: Point, started: Started, tables: Tables
+) -> None:
+    """Put the expected times of a point beside its floors, where the model's operators are known by shape."""
+    if static.operators is None or (_peak(device, point) is None and not tables.knows(device.name)):
+        return
+    passes = [name for name in ("vision", "prefill") if name in static.phases]
+    at = At(
+        point.batch_size,
+        point.prompt_tokens,
+        point.context_tokens,
+        point.dtype,
+        _cache_dtype(static, point),
+        point.tensor_parallel,
+    )
+    target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s)
+    found = expect(static.operators, passes, at, target, tables)
+    if found is not None:
+        _fill(row, found, started, tables.power_w(device.name))
+
+
+def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | None) -> None:
+    row.ttft_expected_s, row.tpot_expected_s = found.ttft_s, found.tpot_s
+    launched = [launches.eager_s for launches in started.before(len(found.passes))] if found.passes else []
+    row.ttft_expected_eager_s = found.ttft_eager_s(launched)
+    row.tpot_expected_eager_s = found.tpot_eager_s(started.step.eager_s)
+    row.measured_share_ratio = found.measured_share
+    row.expected_source = found.source()
+    if found.tpot_s:
+        row.tokens_per_s_expected = row.batch_size / found.tpot_s
+        if power_w:
+            row.tokens_per_s_per_w = row.tokens_per_s_expected / (power_w * row.tensor_parallel)
+
+
+def _cache_dtype(static: Static, point: Point) -> str:
+    """Return the type keys and values are kept in: as floors take it."""
+    own = static.quantisation
+    if own is not None and point.dtype == own.dtype:
+        return own.cache_dtype or "bfloat16"
+    return "float8" if point.dtype == "float8" else "bfloat16"
 
 
 def _peak(device: DeviceLimits, point: Point) -> Peak | None:
@@ -178,6 +246,8 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
     notes.append(f"needs {units.size(needed.resident_bytes)}")
     if device.memory_bytes is not None:
         notes[-1] += f" of {units.size(device.memory_bytes)}"
+    if point.tensor_parallel > 1:
+        notes[-1] += f" on each of {point.tensor_parallel} devices"
     return WhatIf(
         device=device.name,
         dtype=point.dtype,
@@ -192,6 +262,8 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
         floor_term=term,
         launch_graph_s=started.step.graph_s if started.step.least is not None else None,
         launch_eager_s=started.step.eager_s,
+        prompt_tokens=point.prompt_tokens,
+        tensor_parallel=point.tensor_parallel,
     )
 
 

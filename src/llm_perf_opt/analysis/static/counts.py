@@ -94,6 +94,14 @@ class AttentionUse:
     causal: bool
     window: int | None = None
     """Sliding window in positions, when the module has one."""
+    batch: int = 0
+    heads: int = 0
+    """0: not known."""
+    kv_heads: int = 0
+    """Heads of keys and values as they are cached; 0: not known."""
+    head_dim: int = 0
+    written_out: bool = False
+    """One of the two products of attention that is not one operator."""
 
 
 @dataclass(slots=True)
@@ -116,6 +124,7 @@ class CacheUse:
     held: int = 0
     """Positions attention sees after the last write."""
     window: int | None = None
+    kv_heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)

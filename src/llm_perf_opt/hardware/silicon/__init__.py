@@ -5,7 +5,14 @@ tables is imported: only its files are read, by column and filter, one operator 
 """
 
 from llm_perf_opt.hardware.silicon.lookup import Silicon, open_silicon
-from llm_perf_opt.hardware.silicon.operators import AllReduce, Attention, Gemm, MoeLayer, Operator
+from llm_perf_opt.hardware.silicon.operators import (
+    AllReduce,
+    Attention,
+    Gemm,
+    LatentBlock,
+    MoeLayer,
+    Operator,
+)
 from llm_perf_opt.hardware.silicon.timing import How, Source, Timing
 
 __all__ = [
@@ -13,6 +20,7 @@ __all__ = [
     "Attention",
     "Gemm",
     "How",
+    "LatentBlock",
     "MoeLayer",
     "Operator",
     "Silicon",

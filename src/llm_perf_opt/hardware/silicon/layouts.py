@@ -6,10 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import polars as pl
-
 from llm_perf_opt.hardware.silicon.dtypes import table_spellings
-from llm_perf_opt.hardware.silicon.operators import AllReduce, Attention, Gemm, MoeLayer, Operator
+from llm_perf_opt.hardware.silicon.operators import (
+    AllReduce,
+    Attention,
+    Gemm,
+    LatentBlock,
+    MoeLayer,
+    Operator,
+)
 
 MOE_DISTRIBUTIONS = ("power_law_1.01", "balanced", "power_law_1.2")
 """How tokens fall on experts: lightly skewed first, as in practice."""
@@ -22,8 +27,8 @@ class Layout:
     family: str
     """Folder below a system's."""
     file: str
-    axes: Mapping[str, pl.Expr]
-    """Axis of the grid → the columns it is made of."""
+    axes: tuple[tuple[str, ...], ...]
+    """Axes of the grid, each a column or the sum of several."""
     exact: Callable[[Any], Mapping[str, tuple[Any, ...]]]
     """Operator → column → values meant, the first that the table has is taken."""
     point: Callable[[Any], tuple[int, ...]]
@@ -34,8 +39,8 @@ class Layout:
     """The operator at another place of the grid."""
 
 
-def _columns(*names: str) -> dict[str, pl.Expr]:
-    return {name: pl.col(name) for name in names}
+def _columns(*names: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((name,) for name in names)
 
 
 _ATTENTION_EXACT = ("attn_dtype", "kv_cache_dtype", "head_dim", "window_size")
@@ -74,11 +79,7 @@ CONTEXT_ATTENTION = Layout(
 GENERATION_ATTENTION = Layout(
     "attention",
     "generation_attention_perf.parquet",
-    {
-        **_columns("batch_size"),
-        "positions": pl.col("isl") + pl.col("step"),
-        **_columns("num_heads", "num_key_value_heads"),
-    },
+    (("batch_size",), ("isl", "step"), ("num_heads",), ("num_key_value_heads",)),
     _attention_exact,
     _attention_point,
     {"window_size": 0},
@@ -92,11 +93,47 @@ ENCODER_ATTENTION = Layout(
     lambda op: (op.batch, op.tokens, op.heads),
     moved_to=lambda op, at: replace(op, batch=at[0], tokens=at[1], heads=at[2], kv_heads=at[2]),
 )
-_ATTENTION = {
-    "context": CONTEXT_ATTENTION,
-    "generation": GENERATION_ATTENTION,
-    "encoder": ENCODER_ATTENTION,
+
+
+def _latent_exact(op: LatentBlock) -> dict[str, tuple[Any, ...]]:
+    return {
+        "architecture": (_LATENT_ARCHITECTURES.get(_latent_sizes(op), ""),),
+        "mla_dtype": ("bfloat16",),
+        "gemm_type": table_spellings(op.dtype),
+        "kv_cache_dtype": table_spellings(op.cache_dtype),
+    }
+
+
+def _latent_sizes(op: LatentBlock) -> tuple[int, ...]:
+    return op.hidden, op.query_rank, op.rank, op.rotated, op.key, op.value
+
+
+_LATENT_ARCHITECTURES: Mapping[tuple[int, ...], str] = {
+    (7168, 1536, 512, 64, 128, 128): "DeepseekV3ForCausalLM",
 }
+"""Sizes → what the tables call a block of those sizes."""
+
+
+def _latent_at(op: LatentBlock, at: tuple[int, ...]) -> LatentBlock:
+    return replace(op, batch=at[0], tokens=at[1], heads=at[2])
+
+
+CONTEXT_LATENT = Layout(
+    "mla",
+    "mla_context_module_perf.parquet",
+    _columns("batch_size", "isl", "num_heads"),
+    lambda op: {**_latent_exact(op), "step": (0,)},
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=_latent_at,
+)
+GENERATION_LATENT = Layout(
+    "mla",
+    "mla_generation_module_perf.parquet",
+    (("batch_size",), ("isl", "step"), ("num_heads",)),
+    _latent_exact,
+    lambda op: (op.batch, op.tokens, op.heads),
+    moved_to=_latent_at,
+)
 MOE = Layout(
     "moe",
     "moe_perf.parquet",
@@ -132,6 +169,13 @@ NCCL = Layout(
 )
 
 
+_ATTENTION = {
+    "context": CONTEXT_ATTENTION,
+    "generation": GENERATION_ATTENTION,
+    "encoder": ENCODER_ATTENTION,
+}
+
+
 def layouts_of(operator: Operator) -> tuple[Layout, ...]:
     """Return the kinds of tables that may answer."""
     match operator:
@@ -139,6 +183,8 @@ def layouts_of(operator: Operator) -> tuple[Layout, ...]:
             return (GEMM,)
         case Attention():
             return (_ATTENTION[operator.phase],)
+        case LatentBlock():
+            return (CONTEXT_LATENT if operator.phase == "context" else GENERATION_LATENT,)
         case MoeLayer():
             return (MOE,)
         case AllReduce():

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
 from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, installed
 from llm_perf_opt.hardware.silicon.operators import Operator
-from llm_perf_opt.hardware.silicon.systems import System, find_system, read_system
-from llm_perf_opt.hardware.silicon.tables import Table, read_table
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
+
+if TYPE_CHECKING:  # they import polars, which only those pay for who ask
+    from llm_perf_opt.hardware.silicon.systems import System
+    from llm_perf_opt.hardware.silicon.tables import Table
 
 MOST_BEYOND = 4.0
 """A time is carried beyond the outermost measured shape by this factor at most, over all its sizes together."""
@@ -35,6 +38,7 @@ class Silicon:
         self._catalogue = catalogue or load_catalogue()
         self._tables: dict[tuple[object, ...], Table | None] = {}
         self._by_device: dict[str, System | None] = {}
+        self._answers: dict[tuple[Operator, str, str | None], Timing | None] = {}
         self.problems: list[str] = []
         """What was left out so far, and why."""
         if not installation.is_known:
@@ -45,6 +49,8 @@ class Silicon:
     @cached_property
     def systems(self) -> list[System]:
         """Every system with tables."""
+        from llm_perf_opt.hardware.silicon.systems import read_system
+
         found = []
         folders = sorted(path.name for path in self._data.iterdir() if path.is_dir())
         for key in folders:
@@ -57,6 +63,8 @@ class Silicon:
 
     def system(self, device: str) -> System | None:
         """Return the system a device is, by a driver's or the catalogue's name; ``None``: no tables."""
+        from llm_perf_opt.hardware.silicon.systems import find_system
+
         if device not in self._by_device:
             self._by_device[device] = find_system(self.systems, device, self._catalogue)
         return self._by_device[device]
@@ -67,6 +75,12 @@ class Silicon:
         With a ``framework`` the time is that of its newest table that reaches the shape, and other frameworks are asked
         only when none does; without, it is the median of all tables.
         """
+        key = (operator, device, framework)
+        if key not in self._answers:
+            self._answers[key] = self._time(operator, device, framework)
+        return self._answers[key]
+
+    def _time(self, operator: Operator, device: str, framework: str | None) -> Timing | None:
         system = self.system(device)
         if system is None:
             return None
@@ -102,6 +116,8 @@ class Silicon:
         exact = layout.exact(operator)
         key = (path, *exact.items())
         if key not in self._tables:
+            from llm_perf_opt.hardware.silicon.tables import read_table
+
             read = read_table(self._data, path, layout, exact)
             if read.problem is not None:
                 self._say(read.problem)

@@ -35,7 +35,7 @@ class Gemm:
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Attention of one layer: ``context`` over a prompt (causal), ``generation`` of one position over a cache, ``encoder``
-    over a whole sequence or image (every pair, as many key as query heads)."""
+    of every position with every other."""
 
     phase: Literal["context", "generation", "encoder"]
     batch: int
@@ -54,7 +54,7 @@ class Attention:
         """Both products, only the pairs the mask leaves."""
         seen = min(self.tokens, self.window) if self.window else self.tokens
         whole = seen * (seen + 1) / 2 + (self.tokens - seen) * seen
-        pairs = {"generation": seen, "context": whole, "encoder": self.tokens**2}[self.phase]
+        pairs = {"context": whole, "generation": seen, "encoder": self.tokens**2}[self.phase]
         return 4.0 * self.batch * self.heads * self.head_dim * pairs
 
     @property
@@ -118,4 +118,52 @@ class AllReduce:
         return 2.0 * (self.ranks - 1) / self.ranks * self.elements * size
 
 
-Operator = Gemm | Attention | MoeLayer | AllReduce
+@dataclass(frozen=True, slots=True)
+class LatentBlock:
+    """Latent attention of one layer on one rank with all its projections: what tables time as one."""
+
+    phase: Literal["context", "generation"]
+    batch: int
+    tokens: int
+    """As for :class:`Attention`."""
+    heads: int
+    """Of this rank."""
+    hidden: int
+    query_rank: int
+    rank: int
+    rotated: int
+    key: int
+    """Size of a head's key, the rotated part left out."""
+    value: int
+    dtype: str = "bfloat16"
+    cache_dtype: str = "bfloat16"
+
+    @property
+    def weights(self) -> float:
+        """Elements of the projections."""
+        down = self.hidden * (self.query_rank + self.rank + self.rotated)
+        up = self.heads * (self.query_rank * (self.key + self.rotated) + self.rank * (self.key + self.value))
+        return down + up + self.heads * self.value * self.hidden
+
+    @property
+    def flops(self) -> float:
+        """Projections of the new positions, and attention: expanded over a prompt, absorbed over a cache."""
+        rows = self.batch * (1 if self.phase == "generation" else self.tokens)
+        if self.phase == "generation":
+            pairs, size = float(self.batch * self.tokens), 2 * self.rank + self.rotated
+        else:
+            pairs, size = (
+                self.batch * self.tokens * (self.tokens + 1) / 2,
+                self.key + self.rotated + self.value,
+            )
+        return 2.0 * rows * self.weights + 2.0 * self.heads * pairs * size
+
+    @property
+    def moved_bytes(self) -> float:
+        """Weights, the compressed cache, positions in and out."""
+        rows = self.batch * (1 if self.phase == "generation" else self.tokens)
+        cache = self.batch * self.tokens * (self.rank + self.rotated) * element_bytes(self.cache_dtype)
+        return self.weights * element_bytes(self.dtype) + cache + 2.0 * rows * self.hidden * _OUTPUT_BYTES
+
+
+Operator = Gemm | Attention | LatentBlock | MoeLayer | AllReduce

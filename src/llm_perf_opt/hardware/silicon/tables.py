@@ -50,7 +50,7 @@ def read_table(data: Path, path: Path, layout: Layout, exact: Mapping[str, tuple
 
 
 def _needed(layout: Layout, exact: Mapping[str, tuple[Any, ...]]) -> set[str]:
-    named = {name for axis in layout.axes.values() for name in axis.meta.root_names()}
+    named = {name for axis in layout.axes for name in axis}
     return (named | set(exact) | {_LATENCY}) - set(layout.defaults)
 
 
@@ -72,8 +72,10 @@ def _select(
         frame.filter(wanted)
         .select(
             *(
-                axis.cast(pl.Int64, strict=False).alias(f"axis_{place}")
-                for place, axis in enumerate(layout.axes.values())
+                pl.sum_horizontal(pl.col(axis).cast(pl.Int64, strict=False), ignore_nulls=False).alias(
+                    f"axis_{place}"
+                )
+                for place, axis in enumerate(layout.axes)
             ),
             *(pl.col(name).alias(f"choice_{name}") for name in several),
             pl.col(_LATENCY).cast(pl.Float64, strict=False).alias(_LATENCY),

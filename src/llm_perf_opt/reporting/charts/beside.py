@@ -34,27 +34,33 @@ def sample_chart(samples: Sequence[SampleTimes], title: str = "Every sample, by 
 
 
 def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) -> str:
-    """Draw the least time per token (or to the first one) by device, and what was measured on this run's own."""
-    what = "Least time to first token" if first_token else "Least time per output token"
+    """Draw expected and least time per token (or to the first one) by device, and what was measured on this run's own."""
+    expects = any(each.tpot_expected_s is not None for each in devices)
+    what = "time to first token" if first_token else "time per output token"
+    what = f"Expected and least {what}" if expects else f"Least {what}"
     rows = []
     for each in devices:
         floor = each.ttft_floor_s if first_token else each.tpot_floor_s
         measured = each.ttft_measured_s if first_token else each.tpot_measured_s
         if floor is None:
             continue
+        expected = each.ttft_expected_s if first_token else each.tpot_expected_s
         dots = [Dot(floor, _FLOOR if each.fits is not False else _TOO_SMALL)]
+        dots += [Dot(expected, _EXPECTED)] if expected is not None else []
         eager = None if first_token else each.launch_eager_s
         # Only where it is more than the floor does launching one by one keep a step from it.
         dots += [Dot(eager, _ONE_BY_ONE)] if eager is not None and eager > floor else []
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
         term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
-        rows.append(DotRow(label, dots, f"{units.seconds(floor)}{term}", each.is_own))
+        said = units.seconds(floor if expected is None else expected)
+        rows.append(DotRow(label, dots, f"{said}{term}", each.is_own))
     return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
 
 
 _FLOOR = Kind("floor: no run can be faster", "circle", 0)
 _TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
+_EXPECTED = Kind("expected: measured operators added up", "large", 2)
 _ONE_BY_ONE = Kind("with every kernel launched by itself", "square", 3)
 _MEASURED = Kind("measured in this run", "diamond", 5)
 

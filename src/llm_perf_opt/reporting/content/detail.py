@@ -9,6 +9,7 @@ from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import LedgerRow, Operator, Summary, WhatIf
 from llm_perf_opt.reporting.content.tables import (
+    Cell,
     Column,
     Row,
     Table,
@@ -119,10 +120,11 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
         known = what_if[each.row] if each.row is not None else None
         cells = [
             text(f"{each.device} (this run)" if each.is_own else each.device, strong=each.is_own),
-            num(each.ttft_floor_s, units.seconds),
+            *_expected_cells(known),
             num(each.ttft_measured_s, units.seconds),
-            num(each.tpot_floor_s, units.seconds),
             num(each.tpot_measured_s, units.seconds),
+            num(each.ttft_floor_s, units.seconds),
+            num(each.tpot_floor_s, units.seconds),
             text(each.floor_term),
             num(known.tokens_per_s if known is not None else None, units.count),
             text(_FITS[each.fits]),
@@ -131,10 +133,11 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
         rows.append(Row(cells))
     header = columns(
         "device",
-        Column("TTFT floor", True, "least time to first token"),
+        *_EXPECTED_COLUMNS,
         "TTFT measured#",
-        Column("TPOT floor", True, "least time per output token"),
         "TPOT measured#",
+        Column("TTFT floor", True, "least time to first token"),
+        Column("TPOT floor", True, "least time per output token"),
         Column("term that binds", help="compute, memory or launch: which sets the floor of a step"),
         "tokens/s at most#",
         Column("fits", help="whether weights and KV cache fit its memory"),
@@ -144,17 +147,44 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
 
 
 _FITS = {True: "yes", False: "no", None: None}
+_EXPECTED_COLUMNS = (
+    Column(
+        "TTFT expected", True, "time to first token as measured operators add up to it, launched as graphs"
+    ),
+    Column("TPOT expected", True, "time per output token, the same way"),
+    Column("TPOT eager", True, "with every kernel launched by itself: the longer of launches and work"),
+    Column(
+        "measured", True, "share of the expected step that rests on measured shapes and those between them"
+    ),
+    Column("tokens/s expected", True, "over the batch"),
+    Column("tokens/s/W", True, "÷ the devices' power limit"),
+)
+
+
+def _expected_cells(row: WhatIf | None) -> list[Cell]:
+    """Return the cells of ``_EXPECTED_COLUMNS``; empty where nothing is expected."""
+    if row is None:
+        return [num(None, units.seconds)] * len(_EXPECTED_COLUMNS)
+    return [
+        num(row.ttft_expected_s, units.seconds),
+        num(row.tpot_expected_s, units.seconds),
+        num(row.tpot_expected_eager_s, units.seconds),
+        num(row.measured_share_ratio, units.percent),
+        num(row.tokens_per_s_expected, units.count),
+        num(row.tokens_per_s_per_w, units.number),
+    ]
 
 
 def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
-    """Return the floors of the same model on other devices."""
+    """Return expected times and floors of the same model on other devices."""
     rows = [
         Row(
             [
-                text(w.device),
+                text(w.device if w.tensor_parallel == 1 else f"{w.tensor_parallel} × {w.device}"),
                 text(w.dtype),
                 num(w.batch_size, units.count),
                 num(w.context_tokens, units.count),
+                *_expected_cells(w),
                 num(w.ttft_floor_s, units.seconds),
                 num(w.tpot_floor_s, units.seconds),
                 text(w.floor_term),
@@ -171,6 +201,7 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
         "data type",
         "batch#",
         "context#",
+        *_EXPECTED_COLUMNS,
         Column("TTFT floor", True, "least time to first token"),
         Column("TPOT floor", True, "least time per output token"),
         Column("term", help="compute, memory or launch: which sets the floor of a step"),
@@ -178,7 +209,8 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
         Column("fits", help="whether weights and KV cache fit its memory"),
         "note",
     )
-    return Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+    table = Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+    return table.without_empty_columns()
 
 
 def stages_table(summary: Summary) -> Table:

@@ -13,7 +13,7 @@ from llm_perf_opt.reporting.content.kernels import kernel_details
 from llm_perf_opt.reporting.content.time import utilisation_table
 from llm_perf_opt.reporting.html.blocks import Block, chart_block, points_block, table_block, text_block
 from llm_perf_opt.reporting.origins import hardware_text
-from llm_perf_opt.reporting.wording import BOUND_NAMES, FLOORS_TEXT, phase_name, point_text
+from llm_perf_opt.reporting.wording import BOUND_NAMES, elsewhere_text, phase_name
 
 MOST_DEVICES = 600
 
@@ -96,9 +96,9 @@ def elsewhere_blocks(summary: Summary) -> list[Block]:
     shown = elsewhere(summary)
     everything = what_if_table(summary, most=MOST_DEVICES)
     folded = table_block(everything, "what-if", filter=True)
-    folded.fold = f"All {len(summary.what_if)} rows: devices, data types, batch sizes, contexts"
+    folded.fold = f"All {len(summary.what_if)} rows: devices, data types, batch sizes, contexts{', several devices' if summary.silicon is not None and summary.silicon.version else ''}"
     return [
-        text_block(f"{FLOORS_TEXT} {point_text(summary.what_if[0])}"),
+        text_block(elsewhere_text(summary)),
         chart_block(charts.elsewhere_chart(shown)),
         *(
             [chart_block(charts.elsewhere_chart(shown, first_token=True))]

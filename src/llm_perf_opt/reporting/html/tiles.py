@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.analysis.roofline.elsewhere import elsewhere, is_static_only, where_it_fits
+from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere, elsewhere, is_static_only, where_it_fits
 from llm_perf_opt.analysis.samples import Span, span_over_samples
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Stat, Summary
@@ -42,11 +42,19 @@ def static_answer(summary: Summary) -> list[str]:
     devices = [each for each in elsewhere(summary) if each.fits is not False]
     if devices:
         best = devices[0]
-        sentences.append(
-            f"Even the fastest device shown that holds it, {best.device}, needs at least "
-            f"{units.seconds(best.ttft_floor_s)} to the first token and {units.seconds(best.tpot_floor_s)} for each further one."
-        )
+        sentences.append(_fastest_text(best))
     return sentences
+
+
+def _fastest_text(best: Elsewhere) -> str:
+    """Say what the fastest device shown that holds the model takes: to be expected where that is known, and at least."""
+    least = f"{units.seconds(best.ttft_floor_s)} to the first token and {units.seconds(best.tpot_floor_s)} for each further one"
+    if best.ttft_expected_s is None or best.tpot_expected_s is None:
+        return f"Even the fastest device shown that holds it, {best.device}, needs at least {least}."
+    return (
+        f"On the fastest device shown that holds it, {best.device}, expect {units.seconds(best.ttft_expected_s)} to the first "
+        f"token and {units.seconds(best.tpot_expected_s)} for each further one (at least {least})."
+    )
 
 
 def _tile(label: str, value: str, note: str = "") -> dict[str, str]:

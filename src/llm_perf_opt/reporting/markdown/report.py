@@ -50,19 +50,18 @@ from llm_perf_opt.reporting.markdown.writer import (
 from llm_perf_opt.reporting.origins import hardware_text
 from llm_perf_opt.reporting.wording import (
     BOUND_NAMES,
-    FLOORS_TEXT,
     IDLE_TEXT,
     SAMPLES_TEXT,
     budget_text,
     communication_text,
     counted_text,
     coverage_facts,
+    elsewhere_text,
     fit_text,
     gain_text,
     missing_sections,
     phase_name,
     phase_rank,
-    point_text,
     sentence,
     shapes_text,
     title_of,
@@ -303,7 +302,7 @@ def _what_if(summary: Summary) -> list[str]:
     shown = elsewhere(summary)
     more = len(summary.what_if) - sum(each.row is not None for each in shown)
     return [
-        f"{FLOORS_TEXT} {md_text(point_text(summary.what_if[0]))}",
+        md_text(elsewhere_text(summary)),
         render_table(elsewhere_table(shown, summary.what_if)),
         f"{more} more {'row' if more == 1 else 'rows'} (devices, data types, batch sizes, contexts) in report.html and summary.json."
         if more

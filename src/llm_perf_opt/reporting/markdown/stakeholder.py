@@ -83,7 +83,13 @@ def _needs(summary: Summary) -> list[str]:
         return []
     lines = [md_text(fit_text(fit))]
     best = next((each for each in elsewhere(summary) if each.fits is not False), None)
-    if best is not None and best.ttft_floor_s is not None:
+    if best is not None and best.ttft_expected_s is not None and best.tpot_expected_s is not None:
+        lines.append(
+            f"On {md_text(best.device)}, the fastest of the usual ones that hold it, expect the first word after "
+            f"{units.seconds(best.ttft_expected_s)} and each further word, or part of a long word, after "
+            f"{units.seconds(best.tpot_expected_s)}: the steps of this model, as they were timed on that device, added up."
+        )
+    elif best is not None and best.ttft_floor_s is not None:
         lines.append(
             f"On {md_text(best.device)}, the fastest of the usual ones that hold it, the first word takes at least "
             f"{units.seconds(best.ttft_floor_s)} and each further word, or part of a long word, at least "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -148,7 +149,21 @@ class Recorder:
         self.count.products += 1
         queries, keys = int(query.shape[-2]), int(key.shape[-2])
         causal = queries > 1 and (causal or getattr(module, "is_causal", False) is True)
-        self.count.attention.append(AttentionUse(path, flops, queries, keys, causal, self._window(module)))
+        heads = int(query.shape[-3]) if query.ndim > 2 else 1
+        self.count.attention.append(
+            AttentionUse(
+                path,
+                flops,
+                queries,
+                keys,
+                causal,
+                self._window(module),
+                math.prod(query.shape[:-3]),
+                heads,
+                self._kv_heads(module) or (int(key.shape[-3]) if key.ndim > 2 else 1),
+                int(query.shape[-1]),
+            )
+        )
         from_cache = queries < keys and bool(self.count.cache)
         inputs = [query] if from_cache else [query, key, value]
         self.note_activations(path, inputs, _tensors((out,)))
@@ -169,9 +184,28 @@ class Recorder:
             return False
         if layer.held not in (left[-1], right[-1]) or left[-2] != self.count.positions:
             return False
-        use = AttentionUse(self.stack[-1], flops, left[-2], layer.held, left[-2] > 1, self._window(module))
+        batch = max(self.count.batch_size, 1)
+        head_dim = left[-1] if right[-1] == layer.held else right[-1]
+        use = AttentionUse(
+            self.stack[-1],
+            flops,
+            left[-2],
+            layer.held,
+            left[-2] > 1,
+            self._window(module),
+            batch,
+            left[0] // batch,
+            layer.kv_heads,
+            int(head_dim),
+            written_out=True,
+        )
         self.count.attention.append(use)
         return True
+
+    def _kv_heads(self, module: torch.nn.Module) -> int:
+        """Return the heads a module's cache layer holds; 0 without one."""
+        layer = self.count.cache.get(getattr(module, "layer_idx", -1))
+        return layer.kv_heads if layer is not None else 0
 
     def _window(self, module: torch.nn.Module) -> int | None:
         """Return the sliding window of an attention module: its own word, or its cache layer's."""
@@ -249,6 +283,7 @@ class Recorder:
         use.read_bytes += max(0, held - written)
         use.tokens += int(new[0].shape[-2])
         use.held = int(seen[0].shape[-2])
+        use.kv_heads = int(new[0].shape[-3]) if new[0].ndim > 2 else 1
         layers = getattr(cache, "layers", None)
         window = getattr(layers[layer], "sliding_window", None) if layers and layer < len(layers) else None
         use.window = window if isinstance(window, int) else None

@@ -26,6 +26,7 @@ from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
 from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount, StateUse
 from llm_perf_opt.analysis.static.minimum import least_count
+from llm_perf_opt.analysis.static.operators import operator_shapes
 from llm_perf_opt.analysis.static.quantised.apply import forget_weight_bytes, quantise, with_cache_dtype
 from llm_perf_opt.analysis.static.quantised.scheme import read_scheme
 from llm_perf_opt.analysis.static.resident import add_totals, resident_rows
@@ -259,6 +260,8 @@ class StaticCounter:
                 hint="give the adapter static_calls that run on the meta device",
             )
         static, layers = self._static(counts)
+        if self._tree is not None:
+            static.operators = operator_shapes(self._tree, counts, self.conventions, shapes.context_tokens)
         if static.scaling is not None:
             # Windowed layers hold less than the context, so the count alone does not tell it.
             static.scaling.context_tokens = shapes.context_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llm_perf_opt.analysis.static.counts import CacheUse, ModelTree, ParamInfo, PhaseCount
+from llm_perf_opt.analysis.static.counts import ModelTree, ParamInfo, PhaseCount
 from llm_perf_opt.analysis.static.quantised.formats import Matrix
 from llm_perf_opt.analysis.static.quantised.rules import Target
 from llm_perf_opt.analysis.static.quantised.scheme import Scheme
@@ -77,7 +77,7 @@ def with_cache_dtype(count: PhaseCount, dtype: str, element_bytes: float) -> Pha
         return count
     ratio = size / element_bytes
     cache = {
-        layer: CacheUse(use.written_bytes * ratio, use.read_bytes * ratio, use.tokens, use.held, use.window)
+        layer: replace(use, written_bytes=use.written_bytes * ratio, read_bytes=use.read_bytes * ratio)
         for layer, use in count.cache.items()
     }
     return replace(count, cache=cache)

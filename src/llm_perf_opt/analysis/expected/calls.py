@@ -1,0 +1,207 @@
+"""The operators one rank runs in a pass, at any batch size, length, data type and number of ranks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from llm_perf_opt.analysis.expected.roles import fused_name, split_of
+from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
+from llm_perf_opt.model.operators import (
+    AttentionShape,
+    ExpertShape,
+    OperatorShapes,
+    ProductShape,
+    SmallShape,
+)
+
+_ACTIVATION_BYTES = 2.0
+_WHOLE_POSITIONS = re.compile(r"(?<!\.[qk]_)norm|rotary")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What no table times: element-wise work, convolutions."""
+
+    flops: float
+    moved_bytes: float
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator and how often a pass runs it."""
+
+    name: str
+    operator: Operator | Work
+    times: int
+    beside_experts: bool = False
+    """Runs at the same time as the routed experts: shared experts of a decode step, on a stream of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Where a time is asked for."""
+
+    batch_size: int
+    prompt_tokens: int
+    context_tokens: int
+    """Cached positions of the decode step."""
+    dtype: str = "bfloat16"
+    """Of weights and their products; a table's own name (``fp8_block``) is taken as it is."""
+    cache_dtype: str = "bfloat16"
+    tensor_parallel: int = 1
+
+    @property
+    def wide_dtype(self) -> str:
+        """Type of what stays wide when weights are in few bits: attention, heads, element-wise work."""
+        return "float32" if self.dtype == "float32" else "bfloat16"
+
+
+def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
+    """Return what one rank runs in a pass of a phase, in groups."""
+    products = [_moved(product, shapes, at) for product in shapes.products if product.phase == phase]
+    attention = [one for one in shapes.attention if one.phase == phase]
+    latent = {one.name for one in attention if one.latent is not None}
+    blocks = [_latent_block(one, products, shapes, at) for one in attention if one.latent is not None]
+    inside = {one.name for one, block in zip(_latents(attention), blocks, strict=True) if block is not None}
+    products = [one for one in products if one.name.rpartition(".")[0] not in inside]
+    found = [*_products(products, at), *(block for block in blocks if block is not None)]
+    found += [_attention(one, shapes, at) for one in attention if one.name not in latent]
+    experts = [one for one in shapes.experts if one.phase == phase]
+    found += [_experts(one, shapes, at) for one in experts]
+    small = [one for one in shapes.small if one.phase == phase]
+    found += [_small(one, shapes, at) for one in small if not _is_inside(one.name, inside)]
+    other = shapes.other_flops.get(phase)
+    if other:
+        grown = other * _growth(shapes, at, "sequences" if phase == "vision" else "positions", phase)
+        found.append(
+            Call("convolutions and other products", Work(grown / at.tensor_parallel, 0.0, at.wide_dtype), 1)
+        )
+    return [*found, *_exchanges(products, attention, experts, inside, shapes, at, phase)]
+
+
+def _latents(attention: list[AttentionShape]) -> list[AttentionShape]:
+    return [one for one in attention if one.latent is not None]
+
+
+def _is_inside(name: str, paths: set[str]) -> bool:
+    return any(name == path or name.startswith(f"{path}.") for path in paths)
+
+
+def _growth(shapes: OperatorShapes, at: At, follows: str, phase: str) -> float:
+    """Return how many more rows there are than were counted."""
+    sequences = at.batch_size / max(shapes.batch_size, 1)
+    if follows == "sequences" or phase == "decode":
+        return sequences
+    return sequences * at.prompt_tokens / max(shapes.prompt_tokens, 1)
+
+
+def _moved(product: ProductShape, shapes: OperatorShapes, at: At) -> ProductShape:
+    rows = product.rows * _growth(shapes, at, product.rows_follow, product.phase)
+    return replace(product, rows=max(round(rows), 1))
+
+
+def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
+    """Yield products with those of one input as one, each with what of it one rank does."""
+    groups: dict[tuple[str, float, int, int], list[ProductShape]] = {}
+    for one in products:
+        groups.setdefault((fused_name(one.name), one.rows, one.inputs, one.calls), []).append(one)
+    for (name, rows, inputs, times), group in groups.items():
+        split = split_of(group[0].name)
+        outputs = sum(one.outputs for one in group)
+        if split == "outputs":
+            outputs = math.ceil(outputs / at.tensor_parallel)
+        elif split == "inputs":
+            inputs = math.ceil(inputs / at.tensor_parallel)
+        beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
+        yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, beside)
+
+
+def _product_dtype(product: ProductShape, at: At) -> str:
+    """Return the type a product runs in: heads and routers are kept in 16 bits whatever the rest is in."""
+    keeps = product.rows_follow == "sequences" or split_of(product.name) == "none"
+    is_router = keeps and not product.name.endswith(("q_a_proj", "kv_a_proj_with_mqa"))
+    return at.wide_dtype if is_router and product.phase != "vision" else at.dtype
+
+
+def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
+    heads = math.ceil(one.heads / at.tensor_parallel)
+    kv_heads = max(1, math.ceil(one.kv_heads / at.tensor_parallel))
+    batch = max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1)
+    if one.phase == "vision" or not one.causal:
+        attention = Attention("encoder", batch, one.keys, heads, heads, one.head_dim)
+    elif one.phase == "decode":
+        tokens = at.context_tokens + 1
+        attention = Attention("generation", batch, tokens, heads, kv_heads, one.head_dim)
+    else:
+        attention = Attention("context", batch, at.prompt_tokens, heads, kv_heads, one.head_dim)
+    window = one.window if one.window is not None and one.window < attention.tokens else 0
+    cache = at.wide_dtype if at.dtype == "float32" else at.cache_dtype
+    attention = replace(attention, window=window, dtype=at.wide_dtype, cache_dtype=cache)
+    return Call(one.name, attention, one.calls)
+
+
+def _latent_block(
+    one: AttentionShape, products: list[ProductShape], shapes: OperatorShapes, at: At
+) -> Call | None:
+    """Return latent attention with its projections; ``None`` when those are not the usual ones."""
+    inner = {p.name.rpartition(".")[2]: p for p in products if p.name.rpartition(".")[0] == one.name}
+    query = inner.get("q_a_proj")
+    if one.latent is None or query is None or "o_proj" not in inner:
+        return None
+    is_decode = one.phase == "decode"
+    block = LatentBlock(
+        "generation" if is_decode else "context",
+        max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1),
+        at.context_tokens + 1 if is_decode else at.prompt_tokens,
+        math.ceil(one.heads / at.tensor_parallel),
+        query.inputs,
+        query.outputs,
+        one.latent.rank,
+        one.latent.rotated,
+        one.head_dim - one.latent.rotated,
+        one.latent.value_dim,
+        at.dtype,
+        at.cache_dtype,
+    )
+    return Call(one.name, block, one.calls)
+
+
+def _experts(one: ExpertShape, shapes: OperatorShapes, at: At) -> Call:
+    tokens = max(round(one.tokens * _growth(shapes, at, "positions", one.phase)), 1)
+    layer = MoeLayer(
+        tokens, one.hidden, one.inter, one.top_k, one.experts, at.tensor_parallel, dtype=at.dtype
+    )
+    return Call(one.name, layer, one.calls)
+
+
+def _small(one: SmallShape, shapes: OperatorShapes, at: At) -> Call:
+    follows = "sequences" if one.phase == "vision" else "positions"
+    elements = one.elements * _growth(shapes, at, follows, one.phase)
+    # Norms of whole positions run on every rank; what lies between split products is split.
+    ranks = at.tensor_parallel if _WHOLE_POSITIONS.search(one.name) is None else 1
+    work = Work(elements / ranks, 2.0 * elements / ranks * _ACTIVATION_BYTES, at.wide_dtype)
+    return Call(one.name, work, one.calls, one.phase == "decode" and ".shared_expert" in one.name)
+
+
+def _exchanges(
+    products: list[ProductShape],
+    attention: list[AttentionShape],
+    experts: list[ExpertShape],
+    inside: set[str],
+    shapes: OperatorShapes,
+    at: At,
+    phase: str,
+) -> list[Call]:
+    """Return the all-reduces: one after every product that leaves partial sums, experts and shared experts together."""
+    if at.tensor_parallel == 1 or shapes.hidden is None:
+        return []
+    summed = [p for p in products if split_of(p.name) == "inputs" and ".shared_expert" not in p.name]
+    times = sum(p.calls for p in summed) + sum(e.calls for e in experts)
+    times += sum(one.calls for one in attention if one.name in inside)
+    positions = at.batch_size * (1 if phase == "decode" else at.prompt_tokens)
+    rows = round(summed[0].rows) if phase == "vision" and summed else positions
+    return [Call("all-reduce", AllReduce(rows * shapes.hidden, at.tensor_parallel), times)] if times else []

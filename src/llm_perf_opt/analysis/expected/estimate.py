@@ -1,0 +1,89 @@
+"""Expected times of a model at one point: first token and decode step, launched as graphs and one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llm_perf_opt.analysis.expected.calls import At, calls
+from llm_perf_opt.analysis.expected.compose import OperatorTimes, PassTime, Target, pass_time
+from llm_perf_opt.model.operators import OperatorShapes
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Measured times, and whose kernels are taken first."""
+
+    times: OperatorTimes
+    framework: str | None = None
+    power_w: Callable[[str], float | None] = lambda _device: None
+    """Device → the power it may draw."""
+    knows: Callable[[str], bool] = lambda _device: False
+    """Whether there are tables of a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What to expect of a device."""
+
+    passes: tuple[PassTime, ...]
+    """Up to the first token, in sequence; empty: not known."""
+    step: PassTime | None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token, launched as graphs."""
+        return sum(one.seconds for one in self.passes) if self.passes else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time of a decode step, launched as a graph."""
+        return self.step.seconds if self.step is not None else None
+
+    def ttft_eager_s(self, launches_s: Sequence[float | None]) -> float | None:
+        """Return the time to the first token with operators launched one by one, which takes ``launches_s`` per pass."""
+        if not self.passes or len(launches_s) != len(self.passes):
+            return None
+        longer = [_longer(one, host) for one, host in zip(self.passes, launches_s, strict=True)]
+        return None if None in longer else sum(seconds for seconds in longer if seconds is not None)
+
+    def tpot_eager_s(self, launches_s: float | None) -> float | None:
+        """Return the time of a decode step with operators launched one by one."""
+        return _longer(self.step, launches_s)
+
+    @property
+    def measured_share(self) -> float | None:
+        """Share of the step's time (without one, of the first token's) that rests on measurements."""
+        counted = [self.step] if self.step is not None else list(self.passes)
+        total = sum(one.seconds for one in counted)
+        return sum(one.measured_s for one in counted) / total if total else None
+
+    def source(self) -> str | None:
+        """Return the frameworks and versions of the tables, kernels left out."""
+        every = [*self.passes, *([self.step] if self.step is not None else [])]
+        names = {
+            part.source.partition(",")[0] for one in every for part in one.parts if part.how != "roofline"
+        }
+        return ", ".join(sorted(names)) or None
+
+
+def _longer(work: PassTime | None, host_s: float | None) -> float | None:
+    """Host and device work at the same time: of launches and the device's work the longer is seen."""
+    return None if work is None or host_s is None else max(work.seconds, host_s)
+
+
+def expect(
+    shapes: OperatorShapes, passes: Sequence[str], at: At, target: Target, tables: Tables | None
+) -> Expectation | None:
+    """Return what to expect at a point; ``None`` where neither tables nor limits say anything.
+
+    ``passes`` are the phases up to the first token.
+    """
+    times = tables.times if tables is not None else None
+    framework = tables.framework if tables is not None else None
+    found = [pass_time(calls(shapes, phase, at), target, times, framework) for phase in passes]
+    step = pass_time(calls(shapes, "decode", at), target, times, framework)
+    known = [one for one in found if one is not None]
+    if step is None and len(known) < len(found):
+        return None
+    return Expectation(tuple(known) if len(known) == len(found) else (), step)
