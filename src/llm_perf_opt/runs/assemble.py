@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import Joined, join
@@ -17,9 +17,6 @@ from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.runs.pipeline import known_stages
-
-if TYPE_CHECKING:
-    from llm_perf_opt.analysis.ncu.counters import CounterFacts
 
 T = TypeVar("T")
 
@@ -121,22 +118,18 @@ def assemble(
         joined.conditions = counter_conditions(joined.counters, joined.kernels)
         joined.notes += condition_notes(joined.conditions, joined.kernels)
         joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
-    _add_targets(joined, hardware, counters)
     catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
-    silicon = open_silicon(catalogue) if catalogue is not None else None
+    silicon = open_silicon(catalogue)
+    if joined.shaped_calls or counters is not None:
+        from llm_perf_opt.stages.facts.targets import add_kernel_targets
+
+        add_kernel_targets(joined, hardware, silicon, counters)
     summary = summarise(subject, joined, hardware, catalogue, silicon)
     if counters is not None and counters.facts:
         from llm_perf_opt.analysis.ncu.vendor_gains import vendor_rules
 
         summary.vendor_rules = vendor_rules(summary, counters.facts, counters.matches)
     return Assembled(summary, list(facts))
-
-
-def _add_targets(joined: Joined, hardware: Hardware, counters: CounterFacts | None) -> None:
-    if joined.shaped_calls or counters is not None:
-        from llm_perf_opt.stages.facts.targets import add_kernel_targets
-
-        add_kernel_targets(joined, hardware, counters)
 
 
 def shown_sources(facts: Sequence[Facts], root: Path | None = None) -> dict[str, str]:
