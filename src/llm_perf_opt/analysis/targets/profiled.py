@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.ncu.phases import profiled_phase
 from llm_perf_opt.analysis.targets.calls import ShapedCalls
 from llm_perf_opt.analysis.targets.measured import LookUp
 from llm_perf_opt.analysis.targets.shapes import measured_operator
-from llm_perf_opt.analysis.targets.targets import add_targets
+from llm_perf_opt.analysis.targets.targets import Coverage, add_targets
 from llm_perf_opt.hardware.silicon.operators import Operator
 from llm_perf_opt.ingest.kineto.calls import Signature
 from llm_perf_opt.model.counters import NcuCapture, NcuLaunch
@@ -42,16 +42,17 @@ def has_shapes(capture: NcuCapture | None) -> bool:
 
 def add_profiled_targets(
     kernels: Sequence[Kernel], facts: Sequence[NcuKernelFacts], matches: Mapping[str, str], look_up: LookUp
-) -> None:
+) -> Coverage:
     """Give kernels without a target one from their profiled launches; time at stake is not claimed from single launches."""
     waiting = [kernel for kernel in kernels if kernel.target is None]
-    add_targets(waiting, _launches(facts, matches, waiting), look_up, same_capture=False)
+    coverage = add_targets(waiting, _launches(facts, matches, waiting), look_up, same_capture=False)
     settings = (part.launch.settings for each in facts for part in each.parts)
     locked = {one.clock_control for one in settings if one is not None}
     for kernel in waiting:
         if kernel.target is not None:
             kernel.target.at_stake_s = None
             kernel.target.remark = _LOCKED if locked == {"base"} else _SINGLE
+    return coverage
 
 
 def _launches(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from llm_perf_opt.analysis.targets.calls import ShapedCalls
+from llm_perf_opt.analysis.targets.measured import MeasuredTime
 from llm_perf_opt.analysis.targets.targets import Coverage, shape_words
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Kernel, Section, SectionTable
@@ -13,10 +13,12 @@ _MOST_ROWS = 20
 _MOST_OUTSIDE = 3
 
 
-def target_section(stage: str, kernels: Iterable[Kernel], coverage: Coverage, origin: str) -> list[Section]:
-    """Return the comparison, the most time at stake first; ``origin`` names the tables."""
-    rows = [kernel for kernel in kernels if kernel.target is not None]
-    rows.sort(key=lambda kernel: -_stake(kernel))
+def target_section(
+    stage: str, coverage: Coverage, origin: str, profiled: Coverage | None = None
+) -> list[Section]:
+    """Return the comparison shape by shape, the most time above the best first; ``origin`` names the tables."""
+    rows = sorted(coverage.compared, key=lambda one: -(one[1].total_s - one[1].calls * one[2].best_s))
+    rows += profiled.compared if profiled is not None else []
     if not rows and not coverage.outside:
         return []
     words = [
@@ -26,19 +28,8 @@ def target_section(stage: str, kernels: Iterable[Kernel], coverage: Coverage, or
         "the cache included, so that a bare kernel may be below 1: faster than any table.",
         *_coverage_words(coverage),
     ]
-    columns = [
-        "kernel",
-        "phase",
-        "shape",
-        "calls",
-        "here",
-        "best",
-        "median",
-        "× best",
-        "at stake",
-        "measured with",
-    ]
-    tables = [SectionTable(columns, [_row(kernel) for kernel in rows[:_MOST_ROWS]])] if rows else []
+    columns = ["kernel", "phase", "shape", "calls", "here", "best", "median", "× best", "measured with"]
+    tables = [SectionTable(columns, [_row(*one) for one in rows[:_MOST_ROWS]])] if rows else []
     return [Section(stage, TITLE, words, tables)]
 
 
@@ -61,24 +52,17 @@ def _coverage_words(coverage: Coverage) -> list[str]:
     ]
 
 
-def _row(kernel: Kernel) -> list[str]:
-    target = kernel.target
-    if target is None:
-        return []
-    more = f" and {len(target.shapes) - 1} more" if len(target.shapes) > 1 else ""
+def _row(kernel: Kernel, row: ShapedCalls, time: MeasuredTime) -> list[str]:
+    here_s = row.total_s / row.calls
+    remark = kernel.target.remark if kernel.target is not None else None
     return [
         kernel.short_name,
         kernel.phase or units.MISSING,
-        (target.shapes[0] if target.shapes else units.MISSING) + more,
-        units.count(target.calls),
-        units.seconds(target.measured_s),
-        units.seconds(target.best_s),
-        units.seconds(target.median_s),
-        units.number(target.ratio),
-        units.seconds(target.at_stake_s),
-        target.source + (f" ({target.remark})" if target.remark else ""),
+        shape_words(row.operator),
+        units.count(row.calls),
+        units.seconds(here_s),
+        units.seconds(time.best_s),
+        units.seconds(time.median_s),
+        units.number(here_s / time.best_s),
+        time.source + (f" ({remark})" if remark else ""),
     ]
-
-
-def _stake(kernel: Kernel) -> float:
-    return (kernel.target.at_stake_s or 0.0) if kernel.target is not None else 0.0

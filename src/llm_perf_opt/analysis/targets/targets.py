@@ -23,6 +23,8 @@ class Coverage:
 
     compared_s: float = 0.0
     at_stake_s: float = 0.0
+    compared: list[tuple[Kernel, ShapedCalls, MeasuredTime]] = field(default_factory=list)
+    """Every shape of every kernel that has a target."""
     outside: list[ShapedCalls] = field(default_factory=list)
     """Calls whose shape no table holds, the longest first."""
 
@@ -54,6 +56,7 @@ def add_targets(
         if compared is None:
             continue
         kernel.target = _target(kernel, compared, same_capture)
+        coverage.compared += [(kernel, row, time) for row, time in compared]
         coverage.compared_s += sum(row.total_s for row, _ in compared)
         coverage.at_stake_s += kernel.target.at_stake_s or 0.0
     return coverage

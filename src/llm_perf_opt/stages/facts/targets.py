@@ -37,17 +37,23 @@ def add_kernel_targets(
     if silicon.system(name) is None:
         words = f"No measured table is of {name}, so its kernels have no target."
         joined.sections += missing_section(_STAGE, words)
+        joined.notes += _problem_notes(silicon)
         return
     look_up = look_up_in(lambda operator: silicon.time(operator, name), hardware)
     same = any(capture.tool == "torch profiler" for capture in joined.used_captures)
     coverage = add_targets(joined.kernels, joined.shaped_calls, look_up, same_capture=same)
+    profiled = None
     if counters is not None:
-        add_profiled_targets(joined.kernels, counters.facts, counters.matches, look_up)
+        profiled = add_profiled_targets(joined.kernels, counters.facts, counters.matches, look_up)
     joined.metrics |= {
         "kernel_targets_compared_s": coverage.compared_s,
         "kernel_targets_outside_s": coverage.outside_s,
         "kernel_targets_at_stake_s": coverage.at_stake_s,
     }
     origin = f"tables of {PACKAGE} {silicon.version}"
-    joined.sections += target_section(_STAGE, joined.kernels, coverage, origin)
-    joined.notes += [f"Measured tables: {problem}" for problem in silicon.problems]
+    joined.sections += target_section(_STAGE, coverage, origin, profiled)
+    joined.notes += _problem_notes(silicon)
+
+
+def _problem_notes(silicon: Silicon) -> list[str]:
+    return [f"Measured tables: {problem}" for problem in silicon.problems]

@@ -113,9 +113,9 @@ def test_a_shape_outside_the_tables_gives_no_target_and_is_named() -> None:
         rows, [ShapedCalls(GEMM, None, LARGE, 10, 5e-4)], lambda _: None, same_capture=True
     )
     assert rows[0].target is None and coverage.outside_s == pytest.approx(5e-4)
-    (section,) = target_section("torch_profiler", rows, coverage, "tables")
+    (section,) = target_section("torch_profiler", coverage, "tables")
     assert not section.tables and "64 × 64 × 64 bfloat16 (500 µs)" in section.paragraphs[-1]
-    assert target_section("torch_profiler", rows, type(coverage)(), "tables") == []
+    assert target_section("torch_profiler", type(coverage)(), "tables") == []
 
 
 def test_kernels_of_another_phase_or_capture() -> None:
