@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.__main__ import main
 from llm_perf_opt.analysis.join import Joined, join
 from llm_perf_opt.analysis.targets.section import TITLE
 from llm_perf_opt.hardware.resolve import hardware_by_name
 from llm_perf_opt.hardware.silicon import Silicon
+from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.stages.facts.targets import add_kernel_targets
 from llm_perf_opt.stages.facts.traces import traces_facts
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
 from tests.unit.hardware.silicon.tables import H100, gemm_row, installation, write_table
-from tests.unit.kineto_traces import call, kernel
+from tests.unit.kineto_traces import call, document, kernel, write
 
 
 @pytest.fixture
@@ -103,3 +105,34 @@ def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
     assert any(row.target for row in joined.kernels)
     (note,) = [note for note in joined.notes if note.startswith("Measured tables: ")]
     assert "sglang/1.0/gemm_perf.parquet is left out: no column k" in note
+
+
+@pytest.mark.parametrize(("slower", "expected"), [(2.5, True), (1.2, False)])
+def test_the_finding_follows_from_a_whole_capture(
+    tmp_path: Path, silicon: Silicon, monkeypatch: pytest.MonkeyPatch, slower: float, expected: bool
+) -> None:
+    """The same trace with the problem and without: 40 products, at 2.5 and at 1.2 times the best measured."""
+    monkeypatch.setattr("llm_perf_opt.runs.assemble.open_silicon", lambda catalogue=None: silicon)
+    best_us = 64 * 4096 * 1024 * 1e-6 + 10
+    events = []
+    for place in range(40):
+        at = 1000 * place
+        events += [
+            shaped("aten::mm", at, 10, [64, 1024], [1024, 4096]),
+            call("cudaLaunchKernel", at + 2, 1, place + 1),
+            kernel(GEMM, at + 20, slower * best_us, place + 1),
+        ]
+    names = [{"id": 0, "name": H100, "totalGlobalMem": 85899345920}]
+    path = write(tmp_path / "t.json", document(events, record_shapes=1, deviceProperties=names))
+    assert main(["ingest", "--out", str(tmp_path / "run"), "--trace", str(path)]) == 0
+    found = load_summary(tmp_path / "run")
+    (row,) = found.kernels
+    assert row.target is not None and row.target.ratio == pytest.approx(slower, rel=1e-3)
+    claims = [one for one in found.findings if one.id == "far-from-measured"]
+    assert bool(claims) is expected
+    if claims:
+        stake = 40 * (slower - 1) * best_us * 1e-6
+        assert claims[0].gain_upper_s == pytest.approx(stake, rel=1e-2)
+        assert "× 2.50 of the best measured (vLLM 0.24, linear)" in claims[0].evidence[0]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "× best" in page and "the best measured for this shape" in page
