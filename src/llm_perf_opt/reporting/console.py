@@ -131,7 +131,9 @@ def _work_lines(summary: Summary) -> list[str]:
     lines += [f"  memory   {units.size(needed)}"] if needed else []
     if summary.what_if:
         names = {row.device for row in summary.what_if}
-        lines.append(f"  floors on {len(names)} devices are in the report")
+        expected = any(row.tpot_expected_s is not None for row in summary.what_if)
+        what = "expected times and floors" if expected else "floors"
+        lines.append(f"  {what} on {len(names)} devices are in the report")
     return lines
 
 

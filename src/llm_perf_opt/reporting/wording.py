@@ -10,6 +10,7 @@ from llm_perf_opt.core import units
 from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, PACKAGE
 from llm_perf_opt.model.summary import (
     Finding,
+    SiliconUse,
     Static,
     Summary,
     Verdict,
@@ -101,20 +102,30 @@ def communication_text(summary: Summary) -> str:
 
 def elsewhere_text(summary: Summary) -> str:
     """Say what times on other devices are, where they come from, and at which point they were made."""
-    used = summary.silicon
-    words = FLOORS_TEXT
-    if used is not None and used.version is None:
-        words = f"{FLOORS_TEXT} {_capital(MISSING_WORDS)}."
-    elif used is not None and any(row.tpot_expected_s is not None for row in summary.what_if):
-        words = (
-            f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, "
-            f"{used.framework} kernels first), added up. What no table holds is a roofline at {COMPUTE_SHARE:.0%} of the "
-            f'peak and {MEMORY_SHARE:.0%} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel; "measured" says how much '
-            f"of a step rests on tables, and a device without any has 0 %. {FLOORS_TEXT}"
-        )
-    elif used is not None and summary.static is not None and summary.static.operators is None:
-        words = f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
+    words = times_text(
+        summary.silicon,
+        expects=any(row.tpot_expected_s is not None for row in summary.what_if),
+        counted=summary.static is not None and summary.static.operators is not None,
+    )
     return f"{words} {point_text(summary.what_if[0])}"
+
+
+def times_text(used: SiliconUse | None, *, expects: bool, counted: bool) -> str:
+    """Say what expected times and floors are; ``counted``: the model's operators are known by shape."""
+    if used is None:
+        return FLOORS_TEXT
+    if used.version is None:
+        return f"{FLOORS_TEXT} {_capital(MISSING_WORDS)}."
+    if not counted:
+        return f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
+    if not expects:
+        return f"{FLOORS_TEXT} Nothing is expected: no limits are known."
+    return (
+        f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, {used.framework} kernels "
+        f"first), added up. What no table holds is a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
+        f'{units.percent(MEMORY_SHARE)} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel; "measured" says how much of a '
+        f"step rests on tables, and a device without any has 0 %. {FLOORS_TEXT}"
+    )
 
 
 def _capital(words: str) -> str:

@@ -27,6 +27,9 @@ VERBS = {
     "report": Verb("render the reports of a finished run again", "commands.report_command"),
     "ingest": Verb("analyse captures taken elsewhere", "commands.ingest_command"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
+    "what-if": Verb(
+        "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
+    ),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(

@@ -45,6 +45,8 @@ class Elsewhere:
     ttft_expected_s: float | None = None
     tpot_expected_s: float | None = None
     """As measured operators add up to it; ``None`` without tables."""
+    measured_share_ratio: float | None = None
+    """How much of the expected step rests on measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _of_row(summary: Summary, place: int, row: WhatIf) -> Elsewhere:
         row.launch_eager_s,
         row.ttft_expected_s,
         row.tpot_expected_s,
+        row.measured_share_ratio,
     )
 
 

@@ -60,7 +60,7 @@ def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) 
 
 _FLOOR = Kind("floor: no run can be faster", "circle", 0)
 _TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
-_EXPECTED = Kind("expected: measured operators added up", "large", 2)
+_EXPECTED = Kind("expected: measured operators added up", "triangle", 2)
 _ONE_BY_ONE = Kind("with every kernel launched by itself", "square", 3)
 _MEASURED = Kind("measured in this run", "diamond", 5)
 

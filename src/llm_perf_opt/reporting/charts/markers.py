@@ -8,7 +8,7 @@ from typing import Literal
 
 from llm_perf_opt.reporting.charts import svg
 
-Shape = Literal["circle", "hollow", "diamond", "square", "large", "dashed"]
+Shape = Literal["circle", "hollow", "diamond", "square", "triangle", "large", "dashed"]
 """``large`` and ``dashed`` stand for a size and a line in legends only."""
 
 
@@ -29,6 +29,13 @@ def mark(kind: Kind, x: float, y: float, r: float, hover_text: str, **extra: str
         path = (
             f"M{svg.number(x)} {svg.number(y - reach)}l{svg.number(reach)} {svg.number(reach)}"
             f"l{svg.number(-reach)} {svg.number(reach)}l{svg.number(-reach)} {svg.number(-reach)}z"
+        )
+        return svg.element("path", inside, d=path, class_=_fill(kind), **extra)
+    if kind.shape == "triangle":
+        reach = r * 1.2
+        path = (
+            f"M{svg.number(x)} {svg.number(y - reach)}l{svg.number(reach)} {svg.number(2 * reach)}"
+            f"l{svg.number(-2 * reach)} 0z"
         )
         return svg.element("path", inside, d=path, class_=_fill(kind), **extra)
     if kind.shape == "square":

@@ -116,6 +116,7 @@ def operator_table(operators: Sequence[Operator], *, left_out: int = 0, phased: 
 def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> Table:
     """Return the devices people choose between, at this run's own point; its own device with what was measured."""
     rows = []
+    expects = any(each.tpot_expected_s is not None for each in devices)
     for each in devices:
         known = what_if[each.row] if each.row is not None else None
         cells = [
@@ -126,9 +127,10 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
             num(each.ttft_floor_s, units.seconds),
             num(each.tpot_floor_s, units.seconds),
             text(each.floor_term),
-            num(known.tokens_per_s if known is not None else None, units.count),
+            num(known.tokens_per_s if known is not None and not expects else None, units.count),
             text(_FITS[each.fits]),
-            text(known.note if known is not None else None),
+            # Beside expected times there is no room; the whole table has it.
+            text(known.note if known is not None and not expects else None),
         ]
         rows.append(Row(cells))
     header = columns(
@@ -177,6 +179,11 @@ def _expected_cells(row: WhatIf | None) -> list[Cell]:
 
 def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
     """Return expected times and floors of the same model on other devices."""
+    return priced_table(summary.what_if[:most], len(summary.what_if) - len(summary.what_if[:most]))
+
+
+def priced_table(priced: Sequence[WhatIf], left_out: int = 0) -> Table:
+    """Return expected times and floors, one row per device and point."""
     rows = [
         Row(
             [
@@ -194,7 +201,7 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
             ],
             group=w.dtype,
         )
-        for w in summary.what_if[:most]
+        for w in priced
     ]
     header = columns(
         "device",
@@ -209,7 +216,7 @@ def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
         Column("fits", help="whether weights and KV cache fit its memory"),
         "note",
     )
-    table = Table(header, rows, len(summary.what_if) - len(rows), grouped_by="Data type")
+    table = Table(header, rows, left_out, grouped_by="Data type")
     return table.without_empty_columns()
 
 

@@ -96,7 +96,8 @@ def elsewhere_blocks(summary: Summary) -> list[Block]:
     shown = elsewhere(summary)
     everything = what_if_table(summary, most=MOST_DEVICES)
     folded = table_block(everything, "what-if", filter=True)
-    folded.fold = f"All {len(summary.what_if)} rows: devices, data types, batch sizes, contexts{', several devices' if summary.silicon is not None and summary.silicon.version else ''}"
+    several = ", several devices" if any(row.tensor_parallel > 1 for row in summary.what_if) else ""
+    folded.fold = f"All {len(summary.what_if)} rows: devices, data types, batch sizes, contexts{several}"
     return [
         text_block(elsewhere_text(summary)),
         chart_block(charts.elsewhere_chart(shown)),

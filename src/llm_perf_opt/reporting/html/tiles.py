@@ -104,6 +104,14 @@ def _best_floors(summary: Summary) -> list[dict[str, str]]:
     if not devices:
         return []
     best = devices[0]
+    if best.ttft_expected_s is not None and best.tpot_expected_s is not None:
+        return [
+            _tile(label, units.seconds(expected), f"on {best.device}; at least {units.seconds(floor)}")
+            for label, expected, floor in (
+                ("expected time to first token", best.ttft_expected_s, best.ttft_floor_s),
+                ("expected time per output token", best.tpot_expected_s, best.tpot_floor_s),
+            )
+        ]
     return [
         _tile(label, units.seconds(value), f"floor on {best.device}")
         for label, value in (

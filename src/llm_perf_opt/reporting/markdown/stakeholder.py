@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from llm_perf_opt.analysis.roofline.elsewhere import elsewhere, is_static_only, where_it_fits
+from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere, elsewhere, is_static_only, where_it_fits
 from llm_perf_opt.analysis.samples import sizes_differ, span_over_samples
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_text
@@ -87,7 +87,7 @@ def _needs(summary: Summary) -> list[str]:
         lines.append(
             f"On {md_text(best.device)}, the fastest of the usual ones that hold it, expect the first word after "
             f"{units.seconds(best.ttft_expected_s)} and each further word, or part of a long word, after "
-            f"{units.seconds(best.tpot_expected_s)}: the steps of this model, as they were timed on that device, added up."
+            f"{units.seconds(best.tpot_expected_s)}: the steps of this model added up, {_share_words(best)}."
         )
     elif best is not None and best.ttft_floor_s is not None:
         lines.append(
@@ -96,6 +96,13 @@ def _needs(summary: Summary) -> list[str]:
             f"{units.seconds(best.tpot_floor_s)}. Real runs are slower."
         )
     return lines
+
+
+def _share_words(device: Elsewhere) -> str:
+    """Say how much of an expected time was seen on such a device."""
+    if not device.measured_share_ratio:
+        return "none of which was timed on such a device"
+    return f"{units.percent(device.measured_share_ratio)} of which was timed on such a device"
 
 
 def _speed(summary: Summary) -> str:
