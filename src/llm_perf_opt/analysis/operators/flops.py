@@ -121,8 +121,18 @@ def _grouped(call: Signature) -> Work:
     return _work(call, 2 * a[0] * a[1] * b[2], (0, 1), a[0] * b[2])
 
 
+def has_expert_map(call: Signature) -> bool:
+    """Whether experts are spread over ranks: a list says which are here, and how many positions these meet is not known."""
+    return any(
+        isinstance(shape, list) and len(shape) == 1 and place < len(call.types) and "int" in call.types[place]
+        for place, shape in enumerate(call.dims)
+        if place > 4
+    )
+
+
 def _fused_experts(call: Signature) -> Work:
     """Each position meets its chosen experts: gate and up, then down. How many experts are read, shapes do not tell."""
+    _require(not has_expert_map(call))
     x, up, down, chosen = _shape(call, 0, 2), _shape(call, 1, 3), _shape(call, 2, 3), _shape(call, 4, 2)
     _require(up == (down[0], 2 * down[2], x[1]) and down[1] == x[1] and chosen[0] == x[0])
     dtype = operand_dtype(call, 1)

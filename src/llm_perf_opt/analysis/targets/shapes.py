@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from llm_perf_opt.analysis.operators.flops import operand_dtype
+from llm_perf_opt.analysis.operators.flops import has_expert_map, operand_dtype
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.ingest.kineto.calls import Signature
 
@@ -93,7 +93,7 @@ def _attention(
 def _fused_experts(call: Signature) -> MoeLayer | None:
     """``fused_experts`` of vLLM and SGLang: positions, gate and up of all experts, down of all, weights, chosen experts."""
     x, up, down, chosen = (_shape(call, place) for place in (0, 1, 2, 4))
-    if x is None or up is None or down is None or chosen is None:
+    if x is None or up is None or down is None or chosen is None or has_expert_map(call):
         return None
     if not (len(x) == len(chosen) == 2 and len(up) == len(down) == 3):
         return None

@@ -45,6 +45,8 @@ def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
     use, floor = summary.utilisation.get(phase), summary.predictions.get(phase)
     if use is not None:
         facts += [("MFU", units.percent(use.mfu_ratio)), ("MBU", units.percent(use.mbu_ratio))]
+        reached = (("MFU of reached", use.mfu_reached_ratio), ("MBU of reached", use.mbu_reached_ratio))
+        facts += [(name, units.percent(ratio)) for name, ratio in reached if ratio is not None]
     if floor is not None:
         facts += [("floor", units.seconds(floor.floor_s)), ("arithmetic of the floor", floor.arithmetic)]
     if use is not None and use.arithmetic:

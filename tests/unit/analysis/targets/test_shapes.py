@@ -111,3 +111,11 @@ def test_experts_of_one_rank() -> None:
     assert (plain.dtype, blocks.dtype) == ("float8", "fp8_block")
     # Weights of four bits are packed: their sizes are not those of the experts.
     assert measured_operator(experts([128, 1536, 1024], [128, 2048, 384])) is None
+    # A list of the experts that are here: they are spread over ranks.
+    spread = Signature(
+        "vllm::outplace_fused_experts",
+        ([64, 2048], [64, 1536, 2048], [64, 2048, 768], [64, 8], [64, 8], [], [128]),
+        (BF16, BF16, BF16, F32, "int", "", "int"),
+        ("",) * 7,
+    )
+    assert measured_operator(spread) is None
