@@ -12,6 +12,8 @@ NAMES = (
     "telemetry_cost",
     "preprocess",
     "what_if",
+    "silicon_error",
+    "silicon_estimates",
     "static_counters",
     "ncu_parse",
     "nsys_ingest",
@@ -31,7 +33,8 @@ def main() -> int:
     for name in wanted:
         print(f"== {name}", flush=True)
         # One after the other: two at a time would measure each other.
-        if subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=False).returncode != 0:
+        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        if subprocess.run(command, check=False, cwd=HERE.parent).returncode != 0:
             failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else "all benchmarks ran")
     return 1 if failed else 0

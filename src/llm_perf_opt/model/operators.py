@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_perf_opt.model.limits import Amount, Count, Flops
+from llm_perf_opt.model.limits import Amount, Bytes, Count, Flops
 
 
 @dataclass(slots=True)
@@ -100,5 +100,9 @@ class OperatorShapes:
     attention: list[AttentionShape] = field(default_factory=list)
     experts: list[ExpertShape] = field(default_factory=list)
     small: list[SmallShape] = field(default_factory=list)
+    apart_bytes: dict[str, Bytes] = field(default_factory=dict)
+    """Phase → what its element-wise and moving operators read and write when each runs by itself."""
+    apart_operators: dict[str, Count] = field(default_factory=dict)
+    """Phase → how many those are."""
     other_flops: dict[str, Flops] = field(default_factory=dict)
     """Phase → FLOPs of convolutions and other products whose shape no table has."""

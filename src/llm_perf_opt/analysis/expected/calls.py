@@ -83,6 +83,27 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
     return [*found, *_exchanges(products, attention, experts, inside, shapes, at, phase)]
 
 
+def apart(shapes: OperatorShapes, phase: str, at: At) -> tuple[Work, int] | None:
+    """Return element-wise work of a pass as code that fuses nothing runs it, and how many kernels that is.
+
+    ``None``: not counted. Ranks share as much of it as they share of the fused work.
+    """
+    if phase not in shapes.apart_bytes:
+        return None
+    here, alone = (
+        sum(call.operator.moved_bytes * call.times for call in _small_calls(shapes, phase, one))
+        for one in (at, replace(at, tensor_parallel=1))
+    )
+    follows = "sequences" if phase == "vision" else "positions"
+    moved = shapes.apart_bytes[phase] * _growth(shapes, at, follows, phase)
+    share = here / alone if alone else 1.0
+    return Work(0.0, moved * share, at.wide_dtype), shapes.apart_operators.get(phase, 0)
+
+
+def _small_calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
+    return [_small(one, shapes, at) for one in shapes.small if one.phase == phase]
+
+
 def _latents(attention: list[AttentionShape]) -> list[AttentionShape]:
     return [one for one in attention if one.latent is not None]
 

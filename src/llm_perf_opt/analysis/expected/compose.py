@@ -57,6 +57,8 @@ class PassTime:
 
     seconds: float = 0.0
     kernels: int = 0
+    fused_s: float = 0.0
+    """Of it element-wise work, fused as serving engines do."""
     by_how: dict[How, float] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
 
@@ -86,8 +88,18 @@ def pass_time(
         seen = part.seconds * (1.0 - hidden) if call.beside_experts else part.seconds
         total.seconds += seen
         total.kernels += call.times
+        total.fused_s += seen if isinstance(call.operator, Work) and call.operator.moved_bytes else 0.0
         total.by_how[part.how] = total.by_how.get(part.how, 0.0) + seen
     return total
+
+
+def eager_work_s(timed: PassTime, small: tuple[Work, int] | None, target: Target) -> float | None:
+    """Return the device's work when element-wise operators run one by one; ``None`` where they were not counted."""
+    bandwidth = target.bandwidth_bytes_per_s
+    if small is None or bandwidth is None:
+        return None
+    work, kernels = small
+    return timed.seconds - timed.fused_s + work.moved_bytes / (bandwidth * MEMORY_SHARE) + kernels * KERNEL_S
 
 
 def _timing(

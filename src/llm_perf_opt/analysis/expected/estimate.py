@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llm_perf_opt.analysis.expected.calls import At, calls
-from llm_perf_opt.analysis.expected.compose import OperatorTimes, PassTime, Target, pass_time
+from llm_perf_opt.analysis.expected.calls import At, apart, calls
+from llm_perf_opt.analysis.expected.compose import (
+    OperatorTimes,
+    PassTime,
+    Target,
+    eager_work_s,
+    pass_time,
+)
 from llm_perf_opt.model.operators import OperatorShapes
 
 
@@ -29,6 +35,9 @@ class Expectation:
     passes: tuple[PassTime, ...]
     """Up to the first token, in sequence; empty: not known."""
     step: PassTime | None
+    eager_passes_s: tuple[float | None, ...] = ()
+    """The device's work of each pass when nothing is fused."""
+    eager_step_s: float | None = None
 
     @property
     def ttft_s(self) -> float | None:
@@ -42,14 +51,14 @@ class Expectation:
 
     def ttft_eager_s(self, launches_s: Sequence[float | None]) -> float | None:
         """Return the time to the first token with operators launched one by one, which takes ``launches_s`` per pass."""
-        if not self.passes or len(launches_s) != len(self.passes):
+        if not self.passes or len(launches_s) != len(self.eager_passes_s):
             return None
-        longer = [_longer(one, host) for one, host in zip(self.passes, launches_s, strict=True)]
+        longer = [_longer(one, host) for one, host in zip(self.eager_passes_s, launches_s, strict=True)]
         return None if None in longer else sum(seconds for seconds in longer if seconds is not None)
 
     def tpot_eager_s(self, launches_s: float | None) -> float | None:
         """Return the time of a decode step with operators launched one by one."""
-        return _longer(self.step, launches_s)
+        return _longer(self.eager_step_s, launches_s)
 
     @property
     def measured_share(self) -> float | None:
@@ -67,9 +76,9 @@ class Expectation:
         return ", ".join(sorted(names)) or None
 
 
-def _longer(work: PassTime | None, host_s: float | None) -> float | None:
+def _longer(work_s: float | None, host_s: float | None) -> float | None:
     """Host and device work at the same time: of launches and the device's work the longer is seen."""
-    return None if work is None or host_s is None else max(work.seconds, host_s)
+    return None if work_s is None or host_s is None else max(work_s, host_s)
 
 
 def expect(
@@ -86,4 +95,15 @@ def expect(
     known = [one for one in found if one is not None]
     if step is None and len(known) < len(found):
         return None
-    return Expectation(tuple(known) if len(known) == len(found) else (), step)
+    if len(known) < len(found):
+        known = []
+
+    def eager(phase: str, timed: PassTime | None) -> float | None:
+        return None if timed is None else eager_work_s(timed, apart(shapes, phase, at), target)
+
+    return Expectation(
+        tuple(known),
+        step,
+        tuple(eager(phase, one) for phase, one in zip(passes, known, strict=False)),
+        eager("decode", step),
+    )

@@ -177,6 +177,8 @@ class PhaseCount:
     """Operators that start work on a device."""
     products: int = 0
     """Of them those with a formula."""
+    moved_bytes: float = 0
+    """Inputs and outputs of the others, each by itself: what running them one by one moves."""
     positions: int = 0
     """Positions computed per sequence."""
     batch_size: int = 1

@@ -49,6 +49,8 @@ def operator_shapes(
         shapes.experts += _together(experts)
         shapes.attention += _together(list(_attention(tree, count, phase)))
         shapes.small += _together(list(_small(count, phase)))
+        shapes.apart_bytes[phase] = float(as_run.moved_bytes)
+        shapes.apart_operators[phase] = as_run.operators - as_run.products
         shapes.other_flops[phase] = float(sum(own.values()))
     return shapes
 

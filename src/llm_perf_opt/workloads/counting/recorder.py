@@ -80,6 +80,8 @@ class Recorder:
         if not info.attention:
             self.count.operators += info.starts_work
             self.count.products += info.cost == "formula"
+            if info.starts_work and info.cost != "formula":
+                self.count.moved_bytes += self._activation_bytes(_tensors(args)) + _bytes(_tensors((out,)))
         if info.name == "aten::embedding":
             self._note_rows(path, args[0], out)
             return
@@ -127,11 +129,13 @@ class Recorder:
 
     def note_activations(self, path: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
         """Add the bytes of inputs that are no parameters, and of outputs."""
-        size = sum(t.numel() * t.element_size() for t in inputs if self.parameter_of(t) is None)
-        size += sum(t.numel() * t.element_size() for t in outputs)
+        size = self._activation_bytes(inputs) + _bytes(outputs)
         own = self.count.own_activation_bytes
         own[path] = own.get(path, 0) + size
         self.count.largest_operator_bytes = max(self.count.largest_operator_bytes, size)
+
+    def _activation_bytes(self, tensors: list[torch.Tensor]) -> int:
+        return _bytes([tensor for tensor in tensors if self.parameter_of(tensor) is None])
 
     def note_attention(
         self,
@@ -287,6 +291,10 @@ class Recorder:
         layers = getattr(cache, "layers", None)
         window = getattr(layers[layer], "sliding_window", None) if layers and layer < len(layers) else None
         use.window = window if isinstance(window, int) else None
+
+
+def _bytes(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _bytes_once(tensors: Any) -> int:
