@@ -8,13 +8,16 @@ import pytest
 
 from llm_perf_opt.__main__ import main
 from llm_perf_opt.analysis.join import Joined, join
+from llm_perf_opt.analysis.ncu.counters import add_counters, analyse_counters
 from llm_perf_opt.analysis.targets.section import TITLE
 from llm_perf_opt.hardware.resolve import hardware_by_name
 from llm_perf_opt.hardware.silicon import Silicon
+from llm_perf_opt.model.counters import NcuCapture
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.stages.facts.targets import add_kernel_targets
 from llm_perf_opt.stages.facts.traces import traces_facts
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
+from tests.unit.analysis.targets.test_profiled import launch
 from tests.unit.hardware.silicon.tables import H100, gemm_row, installation, write_table
 from tests.unit.kineto_traces import call, document, kernel, write
 
@@ -105,6 +108,31 @@ def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
     assert any(row.target for row in joined.kernels)
     (note,) = [note for note in joined.notes if note.startswith("Measured tables: ")]
     assert "sglang/1.0/gemm_perf.parquet is left out: no column k" in note
+
+
+def test_launches_of_nsight_compute_inside_ranges_that_tell_sizes(silicon: Silicon) -> None:
+    hardware = hardware_by_name(H100)
+    sized = launch("prefill", "aten::mm, op_id = 3, sizes = [[64, 1024], [1024, 4096]]", seconds=800e-6)
+    plain = launch("prefill", kernel="another_bf16_gemm")
+    joined = Joined(counters=NcuCapture([sized, plain], "x.ncu-rep"))
+    counters = analyse_counters(joined.counters, [], hardware)  # type: ignore[arg-type]
+    joined.kernels = add_counters([], counters)
+    add_kernel_targets(joined, hardware, silicon, counters)
+    targets = {row.name: row.target for row in joined.kernels}
+    found = targets[sized.kernel]
+    assert found is not None and targets["another_bf16_gemm"] is None
+    assert found.ratio == pytest.approx(800e-6 / found.best_s) and found.at_stake_s is None
+    (section,) = [one for one in joined.sections if one.title == TITLE]
+    assert section.tables[0].rows[0][-1] == "vLLM 0.24, linear (profiled one launch at a time)"
+
+
+def test_counters_without_sizes_are_not_compared(silicon: Silicon) -> None:
+    hardware = hardware_by_name(H100)
+    joined = Joined(counters=NcuCapture([launch("prefill")], "x.ncu-rep"))
+    counters = analyse_counters(joined.counters, [], hardware)  # type: ignore[arg-type]
+    joined.kernels = add_counters([], counters)
+    add_kernel_targets(joined, hardware, silicon, counters)
+    assert not joined.sections and not any(row.target for row in joined.kernels)
 
 
 @pytest.mark.parametrize(("slower", "expected"), [(2.5, True), (1.2, False)])

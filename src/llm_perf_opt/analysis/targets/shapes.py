@@ -14,6 +14,8 @@ from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, O
 from llm_perf_opt.ingest.kineto.calls import Signature
 
 Shape = tuple[int, ...]
+_LARGEST = 10**9
+"""No axis of a tensor is longer: larger sizes are damage."""
 _BLOCK_SCALED = "[128, 128]"
 """Block of the scales of eight-bit experts, as a trace writes the argument."""
 
@@ -29,7 +31,9 @@ def _shape(call: Signature, place: int) -> Shape | None:
     shape = call.dims[place] if place < len(call.dims) else None
     if not isinstance(shape, list) or not shape:
         return None
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in shape):
+    if not all(
+        isinstance(size, int) and not isinstance(size, bool) and 0 < size <= _LARGEST for size in shape
+    ):
         return None
     return tuple(shape)
 

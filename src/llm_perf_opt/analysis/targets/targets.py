@@ -45,6 +45,8 @@ def add_targets(
     coverage = Coverage()
     found: dict[tuple[str, str | None], list[Compared]] = defaultdict(list)
     for row in shaped:
+        if row.total_s <= 0:
+            continue  # a clock that did not tick
         time = look_up(row.operator)
         if time is None:
             coverage.outside.append(row)

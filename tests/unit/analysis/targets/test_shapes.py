@@ -45,6 +45,7 @@ def test_products(given: Signature, expected: Operator) -> None:
     [
         call("aten::mm", [4, 8], [9, 16]),
         call("aten::mm", [0, 8], [8, 16]),
+        call("aten::mm", [10**20, 8], [8, 16]),
         call("aten::mm", [4, 8], [8, 16], types=(BF16, F32)),
         call("aten::mm", [4, 8], [8, 16], types="long"),
         call("aten::bmm", [2, 4, 8], [2, 8, 16]),

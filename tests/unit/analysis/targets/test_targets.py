@@ -175,6 +175,12 @@ def test_experts_of_one_rank_are_looked_for_as_parts_of_whole_ones() -> None:
     assert [op.inter for op in asked if isinstance(op, MoeLayer)] == [192, 384, 768]
 
 
+def test_kernels_that_took_no_time_are_not_compared() -> None:
+    one = row(GEMM, "gemm", 0.0, launches=1, phase=None)
+    add_targets([one], [ShapedCalls(GEMM, None, LARGE, 1, 0.0)], lambda _: measured(20), same_capture=False)
+    assert one.target is None
+
+
 def test_shapes_in_words() -> None:
     assert shape_words(Attention("generation", 8, 1000, 8, 2, 128)).endswith(
         "1000 positions, 8 heads (2 of keys) of 128"
