@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from llm_perf_opt.analysis.targets.calls import ShapedCalls
 from llm_perf_opt.analysis.targets.measured import LookUp, MeasuredTime
-from llm_perf_opt.core import units
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.model.summary import Kernel
 from llm_perf_opt.model.target import KernelTarget
@@ -106,8 +105,3 @@ def shape_words(operator: Operator) -> str:
             )
         case _:
             return str(operator)
-
-
-def target_text(target: KernelTarget) -> str:
-    """``× 2.4 of the best measured (vLLM 0.24, cuBLAS)``."""
-    return f"× {units.number(target.ratio)} of the best measured ({target.source})"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.analysis.roofline.limits import must_move_bytes
-from llm_perf_opt.analysis.targets.targets import target_text
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.analysis.targets.targets import target_text
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Kernel, Summary
 from llm_perf_opt.reporting.content.tables import (

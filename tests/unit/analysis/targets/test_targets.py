@@ -11,7 +11,8 @@ from llm_perf_opt.analysis.operators.work import link_calls
 from llm_perf_opt.analysis.targets.calls import ShapedCalls, shaped_calls
 from llm_perf_opt.analysis.targets.measured import MeasuredTime, look_up_in
 from llm_perf_opt.analysis.targets.section import target_section
-from llm_perf_opt.analysis.targets.targets import add_targets, shape_words, target_text
+from llm_perf_opt.analysis.targets.targets import add_targets, shape_words
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.hardware.silicon.timing import How, Source, TableTime, Timing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
 from llm_perf_opt.analysis.findings.kernels import misaligned_gemm, old_flash_attention
-from llm_perf_opt.analysis.targets.targets import target_text
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Finding, Kernel, Summary
 
