@@ -143,7 +143,15 @@ def compare(silicon: Silicon, model: str, dtype: str, static: Static) -> list[Co
                 print(f"  {model} {system.key} × {ranks}: they refuse: {str(error).splitlines()[0][:100]}")
                 continue
             for batch in BATCHES:
-                rows += _compare_point(silicon, static, engine, target, model, system.key, At(batch, POSITIONS, POSITIONS, dtype, "bfloat16", ranks))
+                rows += _compare_point(
+                    silicon,
+                    static,
+                    engine,
+                    target,
+                    model,
+                    system.key,
+                    At(batch, POSITIONS, POSITIONS, dtype, "bfloat16", ranks),
+                )
     return rows
 
 
@@ -154,7 +162,9 @@ def _compare_point(
     try:
         theirs = engine.run_static_per_op(batch_size=at.batch_size, isl=POSITIONS, osl=2)
     except (ValueError, KeyError, RuntimeError) as error:
-        print(f"  {model} {system} × {at.tensor_parallel}: they have no answer: {str(error).splitlines()[0][:100]}")
+        print(
+            f"  {model} {system} × {at.tensor_parallel}: they have no answer: {str(error).splitlines()[0][:100]}"
+        )
         return []
     rows = []
     for phase, parts in zip(("prefill", "decode"), theirs, strict=True):
@@ -172,7 +182,11 @@ def _compare_point(
 
 def table(rows: list[Compared]) -> str:
     header = ["model, system, devices"]
-    header += [f"{'TTFT' if phase == 'prefill' else 'TPOT'}, batch {batch}" for phase in ("prefill", "decode") for batch in BATCHES]
+    header += [
+        f"{'TTFT' if phase == 'prefill' else 'TPOT'}, batch {batch}"
+        for phase in ("prefill", "decode")
+        for batch in BATCHES
+    ]
     header.append("differs most in (TPOT, batch 8)")
     found = {(r.model, r.system, r.ranks, r.phase, r.batch): r for r in rows}
     lines = []
@@ -181,7 +195,11 @@ def table(rows: list[Compared]) -> str:
         for phase in ("prefill", "decode"):
             for batch in BATCHES:
                 one = found.get((model, system, ranks, phase, batch))
-                cells.append("–" if one is None else f"{one.ours_s * 1e3:.4g} / {one.theirs_s * 1e3:.4g} ({one.difference * 100:+.0f} %)")
+                cells.append(
+                    "–"
+                    if one is None
+                    else f"{one.ours_s * 1e3:.4g} / {one.theirs_s * 1e3:.4g} ({one.difference * 100:+.0f} %)"
+                )
         why = found.get((model, system, ranks, "decode", 8))
         lines.append([f"{model.partition('/')[2]}, {system} × {ranks}", *cells, why.reason if why else "–"])
     return markdown_table(header, lines)

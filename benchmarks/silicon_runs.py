@@ -107,11 +107,20 @@ def h100_rows(silicon: Silicon, trace: Path) -> list[list[str]]:
     timed = pass_time(found, target_of(device), silicon, "vllm")
     assert timed is not None
     small = sum(p.seconds for p, c in zip(timed.parts, found, strict=True) if isinstance(c.operator, Work))
-    rows = [_row(f"H100, {name}, shapes as traced", expected[name], measured[name]) for name in ("products", "attention")]
+    rows = [
+        _row(f"H100, {name}, shapes as traced", expected[name], measured[name])
+        for name in ("products", "attention")
+    ]
     eager = eager_work_s(timed, apart(static.operators, "prefill", at), target_of(device))
     assert eager is not None
     whole = math.fsum(measured.values())
-    rows.append(_row("H100, element-wise, one by one as traced", eager - timed.seconds + small, measured["element-wise"]))
+    rows.append(
+        _row(
+            "H100, element-wise, one by one as traced",
+            eager - timed.seconds + small,
+            measured["element-wise"],
+        )
+    )
     rows.append(_row("H100, whole prefill, eager (kernels)", eager, whole))
     rows.append(_row("H100, whole prefill, fused (the trace is not)", timed.seconds, whole))
     return rows
@@ -126,7 +135,9 @@ def rtx5090_rows(silicon: Silicon) -> list[list[str]]:
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
     from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
 
-    adapter = DeepseekOcrAdapter(ModelConfig(name="DeepSeek-OCR"), InferConfig(mode=ImageMode.gundam, max_tiles=40))
+    adapter = DeepseekOcrAdapter(
+        ModelConfig(name="DeepSeek-OCR"), InferConfig(mode=ImageMode.gundam, max_tiles=40)
+    )
     grid = (2, 3)
     image = adapter.image_tokens(grid)
     vision = {**adapter.default_shapes().vision, "grid": list(grid), "grids": [list(grid)]}
@@ -140,14 +151,25 @@ def rtx5090_rows(silicon: Silicon) -> list[list[str]]:
         assert timed is not None
         passes[phase] = timed
     launched = {name: (static.phases[name].operators or 0) * EAGER_LAUNCH_S for name in passes}
-    work = {name: eager_work_s(one, apart(static.operators, name, at), target) or 0.0 for name, one in passes.items()}
+    work = {
+        name: eager_work_s(one, apart(static.operators, name, at), target) or 0.0
+        for name, one in passes.items()
+    }
     first = sum(max(work[n], launched[n]) for n in ("vision", "prefill"))
     captured = LAUNCHES / (PAGES * TOKENS) * EAGER_LAUNCH_S
     tpot = 707.379e-3 / TOKENS
     return [
-        _row("RTX 5090, work of a page, eager (kernels)", work["vision"] + work["prefill"] + TOKENS * work["decode"], 4.946064742 / PAGES),
+        _row(
+            "RTX 5090, work of a page, eager (kernels)",
+            work["vision"] + work["prefill"] + TOKENS * work["decode"],
+            4.946064742 / PAGES,
+        ),
         _row("RTX 5090, TTFT, eager (wall-clock)", first, 98.336e-3),
-        _row("RTX 5090, TPOT, eager, operators counted (wall-clock)", max(work["decode"], launched["decode"]), tpot),
+        _row(
+            "RTX 5090, TPOT, eager, operators counted (wall-clock)",
+            max(work["decode"], launched["decode"]),
+            tpot,
+        ),
         _row("RTX 5090, TPOT, eager, launches as captured (wall-clock)", max(work["decode"], captured), tpot),
         _row("RTX 5090, TPOT, as a graph (the run was not)", passes["decode"].seconds, tpot),
     ]

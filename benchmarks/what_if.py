@@ -70,8 +70,15 @@ def shapes_of(static: Static) -> Static:
     """Give a model the operators of Qwen3-30B-A3B by shape: what expected times are added up from."""
     products, attention, experts, small = [], [], [], []
     for phase, rows in (("prefill", 913), ("decode", 1)):
-        for name, outputs, inputs in (("q_proj", 4096, 2048), ("k_proj", 512, 2048), ("v_proj", 512, 2048), ("o_proj", 2048, 4096)):
-            products.append(ProductShape(phase, f"model.layers.*.self_attn.{name}", 48, rows, outputs, inputs))
+        for name, outputs, inputs in (
+            ("q_proj", 4096, 2048),
+            ("k_proj", 512, 2048),
+            ("v_proj", 512, 2048),
+            ("o_proj", 2048, 4096),
+        ):
+            products.append(
+                ProductShape(phase, f"model.layers.*.self_attn.{name}", 48, rows, outputs, inputs)
+            )
         products.append(ProductShape(phase, "lm_head", 1, 1, 151936, 2048, "sequences"))
         attention.append(AttentionShape(phase, "model.layers.*.self_attn", 48, rows, 913, 32, 4, 128))
         experts.append(ExpertShape(phase, "model.layers.*.mlp.experts", 48, rows, 2048, 768, 128, 8))
@@ -93,14 +100,18 @@ def expected_times() -> None:
     assert tables is not None
     known = [device for device in catalogue.devices if "bfloat16" in device.peaks]
     devices = sorted(known, key=lambda device: not tables.knows(device.name))[:20]
-    points = [Point("bfloat16", batch, length, length) for batch in (1, 8, 32, 128) for length in (512, 4096, 16384)]
+    points = [
+        Point("bfloat16", batch, length, length) for batch in (1, 8, 32, 128) for length in (512, 4096, 16384)
+    ]
     begin = time.perf_counter()
     rows = price(static, devices, points, started=started_by(static), tables=tables)
     whole = time.perf_counter() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     measured = sum(tables.knows(device.name) for device in devices)
     print(f"first use of a device: {first:.2f} s (at most {FIRST_USE_S:g})")
-    print(f"expected times: {len(rows)} rows, {measured} of {len(devices)} devices with tables, {whole:.2f} s (at most {TABLE_S:g})")
+    print(
+        f"expected times: {len(rows)} rows, {measured} of {len(devices)} devices with tables, {whole:.2f} s (at most {TABLE_S:g})"
+    )
     print(f"memory of the process: {memory:.0f} MB (at most {MEMORY_MB:g})")
     if first > FIRST_USE_S or whole > TABLE_S or memory > MEMORY_MB:
         sys.exit("a limit was missed")

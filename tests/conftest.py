@@ -6,12 +6,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+if TYPE_CHECKING:
+    from llm_perf_opt.hardware.silicon import Silicon
+
 # Two test processes on two cores: with a thread pool each, torch's workers would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Measured tables are for the tests that ask for them: every other run would read them for its what-if page.
+os.environ.setdefault("LLM_PERF_OPT_SILICON", "off")
 
 # How long an example takes says something about the machine's other work, not about the code.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +30,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def repository() -> Path:
     """Root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def silicon() -> Silicon:
+    """The measured operator tables of the extra, where it is installed."""
+    from llm_perf_opt.hardware.silicon import Silicon
+    from llm_perf_opt.hardware.silicon.locate import INSTALL_WORDS, installed
+
+    found = installed()
+    if found is None:
+        pytest.skip(f"the extra silicon is not installed: {INSTALL_WORDS}")
+    return Silicon(found)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ PACKAGE = "aiconfigurator-core"
 _MODULE = "aiconfigurator_core"
 KNOWN_VERSIONS = ("0.12",)
 """Versions whose tables our reading was checked against."""
+SWITCH = "LLM_PERF_OPT_SILICON"
+"""Environment variable; ``off`` leaves the tables out although they are installed."""
 INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "
@@ -31,6 +34,11 @@ class Installation:
     def is_known(self) -> bool:
         """Whether this version's tables were checked."""
         return any(self.version == known or self.version.startswith(f"{known}.") for known in KNOWN_VERSIONS)
+
+
+def in_use() -> Installation | None:
+    """Return where the tables of the extra are; ``None``: not installed, or switched off."""
+    return None if os.environ.get(SWITCH, "").strip().lower() == "off" else installed()
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
-from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, installed
+from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, in_use
 from llm_perf_opt.hardware.silicon.operators import Operator
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
 
@@ -137,8 +137,8 @@ class Silicon:
 
 
 def open_silicon(catalogue: Catalogue | None = None) -> Silicon | None:
-    """Return the tables of the extra; ``None``: it is not installed (``locate.MISSING_WORDS`` says what it adds)."""
-    found = installed()
+    """Return the tables of the extra; ``None`` where it is not installed or switched off (``locate.MISSING_WORDS``)."""
+    found = in_use()
     return None if found is None else Silicon(found, catalogue)
 
 
