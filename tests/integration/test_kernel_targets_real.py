@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, installed
+from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, SWITCH, installed
 from llm_perf_opt.model.summary import Kernel, Summary
 from tests.integration.test_diagnosis_real import ingest
 
 
 @pytest.fixture(autouse=True)
-def tables() -> None:
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     if installed() is None:
         pytest.skip(MISSING_WORDS)
+    monkeypatch.setenv(SWITCH, "on")  # tests run without the tables otherwise
 
 
 def named(summary: Summary, part: str) -> Kernel:
