@@ -15,6 +15,7 @@ from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Sec
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
     from llm_perf_opt.analysis.operators.work import OperatorWork
+    from llm_perf_opt.analysis.targets.calls import ShapedCalls
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
     from llm_perf_opt.model.captured import CapturedRange
@@ -82,6 +83,8 @@ class Facts:
     operators: list[Operator] = field(default_factory=list)
     operator_work: OperatorWork | None = None
     """FLOPs of the operators, where a trace recorded their shapes."""
+    shaped_calls: list[ShapedCalls] = field(default_factory=list)
+    """Shapes of products, attention and experts by the kernel that ran them, where a trace recorded them."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     """Share of its phase's host time a module has, where the work ran on the host."""
     host_seconds: dict[str, float] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPas
 from llm_perf_opt.analysis.memory_prediction import join_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.ranks.join import join_ranks
+from llm_perf_opt.analysis.targets.calls import ShapedCalls
 from llm_perf_opt.analysis.timeline.totals import (
     decode_steps_captured,
     joined_attribution,
@@ -50,6 +51,7 @@ class Joined:
     model: dict[str, str] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
     operator_work: OperatorWork | None = None
+    shaped_calls: list[ShapedCalls] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     budget: dict[str, Budget] = field(default_factory=dict)
     device_busy_ratio: dict[str, float] = field(default_factory=dict)
@@ -100,6 +102,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         profiled=_first(each.profiled for each in facts),
         operators=next((each.operators for each in facts if each.operators), []),
         operator_work=_first(each.operator_work for each in facts),
+        shaped_calls=[calls for each in facts for calls in each.shaped_calls],
         telemetry=_first(each.telemetry for each in facts),
         findings=[finding for each in facts for finding in each.findings],
         sections=[section for each in facts for section in each.sections],

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_perf_opt.hardware.reached import Reached, reached_by
 from llm_perf_opt.model.summary import Hardware, Peak
 
 Origin = Literal["catalogue", "user"]
@@ -34,6 +35,8 @@ class Device:
 
     def to_hardware(self, reported: str | None = None) -> Hardware:
         """Return the limits as they go into a summary; ``reported`` is the driver's name, when there is one."""
+        # A user's own entry is another device, whatever its name: our measurements are not of it.
+        reached = reached_by(self.name, self.peaks) if self.origin == "catalogue" else Reached()
         return Hardware(
             name=reported or self.name,
             kind=self.kind,
@@ -42,4 +45,7 @@ class Device:
             source=self.origin,
             memory_bytes=self.memory_bytes,
             bandwidth_source=self.bandwidth_source,
+            reached_flops_per_s=dict(reached.flops_per_s),
+            reached_bandwidth_bytes_per_s=reached.bandwidth_bytes_per_s,
+            reached_bandwidth_source=reached.bandwidth_source,
         )

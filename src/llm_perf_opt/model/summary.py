@@ -29,6 +29,7 @@ from llm_perf_opt.model.limits import (
 from llm_perf_opt.model.operators import OperatorShapes
 from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner, RankUse
 from llm_perf_opt.model.profiled import CounterConditions, ProfiledLaunches
+from llm_perf_opt.model.target import KernelTarget
 from llm_perf_opt.model.work import Minimum, Quantisation
 
 SCHEMA_VERSION = "1.1"
@@ -105,6 +106,12 @@ class Hardware:
     """Measurements the rates are the best of."""
     measured_operator_s: SummedSeconds | None = None
     """What calling an operator on a single element costs on this machine: dispatch, and next to no work."""
+    reached_flops_per_s: dict[str, Peak] = field(default_factory=dict)
+    """Data type → the best rate a matrix product was ever measured at on such a device, whoever measured it."""
+    reached_bandwidth_bytes_per_s: Rate | None = None
+    """The best rate at which weights too large for any cache were read on such a device."""
+    reached_bandwidth_source: str | None = None
+    """Which measurement that is."""
 
 
 @dataclass(slots=True)
@@ -476,6 +483,10 @@ class Utilisation:
     """Union of device activity ÷ wall-clock."""
     arithmetic: str | None = None
     """The numbers that went in, with the denominator's source."""
+    mfu_reached_ratio: Ratio | None = None
+    """``mfu_ratio`` with the best measured rate of the device (``hardware.reached_flops_per_s``) in place of the peak."""
+    mbu_reached_ratio: Ratio | None = None
+    """``mbu_ratio`` with the best measured bandwidth (``hardware.reached_bandwidth_bytes_per_s``)."""
 
 
 @dataclass(slots=True)
@@ -565,6 +576,8 @@ class Kernel:
     """Whether our class and NVIDIA's verdict agree."""
     profiled: ProfiledLaunches | None = None
     """The launches behind ``counters`` next to those of the run; ``None`` without counters."""
+    target: KernelTarget | None = None
+    """The best and median measured time of its shapes on its device; ``None`` where shape or device is in no table."""
 
     @property
     def counters_stand_for_run(self) -> bool:

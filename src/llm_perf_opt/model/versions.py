@@ -89,6 +89,11 @@ SCHEMA_CHANGES = (
     ),
     SchemaChange(
         "1.1",
+        "`hardware` has what such a device was measured to reach (`reached_flops_per_s`, `reached_bandwidth_bytes_per_s`), "
+        "`utilisation` the shares of it (`mfu_reached_ratio`, `mbu_reached_ratio`), kernels their `target`",
+    ),
+    SchemaChange(
+        "1.1",
         "rows of `what_if` have expected times beside floors (`ttft_expected_s`, `tpot_expected_s`, launched one by one `…_eager_s`, "
         "`measured_share_ratio`, `tokens_per_s_expected`, `tokens_per_s_per_w`, `expected_source`), `prompt_tokens` and "
         "`tensor_parallel`; `silicon` says which tables they rest on; `static.operators` has the model's operators by shape",

@@ -23,7 +23,18 @@ def hardware_text(hardware: Hardware) -> str:
         "user": "given by the user",
     }
     origin = origins.get(hardware.source, f"source: {hardware.source or 'not told'}")
-    return f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
+    text = f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
+    return f"{text} {reached}" if (reached := _reached_text(hardware)) else text
+
+
+def _reached_text(hardware: Hardware) -> str:
+    """Say what was measured on devices of this kind; empty where nothing was."""
+    rates = [
+        f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.reached_flops_per_s.items()
+    ]
+    if hardware.reached_bandwidth_bytes_per_s is not None:
+        rates.append(f"memory {units.bytes_per_s(hardware.reached_bandwidth_bytes_per_s)}")
+    return f"The best measured on such a device: {', '.join(rates)}." if rates else ""
 
 
 def _measured_when(hardware: Hardware) -> str:

@@ -112,6 +112,10 @@ FINDINGS = {
         "An older program is used for a step that has a faster one on this accelerator",
         "Have the engineers try the newer one, and check that the answers stay as good.",
     ),
+    "far-from-measured": Plain(
+        "Some steps take much longer than others measured for the same work on the same accelerator",
+        "Have the engineers find out why, first of all whether the software is up to date.",
+    ),
     "unfused-elementwise": Plain(
         "Much time goes into very small calculations",
         "Let a compiler join them into fewer, larger ones.",

@@ -119,7 +119,11 @@ def assemble(
         joined.notes += condition_notes(joined.conditions, joined.kernels)
         joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
     catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
-    silicon = open_silicon(catalogue) if catalogue is not None else None
+    silicon = open_silicon(catalogue)
+    if joined.shaped_calls or counters is not None:
+        from llm_perf_opt.stages.facts.targets import add_kernel_targets
+
+        add_kernel_targets(joined, hardware, silicon, counters)
     summary = summarise(subject, joined, hardware, catalogue, silicon)
     if counters is not None and counters.facts:
         from llm_perf_opt.analysis.ncu.vendor_gains import vendor_rules

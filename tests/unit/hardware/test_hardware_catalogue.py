@@ -49,6 +49,7 @@ REAL_NAMES = {
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
     "NVIDIA A10G": "NVIDIA A10G",
     "NVIDIA B300 SXM6 AC": "NVIDIA B300",
+    "Intel(R) Arc(TM) Pro B60 Graphics": "Intel Arc Pro B60",
     "NVIDIA GB300": "NVIDIA GB300",
     "NVIDIA GH200 144G HBM3e": "NVIDIA GH200 144GB HBM3e",
     "AMD Instinct MI300X VF": "AMD Instinct MI300X",

@@ -25,6 +25,7 @@ from llm_perf_opt.model.summary import (
     Static,
     StaticPhase,
 )
+from llm_perf_opt.model.target import KernelTarget
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.charts import svg as charts_svg
 from llm_perf_opt.reporting.charts.axes import (
@@ -503,6 +504,34 @@ def test_kernel_roofline_leaves_out_kernels_without_counters() -> None:
     )
     (circle,) = points(root)
     assert (circle.get("data-kernel"), circle.get("data-full-name")) == ("1", "full")
+
+
+def test_kernels_of_known_shape_are_drawn_with_the_best_measured_beside_them() -> None:
+    roofs: dict[str, list[charts.Roof]] = {
+        "compute": [charts.Roof("c", 1e14)],
+        "memory": [charts.Roof("m", 1e12)],
+    }
+    shaped = Kernel("full", "short", "gemm", "decode", None, 1, 1.0, 0.5)
+    shaped.target = KernelTarget(
+        1e-5, 2e-5, 2.5, "vLLM 0.24, cuBLAS", 2.5e-5, 4, "measured", flops=5e8, moved_bytes=1e7
+    )
+    root = parse(charts.kernel_roofline([shaped], **roofs))
+    (circle,) = points(root)
+    assert float(circle.get("data-intensity") or 0) == pytest.approx(50.0)
+    assert float(circle.get("data-flops-per-s") or 0) == pytest.approx(2e13)
+    (best,) = [node for node in root.iter(f"{SVG}path") if node.get("data-best")]
+    assert float(best.get("data-best") or 0) == pytest.approx(5e13)
+    assert "the best measured for this shape" in legend_of(root)
+    assert "× 2.50 of the best measured (vLLM 0.24, cuBLAS)" in (root.find(f"{SVG}desc").text or "")  # type: ignore[union-attr]
+    # Counters are nearer to the truth than shapes; the best keeps its distance to them.
+    shaped.counters = {"intensity_flops_per_byte": 5.0, "achieved_flops_per_s": 1e12}
+    root = parse(charts.kernel_roofline([shaped], **roofs))
+    (best,) = [node for node in root.iter(f"{SVG}path") if node.get("data-best")]
+    assert float(best.get("data-best") or 0) == pytest.approx(2.5e12)
+    shaped.target = None
+    assert "the best measured for this shape" not in legend_of(
+        parse(charts.kernel_roofline([shaped], **roofs))
+    )
 
 
 def test_empty_timeline_and_unset_summary_values() -> None:

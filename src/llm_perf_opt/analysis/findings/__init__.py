@@ -25,6 +25,7 @@ from llm_perf_opt.analysis.findings import (
 from llm_perf_opt.analysis.findings.kernels import (
     copies_and_casts,
     eager_attention,
+    far_from_measured,
     full_precision,
     misaligned_gemm,
     old_flash_attention,
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     full_precision.find,
     misaligned_gemm.find,
     old_flash_attention.find,
+    far_from_measured.find,
     unfused_elementwise.find,
     copies_and_casts.find,
     kv_cache.find,

@@ -46,7 +46,8 @@ _TYPES = {
 }
 
 
-def _dtype(call: Signature, place: int) -> str | None:
+def operand_dtype(call: Signature, place: int) -> str | None:
+    """Return the data type of an input; ``None`` where it is none we know."""
     return _TYPES.get(call.types[place].casefold()) if place < len(call.types) else None
 
 
@@ -77,9 +78,9 @@ def _work(
     call: Signature, flops: int, multiplied: Sequence[int], out: int, out_dtype: str | None = None
 ) -> Work:
     """Put a count together: inputs ``multiplied`` are read once, ``out`` elements written once."""
-    dtypes = {_dtype(call, place) for place in multiplied}
+    dtypes = {operand_dtype(call, place) for place in multiplied}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
-    sizes = [dtype_bytes(found) if (found := _dtype(call, place)) else None for place in multiplied]
+    sizes = [dtype_bytes(found) if (found := operand_dtype(call, place)) else None for place in multiplied]
     # Products of eight-bit numbers are written with sixteen.
     written = dtype_bytes(out_dtype or ("bfloat16" if dtype == "float8" else dtype or ""))
     moved = None
@@ -118,6 +119,28 @@ def _grouped(call: Signature) -> Work:
     a, b = _shape(call, 0), _shape(call, 1)
     _require(len(a) == 2 and len(b) == 3 and a[1] == b[1])
     return _work(call, 2 * a[0] * a[1] * b[2], (0, 1), a[0] * b[2])
+
+
+def has_expert_map(call: Signature) -> bool:
+    """Whether experts are spread over ranks: a list says which are here, and how many positions these meet is not known."""
+    return any(
+        isinstance(shape, list) and len(shape) == 1 and place < len(call.types) and "int" in call.types[place]
+        for place, shape in enumerate(call.dims)
+        if place > 4
+    )
+
+
+def _fused_experts(call: Signature) -> Work:
+    """Each position meets its chosen experts: gate and up, then down. How many experts are read, shapes do not tell."""
+    _require(not has_expert_map(call))
+    x, up, down, chosen = _shape(call, 0, 2), _shape(call, 1, 3), _shape(call, 2, 3), _shape(call, 4, 2)
+    _require(up == (down[0], 2 * down[2], x[1]) and down[1] == x[1] and chosen[0] == x[0])
+    dtype = operand_dtype(call, 1)
+    return Work(
+        2 * x[0] * chosen[1] * (prod(up[1:]) + prod(down[1:])),
+        dtype if dtype == operand_dtype(call, 2) else None,
+        None,
+    )
 
 
 # --- convolutions ----------------------------------------------------------------------------------------
@@ -259,6 +282,12 @@ _FORMULAS: dict[str, Callable[[Signature], Work]] = {
     # vLLM, csrc/torch_bindings.cpp: the output comes first. SGLang, sgl-kernel/csrc/common_extension.cc.
     "_C::cutlass_scaled_mm": lambda call: _product(call, 1),
     "sgl_kernel::fp8_scaled_mm": lambda call: _product(call, 0),
+    # The same first five arguments in vLLM (fused_moe.py) and SGLang (fused_moe_triton).
+    **{
+        f"{engine}::{way}_fused_experts": _fused_experts
+        for engine in ("vllm", "sglang")
+        for way in ("inplace", "outplace")
+    },
 }
 
 # vLLM, vllm/model_executor/layers/attention: positions of all requests one behind the other.
@@ -297,7 +326,7 @@ def _engine_attention(call: Signature, out: int | None, pairs: int | None) -> Wo
         _require(len(q) == len(v) == 3)
         value_width = q[1] * v[2]
     # The cache that is read is not among the operands: their bytes are not known.
-    return Work(2 * pairs * (width + value_width), _dtype(call, 0), None)
+    return Work(2 * pairs * (width + value_width), operand_dtype(call, 0), None)
 
 
 def needs_pairs(name: str) -> bool:

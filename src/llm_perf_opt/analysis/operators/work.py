@@ -79,18 +79,40 @@ class OperatorWork:
     """Matrix products by the width of their loads; ``None`` where none has narrow ones."""
 
 
-def operator_work(timeline: Timeline, attribution: Attribution, calls: OperatorCalls) -> OperatorWork:
-    """Count the calls and relate them to kernels.
+@dataclass(frozen=True, slots=True)
+class LinkedCalls:
+    """Calls with a count, and the kernels they launched."""
 
-    Work and time must be of the same kernels: calls whose kernels the trace does not hold are left out, and so are
-    kernels launched before it began. What lies behind a graph has no call in the trace, so nothing is counted there.
-    """
+    works: list[Work | None]
+    counted: Mask
+    """Calls that count: the outermost that have work and kernels."""
+    launched: Int64
+    """Row of the counted call in which each device operation was launched; -1 for none."""
+    around: Int32
+    """Path of ranges around each call; -1 outside all."""
+
+
+def link_calls(timeline: Timeline, attribution: Attribution, calls: OperatorCalls) -> LinkedCalls:
+    """Relate the calls of a trace to its kernels, once for all who need it."""
     around = _paths_of(timeline, attribution, calls)
     works = _works(attribution, calls, around)
     counted = _outermost_counted(calls, works)
     if len(timeline.ops):
         counted &= _has_kernels(timeline, calls, counted)
-    phase = take_or_none(attribution.path_phase, around)
+    return LinkedCalls(works, counted, _launched_by(timeline, calls, counted), around)
+
+
+def operator_work(
+    timeline: Timeline, attribution: Attribution, calls: OperatorCalls, linked: LinkedCalls | None = None
+) -> OperatorWork:
+    """Count the calls and relate them to kernels.
+
+    Work and time must be of the same kernels: calls whose kernels the trace does not hold are left out, and so are
+    kernels launched before it began. What lies behind a graph has no call in the trace, so nothing is counted there.
+    """
+    linked = linked or link_calls(timeline, attribution, calls)
+    works, counted = linked.works, linked.counted
+    phase = take_or_none(attribution.path_phase, linked.around)
     found = {name: PhaseWork() for name in (*attribution.phases, WHOLE)}
     for row in np.flatnonzero(counted).tolist():
         work = works[row]
@@ -99,12 +121,12 @@ def operator_work(timeline: Timeline, attribution: Attribution, calls: OperatorC
         found[WHOLE].add(work)
         if phase[row] != NONE:
             found[attribution.phases[phase[row]]].add(work)
-    _add_device_time(found, timeline, attribution, calls, counted)
+    _add_device_time(found, timeline, attribution, linked)
     tf32 = any("tf32" in timeline.names[name].casefold() for name in np.unique(timeline.ops.name).tolist())
     return OperatorWork(
         {name: work for name, work in found.items() if work.calls or work.matrix_s},
         tf32,
-        _product_rates(timeline, calls, works, counted),
+        _product_rates(timeline, linked),
     )
 
 
@@ -165,15 +187,14 @@ def _add_device_time(
     found: dict[str, PhaseWork],
     timeline: Timeline,
     attribution: Attribution,
-    calls: OperatorCalls,
-    counted: Mask,
+    linked: LinkedCalls,
 ) -> None:
     ops = timeline.ops
     if not len(ops):
         return
     kernel = ops.kind == OpKind.KERNEL
     behind = behind_graph_launch(timeline.names, timeline.calls, ops)
-    ours = (_launched_by(timeline, calls, counted) != NONE) & kernel & ~behind
+    ours = (linked.launched != NONE) & kernel & ~behind
     by_family = np.zeros(len(timeline.names) + 1, bool)
     for name in np.unique(ops.name[kernel]).tolist():
         by_family[name] = family_of(timeline.names[name]) in MATRIX_FAMILIES
@@ -192,9 +213,7 @@ def _add_device_time(
         work.busy_s = _busy_ns(timeline, inside) / 1e9
 
 
-def _product_rates(
-    timeline: Timeline, calls: OperatorCalls, works: list[Work | None], counted: Mask
-) -> ProductRates | None:
+def _product_rates(timeline: Timeline, linked: LinkedCalls) -> ProductRates | None:
     """Compare calls whose products load narrowly with the others of a similar size."""
     ops = timeline.ops
     kinds = np.zeros(len(timeline.names) + 1, np.int8)  # 1: a product, 2: one with narrow loads
@@ -203,13 +222,13 @@ def _product_rates(
             kinds[name] = 1 if load_narrowing(timeline.names[name]) is None else 2
     if not (kinds == 2).any():
         return None
-    launched = _launched_by(timeline, calls, counted)
+    launched, counted = linked.launched, len(linked.works)
     rows = np.flatnonzero((launched >= 0) & (kinds[ops.name] > 0))
-    seconds = np.bincount(launched[rows], (ops.end_ns - ops.start_ns)[rows] / 1e9, len(calls))
-    narrow = np.zeros(len(calls), bool)
+    seconds = np.bincount(launched[rows], (ops.end_ns - ops.start_ns)[rows] / 1e9, counted)
+    narrow = np.zeros(counted, bool)
     narrow[launched[rows[kinds[ops.name[rows]] == 2]]] = True
-    flops = np.array([work.flops if work is not None else 0 for work in works], np.float64)
-    timed = counted & (seconds > 0) & (flops > 0)
+    flops = np.array([work.flops if work is not None else 0 for work in linked.works], np.float64)
+    timed = linked.counted & (seconds > 0) & (flops > 0)
     slow = timed & narrow
     if not slow.any():
         return None

@@ -42,6 +42,9 @@ class Limits:
     """B/s of main memory."""
     missing: tuple[str, ...] = ()
     """Why a limit is absent, one sentence each."""
+    reached_peak: Ceiling | None = None
+    """The best measured rate of such a device; stands beside ``peak``, never in its place."""
+    reached_bandwidth: Ceiling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,33 @@ def limits_for(hardware: Hardware, dtype: str | None) -> Limits:
         )
     else:
         missing.append(f"no memory bandwidth for {device}: {hardware.reason or 'not known'}")
-    return Limits(key, peak, bandwidth, tuple(missing))
+    return Limits(
+        key, peak, bandwidth, tuple(missing), reached_peak(hardware, key), _reached_bandwidth(hardware)
+    )
+
+
+def reached_peak(hardware: Hardware, dtype: str) -> Ceiling | None:
+    """Return the best rate measured in a data type, on this machine or on another of its kind; ``None`` without any.
+
+    Where the peak itself was measured here, it is what was reached: there is no second number.
+    """
+    if hardware.source == "probe":
+        return None
+    known = (hardware.reached_flops_per_s, hardware.measured_peak_flops_per_s)
+    found = [peaks[dtype] for peaks in known if dtype in peaks]
+    best = max(found, key=lambda peak: peak.dense, default=None)
+    return None if best is None else Ceiling(f"{dtype} reached", best.dense, best.source)
+
+
+def _reached_bandwidth(hardware: Hardware) -> Ceiling | None:
+    if hardware.source == "probe":
+        return None
+    known = (
+        (hardware.reached_bandwidth_bytes_per_s, hardware.reached_bandwidth_source),
+        (hardware.measured_bandwidth_bytes_per_s, "measured on this machine"),
+    )
+    found = [Ceiling("bandwidth reached", rate, source or hardware.source) for rate, source in known if rate]
+    return max(found, key=lambda ceiling: ceiling.value, default=None)
 
 
 def fastest_dtype(hardware: Hardware, dtypes: Sequence[str]) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_perf_opt.analysis.operators.work import OperatorWork, PhaseWork
-from llm_perf_opt.analysis.roofline.limits import Ceiling, intensity, limits_for
+from llm_perf_opt.analysis.roofline.limits import Ceiling, intensity, limits_for, reached_peak
+from llm_perf_opt.analysis.roofline.utilisation import share_of_reached
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.model.summary import Hardware, Section, SectionTable, Utilisation
@@ -36,6 +37,8 @@ class TracedPhase:
     """Of the mix of data types that was counted."""
     reason: str | None
     """Why no ratio is claimed."""
+    reached: Ceiling | None = None
+    """What was measured of the same mix; ``None`` where a type of it was not."""
 
     @property
     def achieved_flops_per_s(self) -> float | None:
@@ -64,10 +67,10 @@ def _phase(name: str, work: PhaseWork, hardware: Hardware, *, uses_tf32: bool) -
     reason = _not_enough(work)
     if reason is not None:
         return TracedPhase(name, work, None, None, reason)
-    peak, reason = _peak_of(work, hardware, uses_tf32=uses_tf32)
+    peak, reason, reached = _peak_of(work, hardware, uses_tf32=uses_tf32)
     if peak is None:
         return TracedPhase(name, work, None, None, reason)
-    return TracedPhase(name, work, work.flops / (work.busy_s * peak.value), peak, None)
+    return TracedPhase(name, work, work.flops / (work.busy_s * peak.value), peak, None, reached)
 
 
 def _not_enough(work: PhaseWork) -> str | None:
@@ -87,8 +90,10 @@ def _not_enough(work: PhaseWork) -> str | None:
     return text
 
 
-def _peak_of(work: PhaseWork, hardware: Hardware, *, uses_tf32: bool) -> tuple[Ceiling | None, str | None]:
-    """Return the peak of the mix: the least time the types need at their own peaks."""
+def _peak_of(
+    work: PhaseWork, hardware: Hardware, *, uses_tf32: bool
+) -> tuple[Ceiling | None, str | None, Ceiling | None]:
+    """Return the peak of the mix (the least time the types need at their own peaks), and what was reached of it."""
     known: dict[str, tuple[int, Ceiling]] = {}
     missing: list[str] = []
     for dtype, flops in work.flops_by_dtype.items():
@@ -100,12 +105,22 @@ def _peak_of(work: PhaseWork, hardware: Hardware, *, uses_tf32: bool) -> tuple[C
             missing.append(limits.missing[0])
     counted = sum(flops for flops, _ in known.values())
     if counted < LEAST_KNOWN_TYPE * work.flops or not counted:
-        return None, missing[0] if missing else "no FLOPs were counted"
+        return None, missing[0] if missing else "no FLOPs were counted", None
     seconds = sum(flops / peak.value for flops, peak in known.values())
     largest = max(known, key=lambda name: known[name][0])
     named = sorted(name for name, (flops, _) in known.items() if flops >= _WORTH_NAMING * counted)
     name = f"{largest} peak" if len(named) == 1 else f"peak of {', '.join(named)} by their FLOPs"
-    return Ceiling(name, counted / seconds, known[largest][1].source), None
+    peak = Ceiling(name, counted / seconds, known[largest][1].source)
+    return peak, None, _reached_of({dtype: flops for dtype, (flops, _) in known.items()}, hardware, largest)
+
+
+def _reached_of(flops: dict[str, int], hardware: Hardware, largest: str) -> Ceiling | None:
+    rates = {dtype: rate for dtype in flops if (rate := reached_peak(hardware, dtype)) is not None}
+    counted = sum(flops[dtype] for dtype in rates)
+    if largest not in rates or counted < LEAST_KNOWN_TYPE * sum(flops.values()):
+        return None
+    seconds = sum(flops[dtype] / rate.value for dtype, rate in rates.items())
+    return Ceiling(rates[largest].name, counted / seconds, rates[largest].source)
 
 
 def add_traced_utilisation(utilisation: dict[str, Utilisation], phases: list[TracedPhase]) -> None:
@@ -117,13 +132,14 @@ def add_traced_utilisation(utilisation: dict[str, Utilisation], phases: list[Tra
         if use.mfu_ratio is not None:
             continue
         use.mfu_ratio = one.mfu_ratio
+        use.mfu_reached_ratio, reached = share_of_reached("MFU", one.mfu_ratio, one.peak, one.reached)
         text = (
             f"MFU {units.percent(one.mfu_ratio)} = {units.flops(one.work.flops)} from the trace's shapes ÷ "
             f"({units.seconds(one.work.busy_s)} of busy device × {units.flops_per_s(one.peak.value)} dense "
             f"{one.peak.name}, {one.peak.source}); {units.percent(one.work.coverage_ratio)} of the matrix kernels' "
             "time is counted"
         )
-        use.arithmetic = "; ".join(part for part in (use.arithmetic, text) if part)
+        use.arithmetic = "; ".join(part for part in (use.arithmetic, text, reached) if part)
 
 
 def traced_metrics(phases: list[TracedPhase]) -> dict[str, float | None]:

@@ -38,8 +38,29 @@ def utilisation(work: Work, seconds: float, limits: Limits) -> Utilisation:
         return Utilisation(arithmetic="no wall-clock time was measured")
     mfu, mfu_text = _mfu(work, seconds, limits.peak)
     mbu, mbu_text = _mbu(work, seconds, limits.bandwidth)
-    sentences = [text for text in (mfu_text, mbu_text, *limits.missing) if text]
-    return Utilisation(mfu_ratio=mfu, mbu_ratio=mbu, arithmetic="; ".join(sentences) or None)
+    mfu_reached, mfu_reached_text = share_of_reached("MFU", mfu, limits.peak, limits.reached_peak)
+    mbu_reached, mbu_reached_text = share_of_reached("MBU", mbu, limits.bandwidth, limits.reached_bandwidth)
+    sentences = [
+        text for text in (mfu_text, mfu_reached_text, mbu_text, mbu_reached_text, *limits.missing) if text
+    ]
+    return Utilisation(
+        mfu_ratio=mfu,
+        mbu_ratio=mbu,
+        mfu_reached_ratio=mfu_reached,
+        mbu_reached_ratio=mbu_reached,
+        arithmetic="; ".join(sentences) or None,
+    )
+
+
+def share_of_reached(
+    name: str, ratio: float | None, limit: Ceiling | None, reached: Ceiling | None
+) -> tuple[float | None, str]:
+    """Return a share of the data sheet's limit as a share of what was measured, and the sentence that says so."""
+    if ratio is None or limit is None or reached is None:
+        return None, ""
+    share = ratio * limit.value / reached.value
+    rate = units.bytes_per_s if name == "MBU" else units.flops_per_s
+    return share, f"{name} {units.percent(share)} of the {rate(reached.value)} reached ({reached.source})"
 
 
 def phase_utilisation(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_perf_opt.analysis.roofline.limits import must_move_bytes
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import (
     Budget,
@@ -62,6 +63,7 @@ __all__ = [
     "component_colours",
     "elsewhere_chart",
     "histogram",
+    "kernel_place",
     "kernel_roofline",
     "line_chart",
     "memory_chart",
@@ -164,12 +166,28 @@ def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
     compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
     if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
         compute.append(Roof(f"{dtype} measured", hardware.measured_peak_flops_per_s[dtype].dense))
+    elif dtype in hardware.reached_flops_per_s:
+        compute.append(Roof(f"{dtype} reached", hardware.reached_flops_per_s[dtype].dense))
     memory = []
     if hardware.bandwidth_bytes_per_s is not None:
         memory.append(Roof("memory", hardware.bandwidth_bytes_per_s))
     if hardware.measured_bandwidth_bytes_per_s is not None and hardware.source != "probe":
         memory.append(Roof("measured", hardware.measured_bandwidth_bytes_per_s))
+    elif hardware.reached_bandwidth_bytes_per_s is not None:
+        memory.append(Roof("reached", hardware.reached_bandwidth_bytes_per_s))
     return compute, memory
+
+
+def kernel_place(kernel: Kernel) -> tuple[float, float] | None:
+    """Return FLOP per byte and FLOP/s of a kernel: by its counters, else by the shapes it ran; ``None`` without either."""
+    intensity = kernel.counters.get("intensity_flops_per_byte")
+    speed = kernel.counters.get("achieved_flops_per_s")
+    if intensity is not None and speed is not None:
+        return intensity, speed
+    target = kernel.target
+    if target is None or not target.flops or not target.moved_bytes or target.measured_s <= 0:
+        return None
+    return target.flops / target.moved_bytes, target.flops / target.measured_s
 
 
 def kernel_roofline(
@@ -180,22 +198,28 @@ def kernel_roofline(
     title: str = "Roofline by kernel",
     focusable: bool = False,
 ) -> str:
-    """Draw every kernel that has counters; the mark grows with its share of kernel time."""
+    """Draw every kernel whose work is known; the mark grows with its share of kernel time.
+
+    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands beside it.
+    """
     points = []
     for place, kernel in enumerate(kernels):
-        intensity = kernel.counters.get("intensity_flops_per_byte")
-        speed = kernel.counters.get("achieved_flops_per_s")
-        if intensity is None or speed is None:
+        at = kernel_place(kernel)
+        if at is None:
             continue
+        target = kernel.target
+        best = target_text(target) if target is not None else None
+        words = (kernel.bound and f"{kernel.bound}-bound", kernel.phase, best)
         points.append(
             RooflinePoint(
                 kernel.short_name,
-                intensity,
-                speed,
+                at[0],
+                at[1],
                 weight=kernel.share_ratio or 0.01,
                 group=kernel.family,
-                detail=", ".join(filter(None, (kernel.bound and f"{kernel.bound}-bound", kernel.phase))),
+                detail=", ".join(filter(None, words)),
                 data={"kernel": str(place), "full-name": kernel.name},
+                best_flops_per_s=at[1] * target.ratio if target is not None else None,
             )
         )
     return roofline(

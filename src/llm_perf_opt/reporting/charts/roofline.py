@@ -38,6 +38,8 @@ class RooflinePoint:
     group: str = ""
     detail: str = ""
     data: Mapping[str, str] = field(default_factory=dict)
+    best_flops_per_s: float | None = None
+    """What the same work was measured at elsewhere: a diamond above or below the point."""
 
 
 def roofline(
@@ -81,6 +83,7 @@ def roofline(
     )
     radii = _reserve_marks(shown, heights, x, y, space)
     body.extend(draw_ceilings(plot, x, y, roofs, slopes, space))
+    body.extend(_best_marks(shown, heights, x, y, groups))
     body.extend(_marks(shown, heights, radii, x, y, groups, space, focusable))
     total_height = height
     if groups:
@@ -102,6 +105,8 @@ def _kinds(points: Sequence[RooflinePoint], lower: bool) -> list[markers.Kind]:
     kinds = [markers.Kind("measured", "circle")] if measured else []
     if len(measured) < len(points):
         kinds.append(markers.Kind("not measured: at the limit it could reach", "hollow"))
+    if any(svg.positive(point.best_flops_per_s) for point in points):
+        kinds.append(markers.Kind("the best measured for this shape", "diamond"))
     if len({point.weight for point in points}) > 1:
         kinds.append(markers.Kind("larger: more of the time", "large"))
     return [*kinds, markers.Kind("lower limit", "dashed")] if lower else kinds
@@ -136,7 +141,8 @@ def _scales(
     across = [p.intensity_flops_per_byte for p in points] + ridges
     across += [max(ridges) * 10, min(ridges) / 30]
     x = log_scale(across, plot.left, plot.right)
-    up = list(heights.values()) + [roof.value * 1.3 for roof in roofs]
+    best = [p.best_flops_per_s for p in points if p.best_flops_per_s and svg.positive(p.best_flops_per_s)]
+    up = list(heights.values()) + best + [roof.value * 1.3 for roof in roofs]
     up.append(min(slope.value for slope in slopes) * min(ridges) / 30)
     return x, log_scale(up, plot.bottom, plot.top)
 
@@ -151,6 +157,34 @@ def _reserve_marks(
         px, py, r = x(point.intensity_flops_per_byte), y(heights[id(point)]), radii[id(point)]
         space.reserve(px - r, py - r, px + r, py + r)
     return radii
+
+
+def _best_marks(
+    points: Sequence[RooflinePoint],
+    heights: Mapping[int, float],
+    x: Scale,
+    y: Scale,
+    groups: Mapping[str, int],
+) -> list[str]:
+    """Draw where the same work was measured at its best, tied to the point; below the marks, which stay readable."""
+    drawn: list[str] = []
+    for point in points:
+        best = point.best_flops_per_s
+        if best is None or not svg.positive(best):
+            continue
+        px = x(point.intensity_flops_per_byte)
+        kind = markers.Kind("best", "diamond", groups.get(point.group, 0))
+        drawn.append(
+            svg.element(
+                "path",
+                d=line_path([(px, y(heights[id(point)])), (px, y(best))]),
+                class_="lpo-axis lpo-dash",
+                pointer_events="none",
+            )
+        )
+        text = f"{point.label}: the best measured reaches {units.flops_per_s(best)}"
+        drawn.append(markers.mark(kind, px, y(best), 3.5, text, data_best=repr(float(best))))
+    return drawn
 
 
 def _marks(

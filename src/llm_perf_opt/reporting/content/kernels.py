@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llm_perf_opt.analysis.targets.words import target_text
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Kernel, Summary
 from llm_perf_opt.reporting.content.tables import (
@@ -35,9 +36,18 @@ def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0, narrow: bool =
     """Return kernels by time; counters only where any kernel has them, ``narrow``: those that decide (the rest unfolds)."""
     counted = any(kernel.counters for kernel in kernels)
     phased = any(kernel.phase for kernel in kernels)
+    targeted = any(kernel.target is not None for kernel in kernels)
     header = [Column("#", True), Column("kernel"), Column("family")]
     header += [Column("phase")] if phased else []
     header += [Column("launches", True), Column("total", True), Column("share", True, "of all kernel time")]
+    if targeted:
+        header.append(
+            Column(
+                "× best",
+                True,
+                "time of a call ÷ the best measured for its shape on this device; unfold a row",
+            )
+        )
     if counted:
         header += [
             Column("bound by", help="our class from the counters"),
@@ -49,13 +59,13 @@ def kernel_table(kernels: Sequence[Kernel], *, left_out: int = 0, narrow: bool =
         ]
     return Table(
         header,
-        [_kernel_row(place, k, phased, counted, narrow) for place, k in enumerate(kernels)],
+        [_kernel_row(place, k, phased, targeted, counted, narrow) for place, k in enumerate(kernels)],
         left_out,
         grouped_by="Family",
     )
 
 
-def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool, narrow: bool) -> Row:
+def _kernel_row(place: int, kernel: Kernel, phased: bool, targeted: bool, counted: bool, narrow: bool) -> Row:
     cells = [Cell(str(place + 1), place + 1.0), code(kernel.short_name), text(kernel.family)]
     cells += [text(phase_name(kernel.phase))] if phased else []
     cells += [
@@ -63,6 +73,8 @@ def _kernel_row(place: int, kernel: Kernel, phased: bool, counted: bool, narrow:
         num(kernel.total_s, units.seconds),
         num(kernel.share_ratio, units.percent),
     ]
+    if targeted:
+        cells.append(num(kernel.target.ratio if kernel.target is not None else None, units.number))
     if counted:
         cells += [
             text(kernel.bound if kernel.counters_stand_for_run else f"{kernel.bound} (not representative)"),
@@ -91,6 +103,7 @@ def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
         facts.append(
             ("NVIDIA's best estimate", f"{units.percent(kernel.estimated_speedup_ratio)} of its time")
         )
+    facts.extend(_target_details(kernel))
     facts.extend(_profiled_details(kernel))
     facts.extend(
         (_counter_label(name), _counter(name, value))
@@ -98,6 +111,22 @@ def kernel_details(kernel: Kernel) -> list[tuple[str, str]]:
         if value is not None
     )
     return facts
+
+
+def _target_details(kernel: Kernel) -> list[tuple[str, str]]:
+    """Say what the best measured time is of, and how the kernel stands to it."""
+    target = kernel.target
+    if target is None:
+        return []
+    here, best, median = (units.seconds(s) for s in (target.measured_s, target.best_s, target.median_s))
+    facts = [
+        ("against the best measured", target_text(target)),
+        ("one call", f"{here} here, {best} at best, {median} in the median ({target.how})"),
+        ("shapes compared", "; ".join(target.shapes)),
+    ]
+    if target.at_stake_s is not None:
+        facts.append(("time above the best", units.seconds(target.at_stake_s)))
+    return [*facts, ("compared with", target.remark)] if target.remark else facts
 
 
 def _profiled_details(kernel: Kernel) -> list[tuple[str, str]]:

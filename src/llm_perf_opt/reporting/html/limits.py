@@ -45,6 +45,8 @@ def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
     use, floor = summary.utilisation.get(phase), summary.predictions.get(phase)
     if use is not None:
         facts += [("MFU", units.percent(use.mfu_ratio)), ("MBU", units.percent(use.mbu_ratio))]
+        reached = (("MFU of reached", use.mfu_reached_ratio), ("MBU of reached", use.mbu_reached_ratio))
+        facts += [(name, units.percent(ratio)) for name, ratio in reached if ratio is not None]
     if floor is not None:
         facts += [("floor", units.seconds(floor.floor_s)), ("arithmetic of the floor", floor.arithmetic)]
     if use is not None and use.arithmetic:
@@ -56,8 +58,7 @@ def _kernel_roofline(summary: Summary) -> list[Block]:
     drawn = {
         str(place): {"title": k.short_name, "facts": [("family", k.family), *kernel_details(k)]}
         for place, k in enumerate(summary.kernels)
-        if k.counters.get("intensity_flops_per_byte") is not None
-        and k.counters.get("achieved_flops_per_s") is not None
+        if charts.kernel_place(k) is not None
     }
     compute, memory = _roofs(summary)
     if not drawn or not compute or not memory:

@@ -13,7 +13,6 @@ from llm_perf_opt.model.summary import MemoryUse
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.operators.table import RankBy
-    from llm_perf_opt.analysis.operators.work import OperatorWork
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.ingest.kineto.reader import KinetoCapture
     from llm_perf_opt.ingest.torch_profile import TorchProfile
@@ -73,7 +72,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     if engine.is_recording:
         facts.recordings.append(path)
         return  # kernels of a warm-up say nothing of how busy a device is
-    facts.operator_work = _operator_work(path, capture, attribution)
+    _count_work(facts, path, capture, attribution)
     if len(timeline.ops):
         found = summarise_timeline(timeline, attribution=attribution, source=str(path))
         facts.captures.append(
@@ -85,16 +84,20 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
         facts.host_seconds = phase_host_seconds(timeline, attribution)
 
 
-def _operator_work(path: Path, capture: KinetoCapture, attribution: Attribution) -> OperatorWork | None:
+def _count_work(facts: Facts, path: Path, capture: KinetoCapture, attribution: Attribution) -> None:
     """Count the work of a trace that recorded shapes; the file is read a second time, for these operators only."""
     from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
-    from llm_perf_opt.analysis.operators.work import operator_work
+    from llm_perf_opt.analysis.operators.work import link_calls, operator_work
+    from llm_perf_opt.analysis.targets.calls import shaped_calls
     from llm_perf_opt.ingest.kineto.calls import has_shapes, read_operator_calls
 
-    if not has_shapes(capture.facts) or not len(capture.timeline.ops):
-        return None
+    timeline = capture.timeline
+    if not has_shapes(capture.facts) or not len(timeline.ops):
+        return
     calls = read_operator_calls(path, COUNTED_OPERATORS, capture.facts["threads"])
-    return operator_work(capture.timeline, attribution, calls)
+    linked = link_calls(timeline, attribution, calls)
+    facts.operator_work = operator_work(timeline, attribution, calls, linked)
+    facts.shaped_calls = shaped_calls(timeline, attribution, calls, linked)
 
 
 def memory_facts(path: Path) -> Facts:

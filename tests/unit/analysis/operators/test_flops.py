@@ -164,3 +164,15 @@ def test_attention_of_vllm_needs_what_the_step_says() -> None:
 )  # fmt: skip
 def test_inputs_that_do_not_fit_the_formula_are_not_counted(call: Signature) -> None:
     assert call_work(call) is None
+
+
+def test_fused_experts_count_what_each_position_meets() -> None:
+    dims = ([64, 2048], [128, 1536, 2048], [128, 2048, 768], [64, 8], [64, 8])
+    types = ("c10::BFloat16",) * 3 + ("float", "int")
+    found = call_work(Signature("sglang::inplace_fused_experts", dims, types, ()))
+    assert found is not None and found.flops == 2 * 64 * 8 * 3 * 2048 * 768
+    assert (found.dtype, found.operand_bytes) == ("bfloat16", None)
+    packed = ([64, 2048], [128, 1536, 256], [128, 2048, 96], [64, 8], [64, 8])
+    assert call_work(Signature("sglang::inplace_fused_experts", packed, types, ())) is None
+    spread = call_work(Signature("vllm::inplace_fused_experts", (*dims, [256]), (*types, "int"), ()))
+    assert spread is None

@@ -6,7 +6,8 @@ No kernel's time is claimed twice. The order, first come first served:
 2. ``full-precision-kernels``: matrix products in float32 or TF32 by their name;
 3. ``misaligned-gemm``: other matrix products with narrow loads;
 4. ``old-flash-attention``: fused attention;
-5. ``unfused-elementwise``: element-wise, norm and reduction kernels that are left.
+5. ``far-from-measured``: matrix products, attention and experts that are left;
+6. ``unfused-elementwise``: element-wise, norm and reduction kernels that are left.
 
 ``copy-kernels`` has the families of copies, which none of these touches. ``underfilled-grids`` speaks of the same
 kernels from another side (how full the device is, by counters) and is not added to them.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llm_perf_opt.analysis.findings.common import kernel_seconds, share_of_sample, sources
 from llm_perf_opt.analysis.findings.kernels.full_precision import is_full_precision
 from llm_perf_opt.analysis.findings.kernels.kernel_rows import longest_named, seconds_of
@@ -22,7 +24,11 @@ def find(summary: Summary) -> list[Finding]:
     if not total or narrow / total < _ENOUGH:
         return []
     at_rate = _at_aligned_rate(summary, narrow)
-    if at_rate is not None:
+    measured = _above_measured(rows, narrow)
+    if measured is not None:
+        saved = at_rate = measured
+        how = f"at the best measured times of these shapes {units.seconds(saved)} of it would go"
+    elif at_rate is not None:
         saved = at_rate
         how = f"at the rate of the aligned products in the same capture {units.seconds(saved)} of it would go"
     else:
@@ -53,11 +59,26 @@ def find(summary: Summary) -> list[Finding]:
     ]
 
 
+def is_narrow(kernel: Kernel) -> bool:
+    """Whether a product loads fewer bytes at a time than an aligned one would."""
+    return _narrowing(kernel) is not None
+
+
 def _narrowing(kernel: Kernel) -> float | None:
     """Return how many times as wide the loads of an aligned product would be; ``None`` for other kernels."""
     if kernel.family != "gemm" or is_full_precision(kernel):
         return None
     return load_narrowing(kernel.name)
+
+
+def _above_measured(rows: Sequence[Kernel], narrow: float) -> float | None:
+    """Return their time above the best measured of their shapes; ``None`` where it is not known of nearly all."""
+    targets = [kernel.target for kernel in rows if kernel.target is not None]
+    if sum(target.calls * target.measured_s for target in targets) < _COUNTED * narrow:
+        return None
+    if any(target.at_stake_s is None for target in targets):
+        return None
+    return sum(target.at_stake_s or 0.0 for target in targets)
 
 
 def _at_aligned_rate(summary: Summary, narrow: float) -> float | None:

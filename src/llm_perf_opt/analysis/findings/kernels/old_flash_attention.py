@@ -45,7 +45,7 @@ def find(summary: Summary) -> list[Finding]:
     """Report long launches of FlashAttention 2 on a device that has newer makes."""
     generation = _generation(summary)
     total = kernel_seconds(summary, lambda k: True)
-    rows = [kernel for kernel in summary.kernels if _is_old(kernel)]
+    rows = [kernel for kernel in summary.kernels if is_old(kernel)]
     if generation is None or not total or seconds_of(rows) / total < _ENOUGH:
         return []
     gain, arithmetic = _bound(generation, rows, total)
@@ -68,7 +68,8 @@ def find(summary: Summary) -> list[Finding]:
     ]
 
 
-def _is_old(kernel: Kernel) -> bool:
+def is_old(kernel: Kernel) -> bool:
+    """Whether a kernel is a long launch of FlashAttention 2."""
     mean = mean_launch_s(kernel)
     if mean is None or mean < _SHORTEST_S or _DECODE.search(kernel.name):
         return False

@@ -1,0 +1,89 @@
+"""Launches that Nsight Compute profiled: shapes from torch's own ranges, and silence without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_perf_opt.analysis.ncu.facts import analyse_ncu
+from llm_perf_opt.analysis.targets.measured import MeasuredTime
+from llm_perf_opt.analysis.targets.profiled import add_profiled_targets, has_shapes, profiled_operator
+from llm_perf_opt.hardware.silicon.operators import Attention, Gemm
+from llm_perf_opt.model.counters import NcuCapture, NcuLaunch, NcuSettings, Quantity
+from llm_perf_opt.model.summary import Kernel
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
+LINEAR = "aten::linear, op_id = 57, sizes = [[16, 559, 1024], [2816, 1024], []], input_op_ids = [(1, 0)]"
+
+
+def launch(*ranges: str, kernel: str = GEMM, seconds: float = 90e-6, clocks: str | None = None) -> NcuLaunch:
+    metrics = {"gpu__time_duration.sum": Quantity(seconds, "s", str(seconds))}
+    settings = NcuSettings(clocks, "all") if clocks else None
+    return NcuLaunch(
+        kernel, "0", "1", (1, 1, 1), (128, 1, 1), "0", "9.0", metrics, ranges=ranges, settings=settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranges", "kernel", "expected"),
+    [
+        ((LINEAR,), GEMM, Gemm(16 * 559, 2816, 1024)),
+        (("prefill", "aten::mm, seq = 3, op_id = 9, sizes = [[4, 8], [8, 16]]"), GEMM, Gemm(4, 16, 8)),
+        (
+            (LINEAR, "aten::mm, op_id = 58, sizes = [[8944, 1024], [1024, 2816]]"),
+            GEMM,
+            Gemm(8944, 2816, 1024),
+        ),
+        (("aten::mm, sizes = [[4, 8], [8, 16]]",), "turing_h1688gemm_128x64", Gemm(4, 16, 8, "float16")),
+        (
+            (
+                "aten::scaled_dot_product_attention, sizes = [[2, 8, 1, 64], [2, 8, 77, 64], [2, 8, 77, 64], []]",
+            ),
+            "flash_fwd_splitkv_kernel<cutlass::bfloat16_t>",
+            Attention("generation", 2, 77, 8, 8, 64),
+        ),
+        (
+            ("aten::mm, sizes = [[4, 8], [8, 16]]",),
+            "cutlass_80_simt_sgemm_128x32",
+            None,
+        ),  # no type of the tables
+        (("aten::mm, sizes = [[4, 8], [8, ]]",), GEMM, None),
+        (("aten::mm",), GEMM, None),
+        ((), GEMM, None),
+        (
+            (
+                "aten::scaled_dot_product_attention, sizes = [[2, 8, 77, 64], [2, 8, 77, 64], [2, 8, 77, 64], []]",
+            ),
+            "flash_fwd_kernel<cutlass::bfloat16_t>",
+            None,  # causal or not, the range does not say
+        ),
+    ],
+)
+def test_operator_around_a_launch(ranges: tuple[str, ...], kernel: str, expected: object) -> None:
+    assert profiled_operator(launch(*ranges, kernel=kernel)) == expected
+
+
+def test_a_profiled_launch_has_a_target_and_nothing_at_stake() -> None:
+    capture = NcuCapture(
+        [launch(LINEAR, clocks="base"), launch(LINEAR, seconds=70e-6, clocks="base")], "x.ncu-rep"
+    )
+    assert (
+        has_shapes(capture) and not has_shapes(NcuCapture([launch("prefill")], "x")) and not has_shapes(None)
+    )
+    rows = [Kernel(GEMM, "g", "gemm", None, None, None, None, None)]
+    add_profiled_targets(
+        rows, analyse_ncu(capture), {}, lambda _: MeasuredTime(40e-6, 50e-6, "measured", "vLLM 0.24, cuBLAS")
+    )
+    target = rows[0].target
+    assert target is not None and target.ratio == pytest.approx(2.0) and target.calls == 2
+    assert target.at_stake_s is None and target.remark is not None and "locked to its base" in target.remark
+
+
+def test_what_a_trace_told_is_not_replaced() -> None:
+    rows = [Kernel(GEMM, "g", "gemm", None, None, None, None, None)]
+    capture = NcuCapture([launch(LINEAR)], "x.ncu-rep")
+    first = MeasuredTime(40e-6, 50e-6, "measured", "first")
+    add_profiled_targets(rows, analyse_ncu(capture), {}, lambda _: first)
+    add_profiled_targets(
+        rows, analyse_ncu(capture), {}, lambda _: MeasuredTime(1e-6, 1e-6, "measured", "second")
+    )
+    assert rows[0].target is not None and rows[0].target.source == "first"
