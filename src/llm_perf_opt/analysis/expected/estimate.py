@@ -13,6 +13,7 @@ from llm_perf_opt.analysis.expected.compose import (
     eager_work_s,
     pass_time,
 )
+from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.model.operators import OperatorShapes
 
 
@@ -86,8 +87,10 @@ def expect(
 ) -> Expectation | None:
     """Return what to expect at a point; ``None`` where neither tables nor limits say anything.
 
-    ``passes`` are the phases up to the first token.
+    ``passes`` are the phases up to the first token. Encoder-decoders are not estimated: their rows follow two lengths.
     """
+    if ENCODE in passes:
+        return None
     times = tables.times if tables is not None else None
     framework = tables.framework if tables is not None else None
     found = [pass_time(calls(shapes, phase, at), target, times, framework) for phase in passes]
