@@ -47,6 +47,7 @@ RANGES: tuple[RangeRule, ...] = (
     _between("run.top_n_kernels", 1, _MANY),
     _between("run.representative_max_new_tokens", 1, _MOST_TOKENS),
     _between("run.threads", 1, _MOST_THREADS),
+    _between("run.interop_threads", 1, _MOST_THREADS),
     _between("infer.max_new_tokens", 1, _MOST_TOKENS),
     _between("infer.no_repeat_ngram_size", 0, _MOST_TOKENS),
     _between("infer.batch_size", 1, _MANY),

@@ -199,6 +199,13 @@ class RunConfig:
     """Decode length under profilers and captures; null: ``infer.max_new_tokens``."""
     threads: int | None = None
     """CPU threads of torch; null: torch's default."""
+    interop_threads: int | None = None
+    """Threads of torch that run independent operators side by side; null: torch's default."""
+    affinity: str | None = None
+    """Processors this run may use, as Linux lists them: ``0-3,8``; null: as started."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables that libraries read when a process starts (``OMP_WAIT_POLICY``, ``MALLOC_ARENA_MAX``,
+    ``LD_PRELOAD``): the run starts itself again with them."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
 

@@ -1,0 +1,166 @@
+"""What a remedy is, and what it is told of the run it may help.
+
+A remedy is data and two small functions: where it applies, and which overrides it sets. It holds no code that changes a
+model: what the search finds is a configuration. Further ones are found by the entry-point group ``llm_perf_opt.remedies``;
+each entry is a :class:`Remedy`, a list of them, or a function that returns either.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.model.improve import Effect, Metric
+from llm_perf_opt.model.summary import Finding
+from llm_perf_opt.runs.improve.configurations import IMAGE_KEYS, key_of
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+GROUP = "llm_perf_opt.remedies"
+Options = Sequence[Sequence[str]]
+Grows = Literal["alternatives", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a remedy may ask of the machine."""
+
+    cpus: int
+    """Processors this process may use."""
+    memory_bytes: int | None = None
+    """Free now."""
+    root: Path = Path("/")
+    """Where its files begin; another one in tests."""
+
+    def version(self, package: str) -> str | None:
+        """Return the version of an installed package."""
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    def first_file(self, *patterns: str) -> Path | None:
+        """Return the first file that matches one of the patterns."""
+        return next((path for pattern in patterns for path in sorted(self.root.glob(pattern))), None)
+
+
+@dataclass(slots=True)
+class Situation:
+    """The run a remedy may help."""
+
+    config: AppConfig
+    metric: Metric
+    machine: Machine
+    findings: list[Finding] = field(default_factory=list)
+    mixture: bool | None = None
+    """Whether the model has routed experts; ``None``: not known."""
+    phases: tuple[str, ...] = ("prefill", "decode")
+    samples: int | None = None
+    weight_bytes: int | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the processor does the work."""
+        return self.config.resolved_device == "cpu"
+
+
+def _applies(_: Situation) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One thing to try."""
+
+    name: str
+    title: str
+    """What it does, in a few words."""
+    options: Callable[[Situation], Options]
+    """Overrides of each setting to try, the most promising first."""
+    answers: tuple[str, ...] = ()
+    """Findings it answers: ``id``, or ``id:phase``."""
+    effect: Effect = "nothing"
+    cost: str = "none"
+    """What adopting it costs: memory, a longer start, a dependency."""
+    why_not: Callable[[Situation], str | None] = _applies
+    """Says why it does not apply here (device, model, versions, memory); ``None``: it does."""
+    grows: Grows = "alternatives"
+    """``steps``: options are ordered, and the search ends where the next is no better."""
+
+    def finding(self, situation: Situation) -> Finding | None:
+        """Return the finding with the largest bound that this remedy answers."""
+        answered = [
+            f for f in situation.findings if f.id in self.answers or f"{f.id}:{f.phase}" in self.answers
+        ]
+        return max(answered, key=lambda f: f.gain_upper_s or 0.0, default=None)
+
+
+def fixed(*overrides: str) -> Callable[[Situation], Options]:
+    """Return an option function that always gives the same single setting."""
+    return lambda _: [list(overrides)]
+
+
+def this_machine() -> Machine:
+    """Return the machine this process runs on."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        memory: int | None = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        memory = None
+    return Machine(cpus=cpus, memory_bytes=memory)
+
+
+def all_remedies() -> list[Remedy]:
+    """Return the built-in remedies and those of installed packages; two of one name are refused."""
+    from llm_perf_opt.runs.improve.remedies.built_in import BUILT_IN
+
+    found = list(BUILT_IN)
+    for point in entry_points(group=GROUP):
+        try:
+            loaded = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"the remedy '{point.name}' cannot be loaded from {point.value}: {error}",
+                hint="is the package that provides it complete?",
+            ) from error
+        found.extend(_listed(loaded, point.name))
+    names = [remedy.name for remedy in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two remedies are named '{twice}'", hint="rename one of them in its package")
+    return found
+
+
+def _listed(loaded: Any, name: str) -> list[Remedy]:
+    found = loaded if isinstance(loaded, Remedy | list | tuple) else loaded()
+    remedies = [found] if isinstance(found, Remedy) else list(found) if isinstance(found, Iterable) else []
+    if not remedies or not all(isinstance(each, Remedy) for each in remedies):
+        raise ConfigError(
+            f"the entry point '{name}' of {GROUP} gives no remedy",
+            hint="it must be a Remedy, a list of them, or a function that returns either; see docs/improve.md",
+        )
+    return remedies
+
+
+def own_remedy(text: str) -> Remedy:
+    """Make a remedy of a user's own overrides: ``--try 'key=value key=value'``."""
+    overrides = shlex.split(text)
+    if not overrides or not all("=" in item for item in overrides):
+        raise ConfigError(
+            f"--try '{text}' is not a list of overrides", hint="give --try 'key=value key=value'"
+        )
+    return Remedy(
+        name=" ".join(overrides),
+        title="your own",
+        options=fixed(*overrides),
+        effect="quality" if any(key_of(item) in IMAGE_KEYS for item in overrides) else "rounding",
+        cost="yours to judge",
+    )
