@@ -28,7 +28,7 @@ BOUND = (
     "confidence sequence by betting on the logarithm of neighbouring passes' ratio (Ville's inequality: valid at every look); "
     "the family error is shared equally among all planned tests"
 )
-_STAKES: Array = np.array([0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95])
+_STAKES: Array = np.array([0.07, 0.18, 0.4, 0.7, 0.97])
 _FIRST_SCALE = 0.15
 """Scale of the first bets, before the noise is known: fifteen per cent."""
 _SCALE_BLOCKS = 4

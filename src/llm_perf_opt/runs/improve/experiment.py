@@ -5,10 +5,7 @@ Whatever happens to the process is a result: a crash, no memory, no end. What it
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,14 +16,14 @@ from llm_perf_opt.analysis.improve import costs
 from llm_perf_opt.analysis.improve.costs import UnitPass
 from llm_perf_opt.analysis.improve.outputs import Answers
 from llm_perf_opt.analysis.improve.sequential import SequentialTest
-from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import explain_os_errors
-from llm_perf_opt.model.codec import decode_file, from_plain, read_json
+from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.improve import Measured, OutputCheck
-from llm_perf_opt.process.launch import ProcessResult, run_process
-from llm_perf_opt.runs.improve.spec import ANSWERS, CHECK, FAILURE, PASSES, SIDES, Spec
+from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.improve.processes import failure_of, read_passes, worker_command
+from llm_perf_opt.runs.improve.spec import ANSWERS, CHECK, SIDES, Spec
+from llm_perf_opt.runs.improve.turns import run_in_turns
 
-LOGGER = logging.getLogger("llm_perf_opt.improve")
 WARM_UP_S = 240.0
 """Most seconds for loading, compiling and the first answers; a remedy that is not warm by then is given up."""
 How = Literal["one process", "own processes"]
@@ -61,8 +58,6 @@ def run_experiment(
     spec.save(folder)
     began = time.monotonic()
     if own_processes:
-        from llm_perf_opt.runs.improve.turns import run_in_turns
-
         failure = run_in_turns(spec, folder, warm_up_s=warm_up_s)
     else:
         result = run_process(
@@ -78,30 +73,6 @@ def run_experiment(
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
     return outcome
-
-
-def worker_command(folder: Path, mode: str) -> list[str]:
-    """Return the command line of a measuring process."""
-    return [sys.executable, "-m", "llm_perf_opt.runs.improve.worker", str(folder), mode]
-
-
-def failure_of(result: ProcessResult, folder: Path) -> str | None:
-    """Say why a measuring process failed; ``None``: it did not."""
-    if result.ok:
-        return None
-    if (folder / FAILURE).is_file():
-        found = read_json(folder / FAILURE)
-        side = f"side {str(found['mode']).upper()}: " if found["mode"] in SIDES else ""
-        return f"{side}{found['kind']}: {found['message']}"
-    if result.ended == "timeout":
-        stage = "measuring" if (folder / PASSES).is_file() else "loading, compiling and warming up"
-        return f"did not come to an end: {stage} took more than {result.seconds:.0f} s"
-    if result.ended == "signal" and result.returncode == -9:
-        return "killed by the system (signal 9): the memory probably does not hold it"
-    if result.ended == "signal":
-        return f"crashed (signal {-(result.returncode or 0)})"
-    lines = result.tail(1)
-    return f"ended with exit code {result.returncode}: {lines[-300:]}"
 
 
 def read_outcome(spec: Spec, folder: Path) -> Outcome:
@@ -120,20 +91,6 @@ def read_outcome(spec: Spec, folder: Path) -> Outcome:
         metrics=costs.other_changes(passes, spec.metric),
         total_change=costs.total_change(passes, spec.metric),
     )
-
-
-def read_passes(folder: Path) -> list[UnitPass]:
-    """Read the passes; a last line that a crash cut off is left out."""
-    path = folder / PASSES
-    if not path.is_file():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(from_plain(UnitPass, json.loads(line)))
-        except (json.JSONDecodeError, InputError):
-            LOGGER.warning("%s: a line that is not whole was left out", path)
-    return found
 
 
 def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:

@@ -32,7 +32,8 @@ from llm_perf_opt.model.improve import (
 from llm_perf_opt.model.summary import Stat, Summary
 from llm_perf_opt.runs.improve import baseline, best_config, configurations
 from llm_perf_opt.runs.improve.plan import Planned, plan, situation_facts
-from llm_perf_opt.runs.improve.remedies.base import Machine, Situation, all_remedies, own_remedy, this_machine
+from llm_perf_opt.runs.improve.remedies.base import Machine, Situation, own_remedy, this_machine
+from llm_perf_opt.runs.improve.remedies.registry import all_remedies
 from llm_perf_opt.runs.improve.search import LEAST_EXPERIMENT_S, Limits, Search, refuse_empty
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")

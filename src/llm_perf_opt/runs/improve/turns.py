@@ -22,7 +22,7 @@ from llm_perf_opt.core.console.signals import raise_if_interrupted
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
 from llm_perf_opt.model.codec import decode_file, read_json, save_json
 from llm_perf_opt.process.launch import ProcessResult, run_process
-from llm_perf_opt.runs.improve import experiment
+from llm_perf_opt.runs.improve.processes import failure_of, read_passes, worker_command
 from llm_perf_opt.runs.improve.spec import (
     ANSWERS,
     CHECK,
@@ -51,7 +51,7 @@ class _Sides:
         self._running: dict[Letter, Future[ProcessResult]] = {
             letter: self._pool.submit(
                 run_process,
-                experiment.worker_command(folder, letter),
+                worker_command(folder, letter),
                 log_dir=folder / "logs",
                 name=letter,
                 timeout_s=limit_s,
@@ -64,11 +64,11 @@ class _Sides:
         """Say why a process is over that should not be."""
         for running in self._running.values():
             if running.done():
-                return experiment.failure_of(running.result(), self._folder) or "ended before its time"
+                return failure_of(running.result(), self._folder) or "ended before its time"
         return None
 
     def wait_ready(self, limit_s: float) -> str | None:
-        """Wait for both to be warm, one after the other's start; return why one is not."""
+        """Wait until both are warm; return why one is not."""
         began = time.monotonic()
         while not all((self._folder / READY.format(letter)).is_file() for letter in SIDES):
             if (found := self.failure()) is not None:
@@ -152,7 +152,7 @@ def _measure(spec: Spec, folder: Path, both: _Sides) -> str | None:
                 return failed
             longest_s = max(longest_s, time.monotonic() - started)
         turns += 1
-        passes = experiment.read_passes(folder)
+        passes = read_passes(folder)
         if any(recompiles(passes, letter) for letter in SIDES):
             return "compiles again in every pass"
         block = log_ratio(pairs(passes)[-1], spec.metric)

@@ -98,8 +98,8 @@ def take_turns(
     unit_count: int,
     run: Callable[[Letter, int, int], UnitPass],
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Run the sides next to each other, A B B A or B A A B by chance, until the test has its answer."""
+) -> SequentialTest:
+    """Run the sides next to each other, A B B A or B A A B by chance, until the test has its answer; return it."""
     test, chance, began = SequentialTest(spec.rule()), random.Random(spec.seed), clock()
     done: list[UnitPass] = []
     first: Letter = "a"
@@ -114,11 +114,12 @@ def take_turns(
             if recompiles(done, letter):
                 raise RuntimeError(f"side {letter.upper()} compiles again in every pass")
         block = log_ratio((both["a"], both["b"]), spec.metric)
-        turn += 1
-        if block is not None and test.add(block) is not None:
-            return
-        if block is None and turn >= unit_count:
+        if block is None:
             raise ConfigError(f"the metric '{spec.metric}' was not measured", hint="choose another --metric")
+        turn += 1
+        if test.add(block) is not None:
+            break
+    return test
 
 
 def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect, Metric
@@ -24,7 +23,6 @@ from llm_perf_opt.runs.improve.configurations import IMAGE_KEYS, key_of
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
-GROUP = "llm_perf_opt.remedies"
 Options = Sequence[Sequence[str]]
 Grows = Literal["alternatives", "steps"]
 
@@ -116,38 +114,6 @@ def this_machine() -> Machine:
     except (OSError, ValueError):
         memory = None
     return Machine(cpus=cpus, memory_bytes=memory)
-
-
-def all_remedies() -> list[Remedy]:
-    """Return the built-in remedies and those of installed packages; two of one name are refused."""
-    from llm_perf_opt.runs.improve.remedies.built_in import BUILT_IN
-
-    found = list(BUILT_IN)
-    for point in entry_points(group=GROUP):
-        try:
-            loaded = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"the remedy '{point.name}' cannot be loaded from {point.value}: {error}",
-                hint="is the package that provides it complete?",
-            ) from error
-        found.extend(_listed(loaded, point.name))
-    names = [remedy.name for remedy in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two remedies are named '{twice}'", hint="rename one of them in its package")
-    return found
-
-
-def _listed(loaded: Any, name: str) -> list[Remedy]:
-    found = loaded if isinstance(loaded, Remedy | list | tuple) else loaded()
-    remedies = [found] if isinstance(found, Remedy) else list(found) if isinstance(found, Iterable) else []
-    if not remedies or not all(isinstance(each, Remedy) for each in remedies):
-        raise ConfigError(
-            f"the entry point '{name}' of {GROUP} gives no remedy",
-            hint="it must be a Remedy, a list of them, or a function that returns either; see docs/improve.md",
-        )
-    return remedies
 
 
 def own_remedy(text: str) -> Remedy:
