@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compare_rates import measure, noise
-
 from llm_perf_opt.analysis.compare.metrics import run_series
 from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass
 from llm_perf_opt.runs.improve.experiment import run_experiment
@@ -67,7 +66,9 @@ def judge(path: Path, repeats: int) -> None:
     print(f"noise of one pass: {noise(series)}")
     found = list(stretches(samples))
     print(f"{len(found)} disjoint stretches, each dealt {repeats} times in another order\n")
-    print("| B against A | experiments | kept | called slower | pairs needed, median |\n|---|---:|---:|---:|---:|")
+    print(
+        "| B against A | experiments | kept | called slower | pairs needed, median |\n|---|---:|---:|---:|---:|"
+    )
     for name, alpha in (("", FAMILY_ERROR / TESTS), (" (the whole error on one test)", FAMILY_ERROR)):
         for factor in FACTORS if not name else (1.0,):
             results = [
@@ -90,10 +91,14 @@ def judge(path: Path, repeats: int) -> None:
 def families(found: list[list[list[float]]]) -> None:
     """Whole searches over remedies that do nothing: how many keep any of them."""
     chance = random.Random(0)
-    keeps = [deal(stretch, 1.0, spec(FAMILY_ERROR / TESTS, n))[0] == "gain" for n, stretch in enumerate(found * 4)]
+    keeps = [
+        deal(stretch, 1.0, spec(FAMILY_ERROR / TESTS, n))[0] == "gain" for n, stretch in enumerate(found * 4)
+    ]
     rounds = 200
     bad = sum(any(chance.choice(keeps) for _ in range(TESTS)) for _ in range(rounds))
-    print(f"\nsearches over {TESTS} remedies that do nothing: {bad} of {rounds} keep any (at most {FAMILY_ERROR:.0%} promised)")
+    print(
+        f"\nsearches over {TESTS} remedies that do nothing: {bad} of {rounds} keep any (at most {FAMILY_ERROR:.0%} promised)"
+    )
 
 
 def real(count: int) -> None:
@@ -105,11 +110,16 @@ def real(count: int) -> None:
         measured = outcome.measured
         if measured is None:
             sys.exit(f"an experiment failed: {outcome.failure}")
-        print(f"| {outcome.how} | {measured.change_ratio:+.1%} | {measured.blocks} | {measured.verdict} |", flush=True)
+        print(
+            f"| {outcome.how} | {measured.change_ratio:+.1%} | {measured.blocks} | {measured.verdict} |",
+            flush=True,
+        )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--timings", type=Path, help="timings.json of a long run; otherwise one is made")
     parser.add_argument("--out", type=Path, default=Path("tmp/improve_rates"))
     parser.add_argument("--passes", type=int, default=6600, help="passes of the long run")

@@ -26,6 +26,7 @@ from llm_perf_opt.runs.improve.turns import run_in_turns
 
 WARM_UP_S = 240.0
 """Most seconds for loading, compiling and the first answers; a remedy that is not warm by then is given up."""
+_CONFIDENCE, _RESAMPLES = 0.95, 2000
 How = Literal["one process", "own processes"]
 
 
@@ -42,6 +43,8 @@ class Outcome:
     """Why it failed; what was measured before is there all the same."""
     how: How = "one process"
     seconds: float = 0.0
+    page: Path | None = None
+    """The comparison of both sides."""
 
 
 def run_experiment(
@@ -72,7 +75,24 @@ def run_experiment(
     outcome.failure = failure or outcome.failure
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
+    outcome.page = _compare(spec, folder) if outcome.failure is None else None
     return outcome
+
+
+def _compare(spec: Spec, folder: Path) -> Path | None:
+    """Write the comparison of both sides, with all its metrics; ``None`` where a side left no timings."""
+    from llm_perf_opt.analysis.compare.compare import compare, default_method
+    from llm_perf_opt.runs.compare.command import write_comparison
+    from llm_perf_opt.runs.compare.sides import load_side
+
+    if not all((folder / letter).is_dir() for letter in SIDES):
+        return None
+    a, b = (load_side(folder / letter, letter.upper()) for letter in SIDES)
+    a.overrides = [item for item in spec.a if item not in spec.b]
+    b.overrides = [item for item in spec.b if item not in spec.a]
+    result = compare(a, b, [], default_method(spec.seed, _CONFIDENCE, _RESAMPLES))
+    result.common_overrides = [item for item in spec.a if item in spec.b]
+    return write_comparison(result, folder)[0]
 
 
 def read_outcome(spec: Spec, folder: Path) -> Outcome:

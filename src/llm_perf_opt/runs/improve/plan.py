@@ -94,7 +94,10 @@ def plan(remedies: Sequence[Remedy], situation: Situation, only: Sequence[str] =
             )
         planned.candidates.extend(Candidate(remedy, option, finding) for option in options)
     places = {remedy.name: place for place, remedy in enumerate(chosen)}
-    planned.candidates.sort(key=lambda candidate: (-_bound(candidate), places[candidate.remedy.name]))
+    # What changes the quality can only be asked about: all that may be kept comes first.
+    planned.candidates.sort(
+        key=lambda each: (each.remedy.effect == "quality", -_bound(each), places[each.remedy.name])
+    )
     return planned
 
 

@@ -177,6 +177,10 @@ class Search:
     def _concluded(self, trial: Trial, outcome: Outcome, candidate: Candidate) -> Trial:
         trial.measured, trial.check, trial.metrics = outcome.measured, outcome.check, outcome.metrics
         trial.how, trial.seconds = outcome.how, outcome.seconds
+        if outcome.page is not None:
+            trial.comparison = str(outcome.page.relative_to(self.out))
+        if "a" in outcome.answers and not self.result.baseline.samples:
+            self.result.baseline.samples = sorted(outcome.answers["a"].tokens)
         trial.output = output_result(outcome.check)
         trial.measured_gain_s = judge.measured_gain_s(trial, self.result)
         if outcome.failure is not None:

@@ -14,14 +14,14 @@ from llm_perf_opt.analysis.improve.outputs import Answers
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
-from llm_perf_opt.workloads.engine.driver import build_engine, chunks
+from llm_perf_opt.workloads.engine.driver import build_engine, chunks, run_workload
 
 if TYPE_CHECKING:
     import torch
 
     from llm_perf_opt.config.schema import AppConfig
     from llm_perf_opt.workloads.engine.engine import Engine
-    from llm_perf_opt.workloads.engine.results import PassResult
+    from llm_perf_opt.workloads.engine.results import PassResult, WorkloadResult
 
 Patch = Callable[[Any], Any]
 """Changes a built model in place, or returns another one."""
@@ -41,6 +41,8 @@ class WarmSide:
     energy: Callable[[], float | None]
     answers: Answers = field(default_factory=Answers)
     logits: dict[str, list[Any]] = field(default_factory=dict)
+    result: WorkloadResult | None = None
+    """The timings of all passes, as a run keeps them."""
 
     def run_unit(self, units: Sequence[Sequence[int]], unit: int, number: int) -> UnitPass:
         """Run the batches of one unit once."""
@@ -53,6 +55,8 @@ class WarmSide:
             started = self.energy()
             _, result = self.engine.run_sample(self.groups[index])
             ended = self.energy()
+            if self.result is not None:
+                self.result.batches[index].repeats.append(result.timings)
             joules = None if started is None or ended is None else ended - started
             done.batches.append(_batch_pass(self.groups[index], result, joules))
         done.compiled = compiled_programs() - before
@@ -79,21 +83,22 @@ def warm_side(letter: str, config: AppConfig, *, most_samples: int, patch: Patch
 
 
 def answer(side: WarmSide, *, checks_text: bool) -> None:
-    """Warm up, then run every sample once and keep what it answered; nothing of it is timed."""
+    """Warm up, then run every sample once and keep what it answered; nothing of it counts as measured."""
     import torch
 
     torch.set_num_threads(side.threads)
-    side.engine.warm_up(side.groups[0])
-    for group in side.groups:
-        with _recorded(side.engine, side.logits, [sample.id for sample in group]):
-            batch, result = side.engine.run_sample(group)
-        counts = batch.facts.get("prompt_tokens")
-        for place, (sample, ids) in enumerate(zip(group, result.token_ids, strict=True)):
-            side.answers.tokens[sample.id] = list(ids)
-            own = counts[place] if isinstance(counts, list) and len(counts) == len(group) else None
-            side.answers.prompt_tokens[sample.id] = batch.prompt_tokens if own is None else int(own)
-            if checks_text and sample.reference is not None:
-                side.answers.distances[sample.id] = _distance(side.engine, ids, sample.reference)
+    workload, samples = side.engine.workload, [sample for group in side.groups for sample in group]
+    with _recorded(side.engine, side.logits):
+        side.result = run_workload(workload, samples, engine=side.engine, progress=LogProgress())
+    for batch in side.result.batches:
+        batch.repeats.clear()
+    side.result.measuring = None
+    for given in side.result.samples:
+        name, reference = given.sample.id, given.sample.reference
+        side.answers.tokens[name] = list(given.token_ids)
+        side.answers.prompt_tokens[name] = given.prompt_tokens
+        if checks_text and reference is not None:
+            side.answers.distances[name] = _distance(side.engine, given.token_ids, reference)
     if checks_text and "vision" not in side.engine.adapter.phases:
         _perplexities(side)
 
@@ -153,12 +158,13 @@ def _batch_pass(group: Sequence[Sample], result: PassResult, joules: float | Non
 
 
 @contextlib.contextmanager
-def _recorded(engine: Engine, kept: dict[str, list[Any]], names: Sequence[str]) -> Iterator[None]:
-    """Keep the logits of every position while the block runs, as far as there is room."""
+def _recorded(engine: Engine, kept: dict[str, list[Any]]) -> Iterator[None]:
+    """Keep the logits of every position of the last pass over each batch, as far as there is room."""
     adapter: Any = engine.adapter
+    own = {name: vars(adapter).get(name) for name in ("prefill", "decode_step")}
     prefill, decode = adapter.prefill, adapter.decode_step
 
-    def keep(logits: torch.Tensor) -> torch.Tensor:
+    def keep(names: Sequence[str], logits: torch.Tensor) -> torch.Tensor:
         rows = logits.detach().float().cpu().numpy()
         used = sum(row.nbytes for values in kept.values() for row in values)
         if used + rows.nbytes <= MOST_LOGIT_BYTES:
@@ -166,12 +172,20 @@ def _recorded(engine: Engine, kept: dict[str, list[Any]], names: Sequence[str]) 
                 kept.setdefault(name, []).append(row.copy())
         return logits
 
-    adapter.prefill = lambda *given: keep(prefill(*given))
-    adapter.decode_step = lambda *given: keep(decode(*given))
+    def first(model: Any, batch: Any, *more: Any) -> torch.Tensor:
+        for name in batch.sample_ids:
+            kept[name] = []
+        return keep(batch.sample_ids, prefill(model, batch, *more))
+
+    def next_one(model: Any, batch: Any, *more: Any) -> torch.Tensor:
+        return keep(batch.sample_ids, decode(model, batch, *more))
+
+    adapter.prefill, adapter.decode_step = first, next_one
     try:
         yield
     finally:
-        del adapter.prefill, adapter.decode_step
+        for name, before in own.items():
+            delattr(adapter, name) if before is None else setattr(adapter, name, before)
 
 
 def _distance(engine: Engine, ids: Sequence[int], reference: str) -> float:

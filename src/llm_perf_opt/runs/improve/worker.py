@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.analysis.improve.costs import UnitPass, log_ratio, recompiles
 from llm_perf_opt.analysis.improve.outputs import check_outputs
 from llm_perf_opt.analysis.improve.sequential import SequentialTest
+from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json
@@ -73,6 +74,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
     """Load both sides, compare their answers, then take turns until the question is settled or the time is over."""
     from llm_perf_opt.runs.improve.side import answer, logit_differences, units_of
 
+    started = (now_text(), time.monotonic())
     a = _load("a", spec, None)
     b = _load("b", spec, patch or _patch(spec))
     for side in (a, b):
@@ -91,6 +93,8 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
             return done
 
         take_turns(spec, len(units["a"]), run)
+    for side in (a, b):
+        _write_side(side, spec, folder, started)
 
 
 def take_turns(
@@ -128,6 +132,7 @@ def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
 
     from llm_perf_opt.runs.improve.side import answer
 
+    started = (now_text(), time.monotonic())
     side = _load(letter, spec, _patch(spec) if letter == "b" else None)
     answer(side, checks_text=spec.checks_text)
     save_json(folder / ANSWERS.format(letter), side.answers)
@@ -142,6 +147,18 @@ def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
             done.unit = turn["unit"]
             stream.write(json.dumps(to_plain(done)) + "\n")
             stream.flush()
+    _write_side(side, spec, folder, started)
+
+
+def _write_side(side: WarmSide, spec: Spec, folder: Path, started: tuple[str, float]) -> None:
+    """Leave a side's timings as a run of its own, for the page that compares both."""
+    from llm_perf_opt.runs.compare.together import write_side
+
+    if side.result is not None and all(batch.repeats for batch in side.result.batches):
+        letter: Letter = "a" if side.letter == "a" else "b"
+        command = ["llm-perf-opt", "improve", *spec.overrides(letter)]
+        seconds = time.monotonic() - started[1]
+        write_side(side.result, folder / letter, command, f"improve-{spec.seed}", (started[0], seconds))
 
 
 def _turns(folder: Path, letter: Letter) -> Any:

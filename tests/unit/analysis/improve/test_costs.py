@@ -20,8 +20,12 @@ from llm_perf_opt.analysis.improve.costs import (
 )
 
 
-def batch(ttft: float = 1.0, decode: float = 2.0, steps: int = 4, samples: int = 1, joules: float | None = None) -> BatchPass:
-    return BatchPass(samples, ttft, decode, steps, (steps + 1) * samples, decode / steps if steps else None, joules)
+def batch(
+    ttft: float = 1.0, decode: float = 2.0, steps: int = 4, samples: int = 1, joules: float | None = None
+) -> BatchPass:
+    return BatchPass(
+        samples, ttft, decode, steps, (steps + 1) * samples, decode / steps if steps else None, joules
+    )
 
 
 def unit(side: str, number: int, *batches: BatchPass, place: int = 0, compiled: int = 0) -> UnitPass:

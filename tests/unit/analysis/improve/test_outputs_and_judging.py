@@ -24,7 +24,15 @@ def measured(verdict: Verdict = "gain", change: float = -0.3) -> Measured:
 
 def trial(name: str, verdict: Verdict, change: float, finding: str | None = "dispatch") -> Trial:
     return Trial(
-        name, [f"{name}=1"], finding, 0.5, measured(verdict, change), "equal", "keep", "", measured_gain_s=-change
+        name,
+        [f"{name}=1"],
+        finding,
+        0.5,
+        measured(verdict, change),
+        "equal",
+        "keep",
+        "",
+        measured_gain_s=-change,
     )
 
 
@@ -93,7 +101,9 @@ OTHER = OutputCheck(tokens_equal=False, samples=2, differing_samples=1, first_di
         ("slower", OTHER, "quality", 0.3, "drop"),
     ],
 )
-def test_decisions(verdict: Verdict, check: OutputCheck | None, effect: Effect, total: float, expected: str) -> None:
+def test_decisions(
+    verdict: Verdict, check: OutputCheck | None, effect: Effect, total: float, expected: str
+) -> None:
     decision, reason = judge(
         measured(verdict), check, metric="total", effect=effect, total_change=total, least_gain_ratio=0.02
     )
@@ -127,7 +137,11 @@ def test_grades_of_findings() -> None:
         )
     }
     assert set(grades) == {"dispatch", "growing-cache", "launch-bound", "host-sync"}
-    assert (grades["dispatch"].helped, grades["dispatch"].tried, grades["dispatch"].grade) == (1, 2, "confirmed")
+    assert (grades["dispatch"].helped, grades["dispatch"].tried, grades["dispatch"].grade) == (
+        1,
+        2,
+        "confirmed",
+    )
     assert grades["growing-cache"].grade == "wrong"
     assert grades["launch-bound"].grade == "partly"
     assert grades["host-sync"].grade == "not shown"

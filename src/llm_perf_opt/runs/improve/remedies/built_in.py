@@ -1,157 +1,115 @@
-"""The remedies that ship, in one visible list."""
+"""The remedies that ship, in one visible list; what they ask of a situation is in ``conditions`` and ``settings``."""
 
 from __future__ import annotations
 
-from llm_perf_opt.config.schema import CacheKind, Dtype
-from llm_perf_opt.runs.improve.remedies.base import Options, Remedy, Situation, fixed
+from llm_perf_opt.runs.improve.remedies import conditions, settings
+from llm_perf_opt.runs.improve.remedies.base import Remedy, fixed
 
-_ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_2", "eager")
-_ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")
-_EXPERTS = ("grouped_mm", "batched_mm", "eager")
-
-
-def _attention(situation: Situation) -> Options:
-    names = _ATTENTION_CPU if situation.on_cpu else _ATTENTION_GPU
-    if not situation.on_cpu and situation.machine.version("flash-attn") is None:
-        names = tuple(name for name in names if name != "flash_attention_2")
-    # transformers' own default is sdpa wherever the model has it.
-    current = situation.config.model.attn_implementation or "sdpa"
-    return [[f"model.attn_implementation={name}"] for name in names if name != current]
-
-
-def _experts(situation: Situation) -> Options:
-    current = situation.config.model.experts_implementation
-    return [[f"model.experts_implementation={name}"] for name in _EXPERTS if name != current]
-
-
-def _no_experts(situation: Situation) -> str | None:
-    return None if situation.mixture else "the model has no routed experts"
-
-
-def _compiled_already(situation: Situation) -> str | None:
-    return "the decode step is compiled already" if situation.config.model.compile else _no_decode(situation)
-
-
-def _no_decode(situation: Situation) -> str | None:
-    return (
-        "one token is generated: there is no decode step"
-        if situation.config.infer.max_new_tokens < 2
-        else None
-    )
-
-
-def _cache_grows(situation: Situation) -> str | None:
-    kind = situation.config.model.cache
-    return None if kind is CacheKind.dynamic else f"model.cache={kind.value} does not grow by copying"
-
-
-def _static_already(situation: Situation) -> str | None:
-    return (
-        "the cache is static already"
-        if situation.config.model.cache is CacheKind.static
-        else _no_decode(situation)
-    )
-
-
-def _half_precision(situation: Situation) -> str | None:
-    kind = situation.config.model.dtype
-    if kind in (Dtype.bfloat16, Dtype.float16):
-        return f"model.dtype={kind.value} already"
-    if kind is Dtype.auto and not situation.on_cpu:
-        return "model.dtype=auto is a half precision on this device already"
-    return None
-
-
-def _threads(situation: Situation) -> Options:
-    most = situation.machine.cpus
-    current = situation.config.run.threads or most
-    tried, count = [], most
-    while count >= 1:
-        tried.append(count)
-        count //= 2
-    return [[f"run.threads={count}"] for count in tried if count != current]
-
-
-def _no_threads(situation: Situation) -> str | None:
-    if not situation.on_cpu:
-        return "the device does the work, not the processor's threads"
-    return "this process may use one processor only" if situation.machine.cpus < 2 else None
-
-
-def _batches(situation: Situation) -> Options:
-    current = situation.config.infer.batch_size
-    most = situation.samples or current
-    sizes = [size for size in (2, 4, 8, 16, 32) if current < size <= most]
-    if most > current and most not in sizes and most < 32:
-        sizes.append(most)
-    return [[f"infer.batch_size={size}"] for size in sizes]
-
-
-def _no_batches(situation: Situation) -> str | None:
-    if situation.metric not in ("tokens_per_s", "energy"):
-        return "a larger batch makes each answer later; ask for throughput: --metric tokens_per_s"
-    if not _batches(situation):
-        return "there are no more samples to fill a larger batch (more: dataset.sampling, dataset.synthetic_count)"
-    return None
-
+_LAUNCHING = ("launch-bound", "launch", "host")
+"""The device waits for the host, by either name a capture or a verdict gives it."""
+_WHOLE_ANSWER = "memory for prompt and infer.max_new_tokens from the start"
+_COMPILING = "a minute or more of compiling at the first answer of each shape"
 
 BUILT_IN: list[Remedy] = [
     Remedy(
         name="attention",
         title="another attention implementation",
-        options=_attention,
-        answers=("eager-attention", "old-flash-attention", "module-gap", "unfused-elementwise"),
+        options=settings.attention,
+        answers=("eager-attention", "old-flash-attention", "module-gap:vision", "module-gap:prefill"),
         effect="rounding",
+    ),
+    Remedy(
+        name="compile-decode",
+        title="the decode step compiled",
+        options=fixed("model.compile=true", "model.cache=static"),
+        answers=("dispatch:decode", *_LAUNCHING, "module-gap:decode", "unfused-elementwise"),
+        effect="rounding",
+        cost=_COMPILING,
+        why_not=conditions.compiled_already,
     ),
     Remedy(
         name="preallocated-cache",
         title="a cache with room for the whole answer, written in place",
         options=fixed("model.cache=preallocated"),
         answers=("growing-cache", "kv-cache-growth", "copy-kernels"),
-        cost="memory for prompt and infer.max_new_tokens from the start",
-        why_not=_cache_grows,
+        cost=_WHOLE_ANSWER,
+        why_not=conditions.cache_does_not_grow,
     ),
     Remedy(
-        name="compile-decode",
-        title="the decode step compiled",
-        options=fixed("model.compile=true", "model.cache=static"),
-        answers=(
-            "dispatch:decode",
-            "launch-bound",
-            "launch",
-            "host",
-            "module-gap:decode",
-            "unfused-elementwise",
-        ),
+        name="compile-vision",
+        title="the vision encoder compiled",
+        options=fixed("model.compile_vision=true"),
+        answers=("vision-dominated-ttft", "dispatch:vision", "module-gap:vision", "memory-movement:vision"),
         effect="rounding",
-        cost="a minute or more of compiling at the first answer of each shape",
-        why_not=_compiled_already,
+        cost=_COMPILING,
+        why_not=conditions.sees_nothing,
+    ),
+    Remedy(
+        name="compile-all",
+        title="decode step and vision encoder compiled",
+        options=fixed("model.compile=true", "model.cache=static", "model.compile_vision=true"),
+        answers=("dispatch", *_LAUNCHING),
+        effect="rounding",
+        cost=_COMPILING,
+        why_not=conditions.sees_nothing,
+    ),
+    Remedy(
+        name="cuda-graphs",
+        title="the decode step replayed as a CUDA graph",
+        options=fixed("model.cuda_graphs=true", "model.cache=static"),
+        answers=_LAUNCHING,
+        effect="rounding",
+        cost=_WHOLE_ANSWER,
+        why_not=conditions.no_cuda_graphs,
     ),
     Remedy(
         name="static-cache",
         title="a cache of constant shape, by itself",
         options=fixed("model.cache=static"),
-        answers=("growing-cache", "kv-cache-growth"),
+        answers=("kv-cache-growth", "copy-kernels"),
         effect="rounding",
-        cost="memory for prompt and infer.max_new_tokens from the start",
-        why_not=_static_already,
+        cost=_WHOLE_ANSWER,
+        why_not=conditions.static_already,
+    ),
+    Remedy(
+        name="decode-experts",
+        title="another implementation of the experts in decode",
+        options=settings.decode_experts,
+        answers=("module-gap:decode", "dispatch:decode", *_LAUNCHING),
+        effect="rounding",
+        why_not=conditions.no_experts,
     ),
     Remedy(
         name="experts",
-        title="another implementation of the experts",
-        options=_experts,
-        answers=("module-gap", "dispatch", "launch-bound"),
+        title="another implementation of the experts everywhere",
+        options=settings.experts,
+        answers=("module-gap:prefill", "dispatch:prefill"),
         effect="rounding",
-        why_not=_no_experts,
+        why_not=conditions.no_experts,
     ),
     Remedy(
         name="threads",
         title="another number of processor threads",
-        options=_threads,
-        answers=("noisy-timings", "dispatch", "module-gap:decode"),
+        options=settings.threads,
+        answers=("noisy-timings", "dispatch"),
         effect="rounding",
-        why_not=_no_threads,
+        why_not=conditions.no_threads,
         grows="steps",
+    ),
+    Remedy(
+        name="channels-last",
+        title="convolutions with their channels last",
+        options=fixed("model.channels_last=true"),
+        answers=("memory-movement:vision", "vision-dominated-ttft"),
+        effect="rounding",
+        why_not=conditions.sees_nothing,
+    ),
+    Remedy(
+        name="inference-mode",
+        title="torch.inference_mode in place of no_grad",
+        options=fixed("infer.inference_mode=true"),
+        answers=("dispatch",),
+        why_not=conditions.inference_mode_already,
     ),
     Remedy(
         name="half-precision",
@@ -159,17 +117,106 @@ BUILT_IN: list[Remedy] = [
         options=fixed("model.dtype=bfloat16"),
         answers=("full-precision", "full-precision-kernels", "module-gap"),
         effect="rounding",
-        why_not=_half_precision,
+        why_not=conditions.half_precision_already,
+    ),
+    Remedy(
+        name="quantised-weights",
+        title="weights of linear layers in eight bits",
+        options=fixed("model.quantise_weights=int8"),
+        answers=("module-gap:decode", "kv-cache-growth"),
+        effect="quality",
+        cost="torchao; answers may get worse",
+        why_not=conditions.no_torchao,
     ),
     Remedy(
         name="batch-size",
         title="more answers at once",
-        options=_batches,
-        answers=("dispatch", "launch-bound", "underfilled-grids"),
+        options=settings.batch_sizes,
+        answers=("dispatch", *_LAUNCHING, "underfilled-grids"),
         effect="rounding",
         cost="each answer takes longer; memory grows with the batch",
-        why_not=_no_batches,
+        why_not=conditions.no_larger_batch,
         grows="steps",
+    ),
+    Remedy(
+        name="prompt-padding",
+        title="prompts filled up to common lengths",
+        options=settings.padding,
+        answers=("padding-waste", "misaligned-gemm"),
+        effect="rounding",
+        cost="positions that are computed for nothing",
+        why_not=conditions.padded_already,
+    ),
+    Remedy(
+        name="image-mode",
+        title="fewer pixels per page",
+        options=settings.image_modes,
+        answers=("vision-dominated-ttft",),
+        effect="quality",
+        cost="smaller text may be read wrong",
+        why_not=conditions.sees_nothing,
+        grows="steps",
+    ),
+    Remedy(
+        name="fewer-tiles",
+        title="fewer tiles per page",
+        options=settings.tiles,
+        answers=("vision-dominated-ttft",),
+        effect="quality",
+        cost="smaller text may be read wrong",
+        why_not=conditions.cuts_no_tiles,
+        grows="steps",
+    ),
+    Remedy(
+        name="pinned-inputs",
+        title="inputs copied from page-locked memory",
+        options=fixed("infer.pinned_inputs=true"),
+        answers=("copy",),
+        why_not=conditions.copies_nothing,
+    ),
+    Remedy(
+        name="interop-threads",
+        title="one thread for independent operators",
+        options=fixed("run.interop_threads=1"),
+        answers=("noisy-timings",),
+        why_not=conditions.not_on_cpu,
+    ),
+    Remedy(
+        name="affinity",
+        title="threads bound to processors",
+        options=settings.affinity,
+        answers=("noisy-timings",),
+        why_not=conditions.no_threads,
+    ),
+    Remedy(
+        name="omp-wait",
+        title="waiting threads that spin instead of sleeping",
+        options=fixed("run.env.OMP_WAIT_POLICY=ACTIVE"),
+        answers=("dispatch",),
+        cost="an idle answer keeps its processors busy; bad on a machine that others use",
+        why_not=conditions.not_on_cpu,
+    ),
+    Remedy(
+        name="malloc-arenas",
+        title="two arenas of the C library's allocator",
+        options=fixed("run.env.MALLOC_ARENA_MAX='2'"),
+        answers=("memory-movement",),
+        why_not=conditions.not_on_cpu,
+    ),
+    Remedy(
+        name="allocator",
+        title="jemalloc or tcmalloc",
+        options=settings.allocators,
+        answers=("memory-movement",),
+        cost="a library to install",
+        why_not=conditions.no_allocator,
+    ),
+    Remedy(
+        name="huge-pages",
+        title="transparent huge pages for the C library's allocator",
+        options=fixed("run.env.GLIBC_TUNABLES=glibc.malloc.hugetlb\\=1"),
+        answers=("memory-movement", "growing-cache"),
+        why_not=conditions.no_huge_pages,
     ),
 ]
 """In the order they are tried when no finding says otherwise."""
