@@ -125,3 +125,15 @@ def trial_output(trial: Trial) -> str:
                 f"perplexity {units.number(check.perplexity_before)} → {units.number(check.perplexity_after)}"
             )
     return ", ".join(words)
+
+
+def facts(result: Improvement) -> list[tuple[str, str]]:
+    """Return what a reader wants to know of the search beside its result."""
+    base = result.baseline
+    return [
+        ("baseline", ", ".join(baseline_words(result)) or units.MISSING),
+        ("settings", " ".join(base.overrides) or "the default"),
+        ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),
+        ("samples measured and compared", ", ".join(base.samples) or units.MISSING),
+        ("search", f"{result.status}, {units.seconds(result.seconds)}, {len(result.tried)} experiments"),
+    ]

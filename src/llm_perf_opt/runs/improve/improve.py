@@ -105,7 +105,7 @@ def improve(request: Request) -> Done:
 
         finish.append(result)
         Search(planned, result, out, request.limits(time.monotonic() - began), save).run()
-    return Done(result, out / HTML_NAME if (out / HTML_NAME).is_file() else out / MARKDOWN_NAME)
+    return Done(result, out / HTML_NAME)
 
 
 def show_plan(request: Request, *, as_json: bool) -> int:
@@ -276,7 +276,9 @@ def _finishing(out: Path) -> Iterator[list[Improvement]]:
 
 def write_pages(result: Improvement, out: Path) -> None:
     """Write the pages of a result."""
+    from llm_perf_opt.reporting.improve.html import improve_html
     from llm_perf_opt.reporting.improve.markdown import improve_markdown
 
     save_improvement(result, out)
+    atomic_write_text(out / HTML_NAME, improve_html(result))
     atomic_write_text(out / MARKDOWN_NAME, improve_markdown(result))
