@@ -13,7 +13,7 @@ from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.improve.configurations import key_of
+from llm_perf_opt.runs.remedies.base import key_of
 
 FOLDER = "baseline"
 _OWN_KEYS = ("artifacts.runs_dir", "hydra.run.dir", "hydra.sweep.dir")

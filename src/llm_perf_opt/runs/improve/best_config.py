@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.config.legacy import translate_overrides
 from llm_perf_opt.core.files import atomic_write_text
-from llm_perf_opt.runs.improve.configurations import key_of
+from llm_perf_opt.runs.remedies.base import key_of
 
 FOLDER, NAME = "config", "best"
 _HEAD = "# @package _global_\n# Found by `llm-perf-opt improve`: the baseline's settings and what was kept.\n"

@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list() -> int:
-    from llm_perf_opt.runs.improve.remedies.registry import all_remedies
+    from llm_perf_opt.runs.remedies.registry import all_remedies
 
     for remedy in all_remedies():
         answers = f"  answers {', '.join(remedy.answers)}" if remedy.answers else ""

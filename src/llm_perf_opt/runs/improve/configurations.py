@@ -9,6 +9,7 @@ from llm_perf_opt.config.hydra_bridge.values import leaves
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect
 from llm_perf_opt.runs.compare.launch import TIMINGS_ONLY
+from llm_perf_opt.runs.remedies.base import IMAGE_KEYS, key_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -31,8 +32,6 @@ WORKLOAD_KEYS = (
 )
 """What makes the work: a remedy that changes one of these does other work, not the same faster."""
 WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
-IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
-"""Other pixels are other work, too, unless the remedy says that it changes the quality."""
 PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
 """Settings that belong to a process and are read when it starts."""
 
@@ -55,11 +54,6 @@ def timed(overrides: Sequence[str]) -> list[str]:
     """Return the overrides of a run that only times; what the user set stays."""
     keys = {key_of(item) for item in overrides}
     return [*(item for item in TIMINGS_ONLY if key_of(item) not in keys), *overrides]
-
-
-def key_of(override: str) -> str:
-    """Return the key of ``key=value``."""
-    return override.partition("=")[0].lstrip("+~")
 
 
 def refuse_run_directory(overrides: Sequence[str]) -> None:

@@ -27,6 +27,8 @@ from llm_perf_opt.runs.improve.turns import run_in_turns
 WARM_UP_S = 240.0
 """Most seconds for loading, compiling and the first answers; a remedy that is not warm by then is given up."""
 _CONFIDENCE, _RESAMPLES = 0.95, 2000
+_SLACK = 2.0
+"""The last turn may begin just before the limit, and the files are written after it."""
 How = Literal["one process", "own processes"]
 
 
@@ -67,7 +69,7 @@ def run_experiment(
             worker_command(folder, "both"),
             log_dir=folder / "logs",
             name="both",
-            timeout_s=warm_up_s + spec.limit_s * 1.5 + 30,
+            timeout_s=warm_up_s + spec.limit_s * _SLACK,
             on_line=on_line,
         )
         failure = failure_of(result, folder)

@@ -32,9 +32,10 @@ from llm_perf_opt.model.improve import (
 from llm_perf_opt.model.summary import Stat, Summary
 from llm_perf_opt.runs.improve import baseline, best_config, configurations
 from llm_perf_opt.runs.improve.plan import Planned, plan, situation_facts
-from llm_perf_opt.runs.improve.remedies.base import Machine, Situation, own_remedy, this_machine
-from llm_perf_opt.runs.improve.remedies.registry import all_remedies
 from llm_perf_opt.runs.improve.search import LEAST_EXPERIMENT_S, Limits, Search, refuse_empty
+from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy, this_machine
+from llm_perf_opt.runs.remedies.registry import all_remedies
+from llm_perf_opt.runs.track_record import keep_record
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
@@ -272,6 +273,7 @@ def _finishing(out: Path) -> Iterator[list[Improvement]]:
     finally:
         for result in found:
             write_pages(result, out)
+            keep_record(result, out)
 
 
 def write_pages(result: Improvement, out: Path) -> None:

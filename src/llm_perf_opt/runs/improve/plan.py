@@ -9,7 +9,7 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.model.improve import Effect, NotTried, Role, Trial
 from llm_perf_opt.model.summary import Finding, Summary
-from llm_perf_opt.runs.improve.remedies.base import Remedy, Situation, fixed
+from llm_perf_opt.runs.remedies.base import Remedy, Situation, fixed
 
 _CONFIRMATIONS = 1
 _ROOM = 2.5
@@ -123,8 +123,13 @@ def _chosen(remedies: Sequence[Remedy], only: Sequence[str], situation: Situatio
 
 
 def _answers(remedy: Remedy, only: Sequence[str]) -> bool:
-    wanted = {name.partition(":")[0] for name in only}
-    return any(item in only or item.partition(":")[0] in wanted for item in remedy.answers)
+    return any(_answers_finding(item, *name.partition(":")[::2]) for name in only for item in remedy.answers)
+
+
+def _answers_finding(item: str, finding: str, phase: str) -> bool:
+    """Whether ``id`` or ``id:phase`` of a remedy is the finding that was named, with or without its phase."""
+    known, _, own = item.partition(":")
+    return known == finding and (not own or not phase or own == phase)
 
 
 def _does_not_fit(situation: Situation) -> bool:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.analysis.improve import judge
-from llm_perf_opt.analysis.improve.outputs import changed_workload, output_result
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
 from llm_perf_opt.runs.improve import configurations
+from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
 from llm_perf_opt.runs.improve.plan import Candidate, Planned
 from llm_perf_opt.runs.improve.spec import Spec
+from llm_perf_opt.runs.remedies.base import key_of
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 LEAST_EXPERIMENT_S = 15.0
@@ -98,9 +99,7 @@ class Search:
         self.kept = winners[:1]
         for winner in winners[1:]:
             before = [item for trial in self.kept for item in trial.overrides]
-            clash = {configurations.key_of(item) for item in before} & {
-                configurations.key_of(item) for item in winner.overrides
-            }
+            clash = {key_of(item) for item in before} & {key_of(item) for item in winner.overrides}
             if clash:
                 LOGGER.info("%s: not combined, it sets %s too", winner.remedy, sorted(clash)[0])
                 continue
@@ -172,36 +171,15 @@ class Search:
         )
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         outcome = self.runner(spec, folder, own_processes=own)
-        return self._concluded(trial, outcome, candidate)
+        return self._concluded(trial, outcome)
 
-    def _concluded(self, trial: Trial, outcome: Outcome, candidate: Candidate) -> Trial:
-        trial.measured, trial.check, trial.metrics = outcome.measured, outcome.check, outcome.metrics
-        trial.how, trial.seconds = outcome.how, outcome.seconds
+    def _concluded(self, trial: Trial, outcome: Outcome) -> Trial:
         if outcome.page is not None:
             trial.comparison = str(outcome.page.relative_to(self.out))
         if "a" in outcome.answers and not self.result.baseline.samples:
             self.result.baseline.samples = sorted(outcome.answers["a"].tokens)
-        trial.output = output_result(outcome.check)
+        conclude(trial, outcome, self.result.metric, self.limits.least_gain_ratio)
         trial.measured_gain_s = judge.measured_gain_s(trial, self.result)
-        if outcome.failure is not None:
-            trial.reason = outcome.failure
-            return trial
-        if len(outcome.answers) == 2:
-            other = changed_workload(outcome.answers["a"], outcome.answers["b"], candidate.remedy.effect)
-            if other is not None:
-                trial.reason = f"refused: it changes the workload: {other}"
-                return trial
-        if trial.measured is None:
-            trial.reason = "nothing was measured before the time was over"
-            return trial
-        trial.decision, trial.reason = judge.judge(
-            trial.measured,
-            trial.check,
-            metric=self.result.metric,
-            effect=candidate.remedy.effect,
-            total_change=outcome.total_change,
-            least_gain_ratio=self.limits.least_gain_ratio,
-        )
         return trial
 
     def _left_s(self, role: Role) -> float:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _WAIT_S = 0.005
 _PARENT_CHECK_S = 1.0
 # What torch, transformers and a user's patch raise when a remedy does not work here: each is the remedy's failure.
-_REMEDY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, OSError, MemoryError,
+REMEDY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, OSError, MemoryError,
                   AssertionError, NotImplementedError, ArithmeticError)  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             serve_turns(spec, folder, "a" if mode == "a" else "b")
     except LlmPerfError as error:
         return _failed(folder, mode, type(error).__name__, error.message)
-    except _REMEDY_ERRORS as error:
+    except REMEDY_ERRORS as error:
         return _failed(folder, mode, type(error).__name__, _first_line(error))
     return 0
 

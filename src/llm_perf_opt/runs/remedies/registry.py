@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.runs.improve.remedies.base import Remedy
-from llm_perf_opt.runs.improve.remedies.built_in import BUILT_IN
+from llm_perf_opt.runs.remedies.base import Remedy
+from llm_perf_opt.runs.remedies.built_in import BUILT_IN
 
 GROUP = "llm_perf_opt.remedies"
 

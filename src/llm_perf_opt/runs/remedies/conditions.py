@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llm_perf_opt.config.schema import CacheKind, Dtype
-from llm_perf_opt.runs.improve.remedies import settings
-from llm_perf_opt.runs.improve.remedies.base import Situation
+from llm_perf_opt.runs.remedies import settings
+from llm_perf_opt.runs.remedies.base import Situation
 
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from llm_perf_opt.runs.improve.remedies import conditions, settings
-from llm_perf_opt.runs.improve.remedies.base import Remedy, fixed
+from llm_perf_opt.runs.remedies import conditions, settings
+from llm_perf_opt.runs.remedies.base import Remedy, fixed
 
 _LAUNCHING = ("launch-bound", "launch", "host")
 """The device waits for the host, by either name a capture or a verdict gives it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.runs.improve.remedies.base import Options, Situation
+from llm_perf_opt.runs.remedies.base import Options, Situation
 
 _ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_2", "eager")
 _ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Literal
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect, Metric
 from llm_perf_opt.model.summary import Finding
-from llm_perf_opt.runs.improve.configurations import IMAGE_KEYS, key_of
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 Options = Sequence[Sequence[str]]
+IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
+"""Other pixels are other work, unless a remedy says that it changes the quality."""
 Grows = Literal["alternatives", "steps"]
 
 
@@ -99,6 +100,11 @@ class Remedy:
             f for f in situation.findings if f.id in self.answers or f"{f.id}:{f.phase}" in self.answers
         ]
         return max(answered, key=lambda f: f.gain_upper_s or 0.0, default=None)
+
+
+def key_of(override: str) -> str:
+    """Return the key of ``key=value``."""
+    return override.partition("=")[0].lstrip("+~")
 
 
 def fixed(*overrides: str) -> Callable[[Situation], Options]:
