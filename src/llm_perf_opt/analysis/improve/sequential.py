@@ -47,6 +47,7 @@ _FUTILITY = 0.1
 """Chance of giving up a real gain too early; that costs a gain, not the truth, so it has no share of the family error."""
 _SLOWER = 0.05
 """Chance of calling a remedy slower that is not; without consequence, either way it is dropped."""
+_SIGN_OF_SLOWER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,12 @@ class SequentialTest:
         if self.wealth(least, below=True) >= 1 / self.rule.alpha:
             return "gain"
         if self.wealth(least, below=False) >= 1 / _FUTILITY:
-            return "slower" if self.wealth(0.0, below=False) >= 1 / _SLOWER else "no gain"
+            slower = self.wealth(0.0, below=False)
+            if slower >= 1 / _SLOWER:
+                return "slower"
+            # A few more pairs tell a slowdown from no change, once there is a sign of one.
+            if slower < _SIGN_OF_SLOWER:
+                return "no gain"
         return "not shown" if self.count >= self.rule.most_blocks else None
 
     def change(self) -> Change | None:

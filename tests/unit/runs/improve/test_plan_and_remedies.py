@@ -24,9 +24,15 @@ from llm_perf_opt.runs.remedies.registry import all_remedies
 BY_NAME = {remedy.name: remedy for remedy in BUILT_IN}
 
 
-def situation(*overrides: str, metric: Any = "total", cpus: int = 8, root: Path = Path("/nonexistent"), **more: Any) -> Situation:
+def situation(
+    *overrides: str, metric: Any = "total", cpus: int = 8, root: Path = Path("/nonexistent"), **more: Any
+) -> Situation:
     return Situation(
-        config=composed(overrides), metric=metric, machine=Machine(cpus=cpus, root=root), phases=("prefill", "decode"), **more
+        config=composed(overrides),
+        metric=metric,
+        machine=Machine(cpus=cpus, root=root),
+        phases=("prefill", "decode"),
+        **more,
     )
 
 
@@ -50,8 +56,18 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
 
 
 def test_the_variables_that_are_meant_reach_the_configuration() -> None:
-    env = composed([item for name in ("malloc-arenas", "huge-pages", "omp-wait") for item in BY_NAME[name].options(situation())[0]]).run.env
-    assert env == {"MALLOC_ARENA_MAX": "2", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OMP_WAIT_POLICY": "ACTIVE"}
+    env = composed(
+        [
+            item
+            for name in ("malloc-arenas", "huge-pages", "omp-wait")
+            for item in BY_NAME[name].options(situation())[0]
+        ]
+    ).run.env
+    assert env == {
+        "MALLOC_ARENA_MAX": "2",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "OMP_WAIT_POLICY": "ACTIVE",
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,7 +77,12 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("experts", ["model=llama_tiny"], {"mixture": False}, "no routed experts"),
         ("experts", ["model=llama_tiny"], {"mixture": None}, "no routed experts"),
         ("compile-decode", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "no decode step"),
-        ("compile-decode", ["model=llama_tiny", "model.compile=true", "model.cache=static"], {}, "compiled already"),
+        (
+            "compile-decode",
+            ["model=llama_tiny", "model.compile=true", "model.cache=static"],
+            {},
+            "compiled already",
+        ),
         ("preallocated-cache", ["model=llama_tiny", "model.cache=static"], {}, "does not grow"),
         ("half-precision", ["model=llama_tiny", "model.dtype=float16"], {}, "already"),
         ("batch-size", ["model=llama_tiny"], {}, "--metric tokens_per_s"),
@@ -73,20 +94,29 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("huge-pages", ["model=llama_tiny"], {}, "no transparent huge pages"),
     ],
 )
-def test_a_remedy_says_why_it_does_not_apply(name: str, overrides: list[str], more: dict[str, Any], reason: str) -> None:
+def test_a_remedy_says_why_it_does_not_apply(
+    name: str, overrides: list[str], more: dict[str, Any], reason: str
+) -> None:
     planned = plan([BY_NAME[name]], situation(*overrides, **more))
     assert planned.candidates == []
     assert reason in planned.not_tried[0].reason
 
 
 def test_threads_are_halved_and_batches_doubled() -> None:
-    assert BY_NAME["threads"].options(situation(cpus=8)) == [["run.threads=4"], ["run.threads=2"], ["run.threads=1"]]
+    assert BY_NAME["threads"].options(situation(cpus=8)) == [
+        ["run.threads=4"],
+        ["run.threads=2"],
+        ["run.threads=1"],
+    ]
     sizes = BY_NAME["batch-size"].options(situation("model=llama_tiny", samples=6))
     assert sizes == [["infer.batch_size=2"], ["infer.batch_size=4"], ["infer.batch_size=6"]]
 
 
 def test_only_what_is_named_or_answers_a_finding() -> None:
-    names = {c.remedy.name for c in plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cache:decode"]).candidates}
+    names = {
+        c.remedy.name
+        for c in plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cache:decode"]).candidates
+    }
     assert names == {"preallocated-cache"}
     with pytest.raises(ConfigError, match="no remedy is named 'growing-cash'") as error:
         plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cash"])
@@ -95,8 +125,15 @@ def test_only_what_is_named_or_answers_a_finding() -> None:
 
 def test_other_work_is_seen() -> None:
     base = checked(["model=llama_tiny"])
-    for override in ("infer.max_new_tokens=3", "dataset.synthetic_count=1", "infer.ignore_eos=false", "model.seed=1"):
-        assert override.partition("=")[0] in (other_work(base, composed(merged(["model=llama_tiny"], [override])), "quality") or "")
+    for override in (
+        "infer.max_new_tokens=3",
+        "dataset.synthetic_count=1",
+        "infer.ignore_eos=false",
+        "model.seed=1",
+    ):
+        assert override.partition("=")[0] in (
+            other_work(base, composed(merged(["model=llama_tiny"], [override])), "quality") or ""
+        )
     page, smaller = composed([]), composed(["infer.mode=tiny"])
     assert other_work(page, smaller, "quality") is None
     assert "quality" in (other_work(page, smaller, "rounding") or "")
@@ -111,7 +148,9 @@ def test_settings_of_a_process_need_processes_of_their_own() -> None:
 
 
 def test_a_remedy_of_the_users_own() -> None:
-    assert own_remedy("run.threads=1 model.dtype=bfloat16").options(situation()) == [["run.threads=1", "model.dtype=bfloat16"]]
+    assert own_remedy("run.threads=1 model.dtype=bfloat16").options(situation()) == [
+        ["run.threads=1", "model.dtype=bfloat16"]
+    ]
     assert own_remedy("infer.mode=tiny").effect == "quality"
     with pytest.raises(ConfigError, match="not a list of overrides"):
         own_remedy("run.threads")

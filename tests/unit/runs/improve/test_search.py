@@ -62,7 +62,9 @@ def result() -> Improvement:
 Effects = dict[str, float]
 
 
-def runner(effects: Effects, seen: list[Spec], *, equal: Callable[[Spec], bool] = lambda _: True) -> Callable[..., Outcome]:
+def runner(
+    effects: Effects, seen: list[Spec], *, equal: Callable[[Spec], bool] = lambda _: True
+) -> Callable[..., Outcome]:
     """Give an outcome by the settings that only B has: their factors multiply."""
 
     def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
@@ -75,7 +77,9 @@ def runner(effects: Effects, seen: list[Spec], *, equal: Callable[[Spec], bool] 
         answers = Answers(tokens={"x": [1]}, prompt_tokens={"x": 1})
         return Outcome(
             measured=Measured(change, change - 0.01, change + 0.01, 20, 1.0, factor, verdict, 0.99),  # type: ignore[arg-type]
-            check=OutputCheck(tokens_equal=equal(spec), samples=1, first_difference=None if equal(spec) else 3),
+            check=OutputCheck(
+                tokens_equal=equal(spec), samples=1, first_difference=None if equal(spec) else 3
+            ),
             answers={"a": answers, "b": answers},
             total_change=change,
             how="own processes" if own_processes else "one process",
@@ -108,14 +112,21 @@ def search(
 
 
 def test_the_finding_with_the_largest_bound_comes_first_and_quality_last() -> None:
-    planned = plan([remedy("pixels", "infer.mode=tiny", effect="quality", answers=("eager-attention",)), *REMEDIES], situation())
+    planned = plan(
+        [remedy("pixels", "infer.mode=tiny", effect="quality", answers=("eager-attention",)), *REMEDIES],
+        situation(),
+    )
     names = [candidate.remedy.name for candidate in planned.candidates]
     assert names[:2] == ["eager", "cache"]
     assert names[-1] == "pixels"
 
 
 def test_what_helps_is_kept_and_grows_only_by_what_helps_on_top(tmp_path: Path) -> None:
-    effects = {"model.attn_implementation=eager": 0.5, "model.cache=preallocated": 0.9, "infer.inference_mode=true": 1.2}
+    effects = {
+        "model.attn_implementation=eager": 0.5,
+        "model.cache=preallocated": 0.9,
+        "infer.inference_mode=true": 1.2,
+    }
     made, seen, _ = search(effects, tmp_path)
     decisions = {t.remedy: t.decision for t in made.tried if t.role == "single"}
     assert decisions == {
@@ -142,7 +153,9 @@ def test_a_gain_that_is_gone_beside_another_is_not_in_the_best(tmp_path: Path) -
 
 
 def test_other_answers_are_never_kept(tmp_path: Path) -> None:
-    made, _, _ = search({"model.dtype=bfloat16": 0.5}, tmp_path, equal=lambda spec: "model.dtype=bfloat16" not in spec.b)
+    made, _, _ = search(
+        {"model.dtype=bfloat16": 0.5}, tmp_path, equal=lambda spec: "model.dtype=bfloat16" not in spec.b
+    )
     assert {t.remedy: t.decision for t in made.tried}["half"] == "ask"
     assert made.best.overrides == []
 
@@ -169,7 +182,9 @@ def test_ordered_settings_end_where_the_next_is_no_better(tmp_path: Path) -> Non
         options=lambda _: [[f"run.threads={n}"] for n in (3, 2, 1)],
         grows="steps",
     )
-    made, _, _ = search({"run.threads=3": 0.8, "run.threads=2": 1.1, "run.threads=1": 0.1}, tmp_path, [threads])
+    made, _, _ = search(
+        {"run.threads=3": 0.8, "run.threads=2": 1.1, "run.threads=1": 0.1}, tmp_path, [threads]
+    )
     assert [t.overrides for t in made.tried if t.role == "single"] == [["run.threads=3"], ["run.threads=2"]]
     assert [item.overrides for item in made.not_tried] == [["run.threads=1"]]
 
@@ -202,7 +217,15 @@ def test_an_interrupted_search_keeps_what_it_measured_and_goes_on(tmp_path: Path
 
     saved: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        Search(planned, made, tmp_path, Limits(1000.0), lambda r: saved.append(r.status), interrupted, lambda: 0.0).run()
+        Search(
+            planned,
+            made,
+            tmp_path,
+            Limits(1000.0),
+            lambda r: saved.append(r.status),
+            interrupted,
+            lambda: 0.0,
+        ).run()
     assert made.status == "interrupted"
     assert saved[-1] == "interrupted"
     before = len(made.tried)
