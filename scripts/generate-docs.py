@@ -29,6 +29,7 @@ from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model import summary as model
 from llm_perf_opt.model.codec import json_schema
+from llm_perf_opt.model.improve import improve_schema
 from llm_perf_opt.model.versions import versions_page
 
 GENERATED = "<!-- Written by scripts/generate-docs.py; edit the docstrings in the code instead. -->\n\n"
@@ -204,6 +205,10 @@ def main() -> int:
         ROOT / "docs" / "summary.md": summary_page(),
         ROOT / "docs" / "configuration-keys.md": configuration_page(),
         ROOT / "docs" / "hardware-devices.md": devices_page(),
+        ROOT / "src" / "llm_perf_opt" / "model" / "improve.schema.json": json.dumps(
+            improve_schema(), indent=2
+        )
+        + "\n",
         ROOT / "src" / "llm_perf_opt" / "model" / "summary.schema.json": json.dumps(
             json_schema(model.Summary), indent=2
         )

@@ -1,4 +1,4 @@
-"""For scripts and notebooks: a finished run as typed values and tables.
+"""For scripts and notebooks: a finished run as typed values and tables, and one remedy put to the test.
 
 >>> import llm_perf_opt
 >>> run = llm_perf_opt.load_run("tmp/runs/20260101-120000")      # doctest: +SKIP
@@ -15,10 +15,14 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from llm_perf_opt.model.improve import load_improvement
 from llm_perf_opt.model.summary import Kernel, LedgerRow, Operator, StaticModule, Summary
+from llm_perf_opt.runs.improve.propose import try_remedy
 
 if TYPE_CHECKING:
     import polars
+
+__all__ = ["Run", "load_improvement", "load_run", "try_remedy"]
 
 
 @dataclass(frozen=True, slots=True)

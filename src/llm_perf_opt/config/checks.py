@@ -47,10 +47,12 @@ RANGES: tuple[RangeRule, ...] = (
     _between("run.top_n_kernels", 1, _MANY),
     _between("run.representative_max_new_tokens", 1, _MOST_TOKENS),
     _between("run.threads", 1, _MOST_THREADS),
+    _between("run.interop_threads", 1, _MOST_THREADS),
     _between("infer.max_new_tokens", 1, _MOST_TOKENS),
     _between("infer.no_repeat_ngram_size", 0, _MOST_TOKENS),
     _between("infer.batch_size", 1, _MANY),
     _between("infer.max_tiles", 2, _MANY),
+    _between("infer.pad_to_multiple", 1, _MOST_TOKENS),
     _between("infer.warmup_rounds", 0, _MANY),
     RangeRule("infer.base_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
     RangeRule("infer.image_size", lambda v: 0 < v <= _MOST_SIDE and v % 64 == 0, _SIDE),
@@ -89,8 +91,20 @@ def check_config(config: AppConfig) -> None:
                 f"{key}={value} is out of range", hint=f"use a value of {rule.meaning}", key=key
             )
     _check_time_limits(config)
+    _check_variables(config)
     _check_model(config)
     _check_workload(config)
+
+
+def _check_variables(config: AppConfig) -> None:
+    """Names of variables, and values that a process can be started with."""
+    for name, value in config.run.env.items():
+        if not name.isidentifier() or not name.isascii() or "\0" in value:
+            raise ConfigError(
+                f"run.env.{name}: no process can be started with it",
+                hint="give a name of letters, digits and underscores, and plain text",
+                key="run.env",
+            )
 
 
 def _check_time_limits(config: AppConfig) -> None:

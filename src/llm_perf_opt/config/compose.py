@@ -31,6 +31,7 @@ _FREE_FORM = (
     "pipeline.torch_profiler.output.extra",
     "pipeline.direct_inference.output.extra",
     "pipeline.workload.env",
+    "run.env",
 )
 """Subtrees whose keys are the user's own; who uses them checks them."""
 

@@ -63,6 +63,13 @@ class ImageMode(StrEnum):
     """Take ``infer.base_size``, ``infer.image_size`` and ``infer.crop_mode`` as they are."""
 
 
+class WeightFormat(StrEnum):
+    """Weight-only quantisation, made when the model is loaded."""
+
+    int8 = "int8"
+    int4 = "int4"
+
+
 @dataclass
 class ModelConfig:
     """``model.*``: which model, at which size, with which weights."""
@@ -85,6 +92,14 @@ class ModelConfig:
     """``sdpa``, ``eager``, ``flash_attention_2``; null: the model's default."""
     experts_implementation: str | None = None
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
+    decode_experts_implementation: str | None = None
+    """The same for decode alone, where few positions meet the experts; null: as ``model.experts_implementation``."""
+    compile_vision: bool = False
+    """Compile the vision encoder with ``torch.compile``, once for each shape of a page."""
+    channels_last: bool = False
+    """Keep the weights of convolutions with their channels last."""
+    quantise_weights: WeightFormat | None = None
+    """Store the weights of linear layers in fewer bits (needs torchao); null: as they are."""
     compile: bool = False
     """Compile the decode step with ``torch.compile`` in the warm-up, once for each shape; caches come in a few lengths, so
     that prompts share them. Needs ``model.cache=static``;
@@ -123,6 +138,12 @@ class InferConfig:
     """Side of a tile in pixels; set by ``mode`` unless it is ``custom``."""
     crop_mode: bool = True
     """Cut large pages into tiles; set by ``mode`` unless it is ``custom``."""
+    inference_mode: bool = False
+    """Run under ``torch.inference_mode`` instead of ``no_grad``: less bookkeeping per operator."""
+    pinned_inputs: bool = False
+    """Prepare inputs in page-locked memory and copy them to the device from there."""
+    pad_to_multiple: int | None = None
+    """Fill prompts up to a multiple of this many positions, so that requests of about the same length have the same shape."""
     max_tiles: int = 9
     """Most tiles a page is cut into (9 in the published code, 6 in its vLLM port)."""
     warmup_rounds: int = 1
@@ -218,6 +239,13 @@ class RunConfig:
     """Decode length under profilers and captures; null: ``infer.max_new_tokens``."""
     threads: int | None = None
     """CPU threads of torch; null: torch's default."""
+    interop_threads: int | None = None
+    """Threads of torch that run independent operators side by side; null: torch's default."""
+    affinity: str | None = None
+    """Processors this run may use, as Linux lists them: ``0-3,8``; null: as started."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment variables that libraries read when a process starts (``OMP_WAIT_POLICY``, ``MALLOC_ARENA_MAX``,
+    ``LD_PRELOAD``): the run starts itself again with them."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
 

@@ -675,6 +675,11 @@ class Finding:
     """``gain_upper_s`` as a share of what ``gain_of`` names."""
     gain_of: str | None = None
     """``a sample's wall-clock``, or the captured time where nothing was timed without a profiler."""
+    improve_command: str | None = None
+    """Command that tries the remedies of this finding on the same configuration; null: none is known, or the run cannot be
+    repeated."""
+    track_record: str | None = None
+    """How often the remedies of this finding helped in earlier searches on this machine; null: none was made."""
 
 
 @dataclass(slots=True)

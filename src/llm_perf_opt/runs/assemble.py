@@ -15,6 +15,7 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
+from llm_perf_opt.runs.experiments import add_experiments
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.runs.pipeline import known_stages
 
@@ -65,7 +66,9 @@ def assemble_run(run_dir: Path) -> Assembled:
     catalogue = Path(known.hardware_catalogue) if known.hardware_catalogue else None
     choice = DeviceChoice(known.hardware_device, catalogue)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
-    return assemble(subject, facts, choice, hardware=hardware, root=run_dir)
+    assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
+    add_experiments(assembled.summary)
+    return assembled
 
 
 def stage_facts(

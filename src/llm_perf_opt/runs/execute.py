@@ -34,6 +34,7 @@ from llm_perf_opt.runs.pipeline import check_stages, stages_of
 from llm_perf_opt.runs.provenance import environment
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.vendor.workload import program_name
+from llm_perf_opt.workloads.process_settings import apply_process_settings
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -74,6 +75,7 @@ def execute(
     manifest = new_manifest(artifacts, command)
     manifest.facts = _facts(config)
     prepare_process()
+    apply_process_settings(config.run)
     handler = run_log(artifacts.root)
     try:
         for note in (device_note, earlier.note() if earlier is not None else None):

@@ -27,6 +27,7 @@ VERBS = {
     "report": Verb("render the reports of a finished run again", "commands.report_command"),
     "ingest": Verb("analyse captures taken elsewhere", "commands.ingest_command"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
+    "improve": Verb("try the advice: measure each remedy, keep what helps", "improve.command"),
     "what-if": Verb(
         "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
     ),

@@ -15,6 +15,7 @@ from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.process.runtime_env import prepare_process
+from llm_perf_opt.workloads.process_settings import apply_process_settings
 
 STAGE = "torch_profiler"
 """Whose output settings apply, and below whose name results go (they are not user-facing)."""
@@ -44,6 +45,7 @@ def run(overrides: Sequence[str]) -> Path:
 
     raw = compose_raw(overrides)
     config = settle_adapters(typed_config(raw, overrides))
+    apply_process_settings(config.run)
     folder = run_directory(raw) / STAGE
     folder.mkdir(parents=True, exist_ok=True)
     if changes_directory(raw):

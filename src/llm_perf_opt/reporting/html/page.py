@@ -167,6 +167,8 @@ def _introduction(summary: Summary) -> dict[str, Any]:
                 "advice": finding.advice,
                 "evidence": finding.evidence,
                 "arithmetic": finding.arithmetic,
+                "command": finding.improve_command,
+                "track_record": finding.track_record,
             }
             for finding in summary.findings
         ],

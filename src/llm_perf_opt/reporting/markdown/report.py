@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_code, md_text
 from llm_perf_opt.core.phases import PHASES, WHOLE
-from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary import Finding, Summary
 from llm_perf_opt.reporting.content.detail import (
     DECODE_ROWS,
     elsewhere_table,
@@ -166,8 +166,17 @@ def _findings(summary: Summary) -> str:
             f"{place}. **{md_text(finding.title)}** ({where}; {gain_text(finding)}; {finding.confidence} confidence)\n"
             + "".join(f"   - evidence: {md_text(item)}\n" for item in finding.evidence)
             + f"   - arithmetic: {md_text(finding.arithmetic)}\n   - advice: {prose(finding.advice)}\n"
+            + _experiment(finding)
         )
     return "\n".join(parts) + "\nGains are upper bounds; they overlap and do not add up.\n" if parts else ""
+
+
+def _experiment(finding: Finding) -> str:
+    """Say how the advice is tried, and how it did before."""
+    if finding.improve_command is None:
+        return ""
+    before = f" ({md_text(finding.track_record)})" if finding.track_record else ""
+    return f"   - try it: {md_code(finding.improve_command)}{before}\n"
 
 
 def _samples(summary: Summary) -> str:

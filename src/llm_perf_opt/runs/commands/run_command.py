@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.config.hydra_bridge import switches
 from llm_perf_opt.core.console.command_line import EXIT_CODES
@@ -17,6 +18,10 @@ from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
 from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.process.restart import missing_variables, restart_with
+
+if TYPE_CHECKING:
+    from llm_perf_opt.runs.app import Prepared
 
 HELP = """\
 usage: llm-perf-opt run [--plan] [--json] [-q | -v] [hydra switches] [key=value …]
@@ -56,11 +61,13 @@ class RunArguments:
     plan: bool = False
     json: bool = False
     verbosity: Verbosity = Verbosity.normal
+    given: tuple[str, ...] = ()
+    """The command line as it was given."""
 
 
 def parse_arguments(argv: Sequence[str]) -> RunArguments:
     """Split ``argv`` without interpreting overrides."""
-    parsed = RunArguments()
+    parsed = RunArguments(given=tuple(argv))
     items = iter(argv)
     for item in items:
         name, separator, inline = item.partition("=")
@@ -143,6 +150,7 @@ def _run(parsed: RunArguments) -> int:
         return code
     if parsed.multirun:
         jobs = app.check_sweep(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
+        _refuse_variables(jobs)
         if parsed.plan:
             return app.show_sweep_plan(jobs, parsed.overrides, as_json=parsed.json)
         reserved = app.reserve_sweep_directory(jobs, parsed.overrides)
@@ -150,6 +158,7 @@ def _run(parsed: RunArguments) -> int:
         job = app.prepare(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
         if parsed.plan:
             return app.show_plan(job, as_json=parsed.json)
+        restart_with(job.config.run.env, ["run", *parsed.given])
         reserved = app.reserve_run_directory(job, parsed.overrides)
     try:
         return _launch(parsed, reserved)
@@ -158,6 +167,16 @@ def _run(parsed: RunArguments) -> int:
             with contextlib.suppress(OSError):  # not empty: then it holds a manifest
                 job.run_dir.rmdir()
         raise
+
+
+def _refuse_variables(jobs: Sequence[Prepared]) -> None:
+    """A process has one environment, and the jobs of a sweep share one process."""
+    if any(missing_variables(job.config.run.env) for job in jobs):
+        raise ConfigError(
+            "run.env cannot be set by a sweep: its jobs share one process",
+            hint="set the variables in the shell, or start the runs one by one",
+            key="run.env",
+        )
 
 
 def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,8 +81,10 @@ def run_together(plan: Plan, out: Path) -> tuple[str, str]:
             f"the device's memory does not hold both models: {error}", hint="compare them without --together"
         ) from error
     shared = uuid.uuid4().hex
+    when = (started, time.monotonic() - began)
     for side, measured in warm.items():
-        _write(measured.run.result, plan, side, out / side, shared, (started, time.monotonic() - began))
+        command = ["llm-perf-opt", "compare", "--together", *plan.overrides(side)]
+        write_side(measured.run.result, out / side, command, shared, when)
     return str(out / "a"), str(out / "b")
 
 
@@ -107,10 +110,10 @@ def _warm_up(config: AppConfig) -> _WarmSide:
     return _WarmSide(run, groups)
 
 
-def _write(
-    result: WorkloadResult, plan: Plan, side: Letter, folder: Path, shared: str, when: tuple[str, float]
+def write_side(
+    result: WorkloadResult, folder: Path, command: Sequence[str], shared: str, when: tuple[str, float]
 ) -> None:
-    """Write one side as a run; ``when``: its start, and how long both took together."""
+    """Write one side as a run; ``shared`` is the same for sides measured in turns, ``when`` the start and the seconds of both."""
     from llm_perf_opt.analysis.summarise import Subject
     from llm_perf_opt.model.summary import RunInfo
     from llm_perf_opt.model.summary_file import save_summary
@@ -122,11 +125,11 @@ def _write(
         path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write_json(path, {**result.to_dict(), INTERLEAVED: shared})
     run = RunInfo(
-        id=side,
+        id=folder.name,
         status="ok",
         started=when[0],
         seconds=when[1],
-        command=mask_arguments(["llm-perf-opt", "compare", "--together", *plan.overrides(side)]),
+        command=mask_arguments(list(command)),
     )
     facts = [timings_facts(path)]
     subject = Subject(run=run, sources=shown_sources(facts, folder))

@@ -19,6 +19,7 @@ from llm_perf_opt.workloads.engine.results import (
     SampleResult,
     WorkloadResult,
 )
+from llm_perf_opt.workloads.engine.tuning import tune
 from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
     """Build the model of a workload, and say so: loading weights can take minutes."""
     with progress.task(f"building {workload.model.name}") as task:
         engine = Engine(workload)
+        tune(engine)
         task.advance()
     return engine
 

@@ -1,0 +1,1 @@
+"""Deciding experiments: pure functions over measured passes and answers."""

@@ -1,0 +1,105 @@
+"""From a measured experiment to a decision, and from all of them to the ladder and the grades of the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llm_perf_opt.analysis.improve.costs import HIGHER_IS_BETTER
+from llm_perf_opt.core import units
+from llm_perf_opt.model.improve import (
+    Decision,
+    Effect,
+    FindingGrade,
+    Improvement,
+    Measured,
+    Metric,
+    OutputCheck,
+    Step,
+    Trial,
+)
+
+_PARTLY = 0.25
+"""A gain below this share of the finding's bound confirms it in part only."""
+Grade = str
+
+
+def judge(
+    measured: Measured,
+    check: OutputCheck | None,
+    *,
+    metric: Metric,
+    effect: Effect,
+    total_change: float | None,
+    least_gain_ratio: float,
+) -> tuple[Decision, str]:
+    """Decide what to do with a remedy that was measured, and say why."""
+    if measured.verdict != "gain":
+        return "drop", _dropped(measured, least_gain_ratio)
+    if total_change is None or gain_of(total_change, metric) < least_gain_ratio:
+        return "drop", "faster on most samples, but not on all of them together"
+    if check is None or check.tokens_equal is None:
+        return "ask", "a gain is shown, but the answers could not be compared: decide yourself"
+    if not check.tokens_equal:
+        return "ask", f"tokens differ at position {check.first_difference}: decide yourself"
+    if effect == "quality":
+        return "ask", "the answers of these samples are the same, but it may change others: decide yourself"
+    return "keep", "a gain is shown and the answers are the same"
+
+
+def _dropped(measured: Measured, least_gain_ratio: float) -> str:
+    if measured.verdict == "slower":
+        return "slower"
+    if measured.verdict == "no gain":
+        return f"no gain of {units.percent(least_gain_ratio)} or more"
+    return f"not shown: {measured.blocks} pairs of passes do not tell it from no change on this machine"
+
+
+def gain_of(change_ratio: float, metric: Metric) -> float:
+    """Return a change as a gain: above zero is better."""
+    return change_ratio if metric in HIGHER_IS_BETTER else -change_ratio
+
+
+def ladder(baseline: float | None, steps: Sequence[Trial]) -> list[Step]:
+    """Return the value of the metric after each kept step; each change was measured on top of the one before."""
+    found: list[Step] = []
+    value = baseline
+    for trial in steps:
+        if value is None or trial.measured is None:
+            break
+        value *= 1 + trial.measured.change_ratio
+        found.append(Step(trial.remedy, list(trial.overrides), value, trial.measured.change_ratio))
+    return found
+
+
+def grade_findings(trials: Sequence[Trial]) -> list[FindingGrade]:
+    """Hold every finding's bound against what its remedies gave, measured alone."""
+    by_finding: dict[tuple[str, str | None], list[Trial]] = {}
+    for trial in trials:
+        if trial.finding is not None and trial.role == "single" and trial.measured is not None:
+            by_finding.setdefault((trial.finding, trial.phase), []).append(trial)
+    return [_grade(name, phase, tried) for (name, phase), tried in by_finding.items()]
+
+
+def _grade(name: str, phase: str | None, tried: Sequence[Trial]) -> FindingGrade:
+    gains = [trial.measured_gain_s for trial in tried if trial.measured_gain_s is not None]
+    best = max(gains, default=None)
+    predicted = max((t.predicted_gain_s for t in tried if t.predicted_gain_s is not None), default=None)
+    verdicts = [trial.measured.verdict for trial in tried if trial.measured is not None]
+    helped = verdicts.count("gain")
+    result = FindingGrade(name, phase, predicted, best, helped, len(verdicts), "wrong")
+    if helped:
+        small = predicted and best is not None and best < _PARTLY * predicted
+        result.grade = "partly" if small else "confirmed"
+    elif "not shown" in verdicts:
+        result.grade = "not shown"
+    return result
+
+
+def measured_gain_s(trial: Trial, result: Improvement) -> float | None:
+    """Return the seconds per sample that a remedy saved; ``None`` where no time was measured."""
+    if trial.measured is None:
+        return None
+    if result.metric in ("total", "ttft"):
+        return -trial.measured.change_ratio * trial.measured.a
+    total = trial.metrics.get("total")
+    return None if total is None or result.baseline.total_s is None else -total * result.baseline.total_s

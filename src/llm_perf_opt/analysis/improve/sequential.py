@@ -1,0 +1,150 @@
+"""Decide while measuring: confidence sequences by betting, valid however often one looks.
+
+A block is the logarithm of a ratio, B ÷ A, of two neighbouring passes in random order. If B is no faster than A by more
+than ``exp(t)``, then ``block − t`` falls below zero no more often, and no further, than above it. So somebody who bets before
+each block, at even odds, that it will fall below, cannot expect to win. What such a player owns is an e-value: it
+exceeds ``1 / α`` with probability at most ``α``, at any time, however often one looks (Ville's inequality). The values of
+``t`` whose player has not won that much are the confidence sequence (Waudby-Smith and Ramdas 2024; here for the centre of
+a symmetric distribution, so that heavy tails, which times have, need no bound).
+
+A bet is ``1 + λ ψ((block − t) / s)`` with ``ψ`` cut off at ±1 and the scale ``s`` taken from the blocks before this one. Capital is
+shared among several ``λ``: some are right for a gain as large as the noise, others for one that is a tenth of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_perf_opt.model.improve import Verdict
+
+Array = NDArray[np.float64]
+
+BOUND = (
+    "confidence sequence by betting on the logarithm of neighbouring passes' ratio (Ville's inequality: valid at every look); "
+    "the family error is shared equally among all planned tests"
+)
+_STAKES: Array = np.array([0.07, 0.18, 0.4, 0.7, 0.97])
+_FIRST_SCALE = 0.15
+"""Scale of the first bets, before the noise is known: fifteen per cent."""
+_SCALE_BLOCKS = 4
+_CUT = 2.0
+"""Where ψ is cut off, in standard deviations of the blocks: a stall of the machine counts as one loss, not as many."""
+_LEAST_SCALE = 0.002
+_TO_DEVIATION = 1.4826
+"""Median absolute deviation → standard deviation, of normal noise."""
+_HALVINGS = 40
+_MOST_WEALTH_LOG = 600.0
+_MOST_LOG = 5.0
+"""Ratios beyond e⁵ are not told apart."""
+_LEAST_BLOCKS = 6
+"""Fewer decide nothing, whatever they say: the first passes after a warm-up are not like the others."""
+_FUTILITY = 0.1
+"""Chance of giving up a real gain too early; that costs a gain, not the truth, so it has no share of the family error."""
+_SLOWER = 0.05
+"""Chance of calling a remedy slower that is not; without consequence, either way it is dropped."""
+_SIGN_OF_SLOWER = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When an experiment ends."""
+
+    alpha: float
+    """Share of the family error that this test has."""
+    least_gain_ratio: float
+    """A gain below this is not worth keeping."""
+    most_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A log ratio with the interval that holds at every look."""
+
+    estimate: float
+    """The median of the blocks."""
+    low: float
+    high: float
+
+
+class SequentialTest:
+    """Blocks as they come, and what they show so far."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self._blocks: list[float] = []
+        self._scales: list[float] = []
+
+    @property
+    def count(self) -> int:
+        """Blocks so far."""
+        return len(self._blocks)
+
+    def add(self, block: float) -> Verdict | None:
+        """Take one more log ratio; return what is shown, or ``None``: measure on."""
+        self._scales.append(_scale(self._blocks))
+        self._blocks.append(min(max(block, -_MOST_LOG), _MOST_LOG))
+        return self.verdict()
+
+    def verdict(self) -> Verdict | None:
+        """Say what the blocks show."""
+        if self.count < _LEAST_BLOCKS:
+            return None
+        least = math.log1p(-self.rule.least_gain_ratio)
+        if self.wealth(least, below=True) >= 1 / self.rule.alpha:
+            return "gain"
+        if self.wealth(least, below=False) >= 1 / _FUTILITY:
+            slower = self.wealth(0.0, below=False)
+            if slower >= 1 / _SLOWER:
+                return "slower"
+            # A few more pairs tell a slowdown from no change, once there is a sign of one.
+            if slower < _SIGN_OF_SLOWER:
+                return "no gain"
+        return "not shown" if self.count >= self.rule.most_blocks else None
+
+    def change(self) -> Change | None:
+        """Return estimate and interval; ``None`` without a block."""
+        if not self._blocks:
+            return None
+        low, high = self._end(below=False), self._end(below=True)
+        return Change(min(max(float(np.median(self._blocks)), low), high), low, high)
+
+    def wealth(self, centre: float, *, below: bool) -> float:
+        """Return what a player owns who started with 1 and bets that blocks fall below (above) ``centre``.
+
+        With ``below`` it is the e-value against "the log ratio is at least ``centre``".
+        """
+        moves = np.clip((np.array(self._blocks) - centre) / np.array(self._scales), -1.0, 1.0)
+        logs = np.log1p(np.outer(_STAKES, -moves if below else moves)).sum(axis=1)
+        top = float(logs.max())
+        return math.exp(min(top, _MOST_WEALTH_LOG)) * float(np.exp(logs - top).mean())
+
+    def _end(self, *, below: bool) -> float:
+        """Return an end of the interval: wealth falls (rises) with the centre, so halving finds it.
+
+        Each end has all of α: a keep looks at the upper end alone.
+        """
+        needed = 1 / self.rule.alpha
+        inside, outside = (-_MOST_LOG, _MOST_LOG) if below else (_MOST_LOG, -_MOST_LOG)
+        if self.wealth(outside, below=below) < needed:
+            return outside
+        for _ in range(_HALVINGS):
+            middle = (inside + outside) / 2
+            if self.wealth(middle, below=below) >= needed:
+                outside = middle
+            else:
+                inside = middle
+        return outside
+
+
+def _scale(before: Sequence[float]) -> float:
+    """Return the scale of the next bet, from the spread of the blocks before it."""
+    if len(before) < _SCALE_BLOCKS:
+        return _FIRST_SCALE
+    values = np.array(before)
+    spread = _TO_DEVIATION * float(np.median(np.abs(values - np.median(values))))
+    return max(_CUT * spread, _LEAST_SCALE)

@@ -1,0 +1,231 @@
+"""What ``llm-perf-opt improve`` found, as plain values: ``improve.json``.
+
+The baseline is A, a remedy is B; every change is B ÷ A − 1 of the metric, so that a gain in time is below zero. ``None``
+means "not known".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.model.codec import decode_file, json_schema, save_json
+
+SCHEMA_VERSION = "1.0"
+FILE_NAME = "improve.json"
+
+Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]
+Decision = Literal["keep", "drop", "ask", "failed"]
+OutputResult = Literal["equal", "differs", "failed"]
+Effect = Literal["nothing", "rounding", "quality"]
+"""What a remedy may do to the answer: leave it, change the last bits of its arithmetic, or change what the model is."""
+Verdict = Literal["gain", "no gain", "slower", "not shown"]
+Role = Literal["single", "combination", "confirmation"]
+Status = Literal["complete", "out of time", "interrupted"]
+
+
+@dataclass(slots=True)
+class Measured:
+    """A change of the metric with its interval, which holds however often it was looked at."""
+
+    change_ratio: float
+    """B ÷ A − 1."""
+    low: float
+    high: float
+    blocks: int
+    """Pairs of neighbouring passes that were compared."""
+    a: float
+    """Median of the metric on A's side of this experiment, in its unit."""
+    b: float
+    verdict: Verdict
+    confidence_ratio: float
+    """Of this interval: all intervals of the search hold together at the method's level."""
+
+
+@dataclass(slots=True)
+class OutputCheck:
+    """What a remedy did to the answers."""
+
+    tokens_equal: bool | None
+    samples: int
+    """Samples whose answers were compared."""
+    differing_samples: int = 0
+    first_difference: int | None = None
+    """Position (from 1) of the first token that differs, over all samples."""
+    first_sample: str | None = None
+    largest_logit_difference: float | None = None
+    """Over all positions before the first difference, where both sides saw the same text."""
+    edit_distance_before_ratio: float | None = None
+    """Mean distance to the reference texts, where the data set has some."""
+    edit_distance_after_ratio: float | None = None
+    perplexity_before: float | None = None
+    """Of the prompts, for text models."""
+    perplexity_after: float | None = None
+    reason: str | None = None
+    """Why something could not be checked."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """One experiment: what was tried, what it should have given, what it gave."""
+
+    remedy: str
+    overrides: list[str]
+    finding: str | None
+    """The finding it answers; ``None``: no finding of this run asked for it."""
+    predicted_gain_s: float | None
+    """The finding's upper bound per sample."""
+    measured: Measured | None
+    output: OutputResult
+    decision: Decision
+    reason: str
+    title: str = ""
+    phase: str | None = None
+    role: Role = "single"
+    on_top_of: list[str] = field(default_factory=list)
+    """Overrides that both sides had."""
+    measured_gain_s: float | None = None
+    """Seconds per sample, A − B, by the measured change; only where the metric is a time."""
+    effect: Effect = "nothing"
+    cost: str = ""
+    """What adopting it costs (memory, a warm-up, a dependency)."""
+    check: OutputCheck | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Change ratios of the other metrics, without intervals."""
+    how: Literal["one process", "own processes"] | None = None
+    seconds: float = 0.0
+    """What the experiment took."""
+    comparison: str | None = None
+    """Page of the comparison, relative to this file."""
+    patch: bool = False
+    """Whether code patched the model beside the overrides."""
+
+
+@dataclass(slots=True)
+class NotTried:
+    """A remedy that was not tried, and why."""
+
+    remedy: str
+    reason: str
+    title: str = ""
+    finding: str | None = None
+    overrides: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Step:
+    """A step of the ladder from the baseline to the best."""
+
+    remedy: str
+    overrides: list[str]
+    value: float
+    """The metric after this step."""
+    change_ratio: float
+    """Against the step before."""
+
+
+@dataclass(slots=True)
+class Baseline:
+    """Where the search started."""
+
+    overrides: list[str]
+    metric_value: float | None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    total_s: float | None = None
+    tokens_per_s: float | None = None
+    run: str | None = None
+    """Run whose findings were tried, relative to this file where it is below it."""
+    model: str | None = None
+    device: str | None = None
+    samples: list[str] = field(default_factory=list)
+    """Those that were measured and whose answers were checked."""
+
+
+@dataclass(slots=True)
+class Best:
+    """What to keep, all together."""
+
+    overrides: list[str]
+    change_ratio: float | None
+    low: float | None
+    high: float | None
+    output: OutputResult | None = None
+    confirmed: bool = False
+    """Whether the whole was measured against the baseline once more."""
+    command: str | None = None
+
+
+@dataclass(slots=True)
+class FindingGrade:
+    """What a finding promised against what its remedies gave."""
+
+    finding: str
+    phase: str | None
+    predicted_gain_s: float | None
+    measured_gain_s: float | None
+    """Largest measured gain of its remedies; below zero: all made it slower."""
+    helped: int
+    tried: int
+    grade: Literal["confirmed", "partly", "wrong", "not shown"]
+
+
+@dataclass(slots=True)
+class ImproveMethod:
+    """How it was decided, so that it can be repeated."""
+
+    family_error_ratio: float
+    """Most probable false keeps over the whole search."""
+    tests: int
+    """Tests the family error is shared among."""
+    least_gain_ratio: float
+    most_blocks: int
+    seed: int
+    bound: str
+    """The test in words."""
+
+
+@dataclass(slots=True)
+class Improvement:
+    """The root of ``improve.json``."""
+
+    metric: Metric
+    baseline: Baseline
+    method: ImproveMethod
+    best: Best
+    schema_version: str = SCHEMA_VERSION
+    status: Status = "complete"
+    started: str = ""
+    seconds: float = 0.0
+    budget_s: float | None = None
+    machine: str | None = None
+    tried: list[Trial] = field(default_factory=list)
+    not_tried: list[NotTried] = field(default_factory=list)
+    ladder: list[Step] = field(default_factory=list)
+    grades: list[FindingGrade] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def save_improvement(result: Improvement, folder: Path) -> Path:
+    """Write ``improve.json``, whole or not at all."""
+    return save_json(folder / FILE_NAME, result)
+
+
+def load_improvement(path: Path) -> Improvement:
+    """Read ``improve.json`` of a folder (or the file itself)."""
+    path = path / FILE_NAME if path.is_dir() else path
+    result = decode_file(path, Improvement, hint="give a directory made by `llm-perf-opt improve`")
+    if result.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        raise InputError(
+            f"{path} has schema version {result.schema_version}, this program reads {SCHEMA_VERSION}",
+            hint="read it with the release that wrote it",
+            path=str(path),
+        )
+    return result
+
+
+def improve_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``improve.json``."""
+    return json_schema(Improvement)

@@ -1,0 +1,1 @@
+"""improve.html, improve.md and what the console says of a search."""

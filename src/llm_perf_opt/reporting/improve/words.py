@@ -1,0 +1,139 @@
+"""The sentences and lines that all forms of an improvement share."""
+
+from __future__ import annotations
+
+from llm_perf_opt.analysis.improve.outputs import output_words
+from llm_perf_opt.core import units
+from llm_perf_opt.model.improve import Improvement, Measured, Metric, Trial
+
+METRIC_NAMES: dict[Metric, str] = {
+    "total": "time per answer",
+    "ttft": "time to the first token",
+    "tpot": "time per output token",
+    "tokens_per_s": "tokens per second",
+    "energy": "energy per answer",
+}
+DECISIONS = {"keep": "keep", "drop": "drop", "ask": "keep?", "failed": "failed"}
+
+
+def value_words(value: float | None, metric: Metric) -> str:
+    """Return a value of the metric with its unit."""
+    if metric == "tokens_per_s":
+        return units.number(value, "tokens/s")
+    return units.number(value, "J") if metric == "energy" else units.seconds(value)
+
+
+def change_words(ratio: float | None) -> str:
+    """``-0.31`` → ``−31.0 %``."""
+    if ratio is None:
+        return units.MISSING
+    return f"{'−' if ratio < 0 else '+'}{units.percent(abs(ratio))}"
+
+
+def interval_words(low: float | None, high: float | None) -> str:
+    """Return both ends; an end that is not known yet is a dash."""
+    if low is None or high is None:
+        return ""
+    return f"[{_end(low)} … {_end(high)}]"
+
+
+def _end(ratio: float) -> str:
+    if ratio <= -0.99 or ratio >= 50:
+        return units.MISSING
+    return f"{'−' if ratio < 0 else '+'}{units.number(abs(ratio) * 100)}"
+
+
+def measured_words(measured: Measured | None) -> str:
+    """Return a change with its interval."""
+    if measured is None:
+        return units.MISSING
+    return f"{change_words(measured.change_ratio)} {interval_words(measured.low, measured.high)}"
+
+
+def prediction_words(trial: Trial) -> str:
+    """Say what the finding promised and what came of it."""
+    if trial.finding is None:
+        return "no finding asked for it"
+    predicted = (
+        "no bound" if trial.predicted_gain_s is None else f"at most {units.seconds(trial.predicted_gain_s)}"
+    )
+    said = f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}: predicted {predicted}"
+    if trial.measured_gain_s is None:
+        return said
+    if trial.measured_gain_s < 0:
+        return f"{said}, measured {units.seconds(-trial.measured_gain_s)} more"
+    return f"{said}, measured {units.seconds(trial.measured_gain_s)}"
+
+
+def name_of(trial: Trial) -> str:
+    """Return the overrides; a combination names what it stands on."""
+    return " ".join(trial.overrides) + (" (on top of the kept ones)" if trial.on_top_of else "")
+
+
+def headline(result: Improvement) -> str:
+    """Say in one sentence what the search came to."""
+    what = METRIC_NAMES[result.metric]
+    if not result.best.overrides:
+        asked = sum(trial.decision == "ask" for trial in result.tried)
+        more = f"; {asked} that change the answers are yours to decide" if asked else ""
+        return f"Nothing to keep: none of {len(singles(result))} settings showed a gain with the same answers{more}."
+    sure = "measured again" if result.best.confirmed else "not confirmed by a second measurement"
+    return (
+        f"{what.capitalize()} {change_words(result.best.change_ratio)} "
+        f"{interval_words(result.best.low, result.best.high)} with {' '.join(result.best.overrides)} ({sure}, tokens "
+        f"{'equal' if result.best.output == 'equal' else 'not equal'})."
+    )
+
+
+def singles(result: Improvement) -> list[Trial]:
+    """Return the experiments on one remedy alone."""
+    return [trial for trial in result.tried if trial.role == "single"]
+
+
+def baseline_words(result: Improvement) -> list[str]:
+    """Return the baseline's times."""
+    base = result.baseline
+    known = [
+        ("", base.total_s and f"{units.seconds(base.total_s)} per sample"),
+        ("ttft ", base.ttft_s and units.seconds(base.ttft_s)),
+        ("tpot ", base.tpot_s and units.seconds(base.tpot_s)),
+        ("", base.tokens_per_s and f"{units.number(base.tokens_per_s)} tokens/s"),
+    ]
+    return [f"{name}{value}" for name, value in known if value]
+
+
+def method_words(result: Improvement) -> str:
+    """Say how it was decided."""
+    method = result.method
+    return (
+        f"{method.bound}. Family error {units.percent(method.family_error_ratio)} over {method.tests} tests; a gain counts from "
+        f"{units.percent(method.least_gain_ratio)}; at most {method.most_blocks} pairs of passes each; seed {method.seed}. A remedy "
+        "that changes a token is never kept by itself."
+    )
+
+
+def trial_output(trial: Trial) -> str:
+    """Say what happened to the answers, with quality where it was measured."""
+    words = [output_words(trial.check)]
+    check = trial.check
+    if check is not None and check.tokens_equal is False:
+        if check.edit_distance_before_ratio is not None and check.edit_distance_after_ratio is not None:
+            before, after = check.edit_distance_before_ratio, check.edit_distance_after_ratio
+            words.append(f"edit distance {units.number(before)} → {units.number(after)}")
+        if check.perplexity_before is not None and check.perplexity_after is not None:
+            words.append(
+                f"perplexity {units.number(check.perplexity_before)} → {units.number(check.perplexity_after)}"
+            )
+    return ", ".join(words)
+
+
+def facts(result: Improvement) -> list[tuple[str, str]]:
+    """Return what a reader wants to know of the search beside its result."""
+    base = result.baseline
+    return [
+        ("baseline", ", ".join(baseline_words(result)) or units.MISSING),
+        ("settings", " ".join(base.overrides) or "the default"),
+        ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),
+        ("samples measured and compared", ", ".join(base.samples) or units.MISSING),
+        ("search", f"{result.status}, {units.seconds(result.seconds)}, {len(result.tried)} experiments"),
+    ]

@@ -1,0 +1,1 @@
+"""The improve verb: every advice becomes an experiment."""

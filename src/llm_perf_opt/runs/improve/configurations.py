@@ -1,0 +1,100 @@
+"""The configurations of an experiment: composed, checked, and known to be the same workload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.config.hydra_bridge.values import leaves
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.model.improve import Effect
+from llm_perf_opt.runs.compare.launch import TIMINGS_ONLY
+from llm_perf_opt.runs.remedies.base import IMAGE_KEYS, key_of
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+_RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
+WORKLOAD_KEYS = (
+    "infer.max_new_tokens",
+    "infer.ignore_eos",
+    "infer.no_repeat_ngram_size",
+    "infer.prompt",
+    "infer.chat_template",
+    "model.adapter",
+    "model.path",
+    "model.revision",
+    "model.config_name",
+    "model.weights",
+    "model.seed",
+    "run.device",
+    "run.mode",
+)
+"""What makes the work: a remedy that changes one of these does other work, not the same faster."""
+WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
+PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
+"""Settings that belong to a process and are read when it starts."""
+
+
+def composed(overrides: Sequence[str]) -> AppConfig:
+    """Compose a side: what it was given, and nothing beside timing."""
+    from llm_perf_opt.runs.app import check_configuration
+
+    return check_configuration(timed(overrides), config_dir=None, config_name="config").config
+
+
+def checked(overrides: Sequence[str]) -> AppConfig:
+    """Compose and check everything, stages included; raises :class:`ConfigError` before anything runs."""
+    from llm_perf_opt.runs.app import prepare
+
+    return prepare(timed(overrides), config_dir=None, config_name="config").config
+
+
+def timed(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a run that only times; what the user set stays."""
+    keys = {key_of(item) for item in overrides}
+    return [*(item for item in TIMINGS_ONLY if key_of(item) not in keys), *overrides]
+
+
+def refuse_run_directory(overrides: Sequence[str]) -> None:
+    """Refuse keys that the search sets itself."""
+    clash = sorted({key_of(item) for item in overrides}.intersection(_RUN_DIRECTORY_KEYS))
+    if clash:
+        raise ConfigError(f"improve chooses {clash[0]} itself", hint="say where with --out", key=clash[0])
+
+
+def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return both, of equal keys the second's."""
+    keys = {key_of(item) for item in second}
+    return [*(item for item in first if key_of(item) not in keys), *second]
+
+
+def flat(config: AppConfig) -> dict[str, Any]:
+    """Return every value of the sections that describe model, request, data and run."""
+    sections = {"model": config.model, "infer": config.infer, "dataset": config.dataset, "run": config.run}
+    return {key: value for name, section in sections.items() for key, value in leaves(section, name)}
+
+
+def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
+    """Say which key of B makes it other work than A's; ``None``: it is the same work."""
+    first, second = flat(a), flat(b)
+    for key in sorted(first.keys() | second.keys()):
+        if first.get(key) == second.get(key):
+            continue
+        if key in WORKLOAD_KEYS or key.startswith(WORKLOAD_SECTIONS):
+            return f"it changes the workload: {key}={second.get(key)} instead of {first.get(key)}"
+        if key in IMAGE_KEYS and effect != "quality":
+            return f"it changes the pages ({key}), and does not say that it changes the quality"
+    return None
+
+
+def differs(a: AppConfig, b: AppConfig) -> bool:
+    """Return whether B is another configuration at all."""
+    return flat(a) != flat(b)
+
+
+def needs_own_process(a: AppConfig, b: AppConfig) -> bool:
+    """Return whether the sides differ in what a process reads when it starts."""
+    first, second = flat(a), flat(b)
+    keys = first.keys() | second.keys()
+    return any(first.get(key) != second.get(key) for key in keys if key.startswith(PROCESS_KEYS))

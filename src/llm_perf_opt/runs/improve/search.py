@@ -1,0 +1,274 @@
+"""The search: singles first, ranked by what the findings promise; then together, one by one, each measured again.
+
+Gains do not add: a remedy that helps alone may do nothing beside another. So a combination grows by one remedy at a time, and
+each must show a gain on top of what is kept already. The result is written after every experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_perf_opt.analysis.improve import judge
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
+from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
+from llm_perf_opt.runs.improve import configurations
+from llm_perf_opt.runs.improve.conclude import conclude
+from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.runs.improve.plan import Candidate, Planned
+from llm_perf_opt.runs.improve.spec import Spec
+from llm_perf_opt.runs.remedies.base import key_of
+
+LOGGER = logging.getLogger("llm_perf_opt.improve")
+LEAST_EXPERIMENT_S = 15.0
+"""With less time left, no experiment is begun."""
+_SHARE = 2.0
+"""An experiment may use so many times its fair share of what is left: most end early."""
+_RESERVED = 0.3
+"""Share of the time that is kept for combinations and the confirmation, once there is something to keep."""
+EXPERIMENTS = "experiments"
+Runner = Callable[..., Outcome]
+Saved = Callable[[Improvement], None]
+
+
+@dataclass(slots=True)
+class Limits:
+    """How long a search may take, and how sure it must be."""
+
+    budget_s: float
+    least_gain_ratio: float = 0.02
+    family_error_ratio: float = 0.05
+    most_blocks: int = 80
+    most_samples: int = 4
+    seed: int = 20240229
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way."""
+
+    planned: Planned
+    result: Improvement
+    out: Path
+    limits: Limits
+    saved: Saved
+    runner: Runner = run_experiment
+    clock: Callable[[], float] = time.monotonic
+    began: float = 0.0
+    kept: list[Trial] = field(default_factory=list)
+    """The combination so far, in the order it grew."""
+
+    def run(self) -> Improvement:
+        """Try everything the time allows; an interruption keeps what was measured."""
+        self.began = self.clock()
+        self.result.status = "complete"
+        try:
+            self._singles()
+            self._combinations()
+            self._confirm()
+        except KeyboardInterrupt:
+            self.result.status = "interrupted"
+            raise
+        finally:
+            self._settle()
+        return self.result
+
+    # --- the three parts -------------------------------------------------------------------------------------
+
+    def _singles(self) -> None:
+        groups: dict[str, list[Candidate]] = {}
+        for candidate in self.planned.candidates:
+            groups.setdefault(candidate.remedy.name, []).append(candidate)
+        for candidates in groups.values():
+            for candidate in candidates:
+                trial = self._try(candidate, [], "single")
+                if trial is None:
+                    return
+                if candidate.remedy.grows == "steps" and trial.decision not in ("keep", "ask"):
+                    self._leave_out(
+                        candidates[candidates.index(candidate) + 1 :], "the step before it was no better"
+                    )
+                    break
+
+    def _combinations(self) -> None:
+        winners = [t for t in self.result.tried if t.role == "single" and t.decision == "keep"]
+        winners.sort(key=lambda trial: -self._gain(trial))
+        self.kept = winners[:1]
+        for winner in winners[1:]:
+            before = [item for trial in self.kept for item in trial.overrides]
+            clash = {key_of(item) for item in before} & {key_of(item) for item in winner.overrides}
+            if clash:
+                LOGGER.info("%s: not combined, it sets %s too", winner.remedy, sorted(clash)[0])
+                continue
+            candidate = self.planned.candidate(winner.remedy, winner.overrides)
+            trial = self._try(candidate, before, "combination")
+            if trial is None:
+                return
+            if trial.decision == "keep":
+                self.kept.append(trial)
+
+    def _confirm(self) -> None:
+        """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
+        if not self.kept:
+            return
+        overrides = [item for trial in self.kept for item in trial.overrides]
+        title = "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
+        self._try(self.planned.together([t.remedy for t in self.kept], overrides, title), [], "confirmation")
+
+    # --- one experiment --------------------------------------------------------------------------------------
+
+    def _try(self, candidate: Candidate, on_top_of: Sequence[str], role: Role) -> Trial | None:
+        """Measure a candidate unless it was already; ``None``: the time is over."""
+        known = self._known(candidate, on_top_of, role)
+        if known is not None:
+            return known
+        left = self._left_s(role)
+        if left < LEAST_EXPERIMENT_S:
+            self._out_of_time(candidate, role)
+            return None
+        number = len(self.result.tried) + 1
+        LOGGER.info(
+            "%d: %s%s", number, candidate.name, f" on top of {' '.join(on_top_of)}" if on_top_of else ""
+        )
+        trial = self._measure(candidate, list(on_top_of), role, left)
+        self.result.tried.append(trial)
+        LOGGER.info("%d: %s: %s", number, trial.decision, trial.reason)
+        self._settle()
+        return trial
+
+    def _measure(self, candidate: Candidate, on_top_of: list[str], role: Role, left_s: float) -> Trial:
+        a = configurations.merged(self.result.baseline.overrides, on_top_of)
+        b = configurations.merged(a, candidate.overrides)
+        trial = candidate.trial(on_top_of, role)
+        try:
+            first, second = configurations.checked(a), configurations.checked(b)
+        except LlmPerfError as error:
+            trial.reason = error.message
+            return trial
+        refused = configurations.other_work(first, second, candidate.remedy.effect)
+        if refused is not None:
+            trial.reason = f"refused: {refused}"
+            return trial
+        spec = Spec(
+            a=a,
+            b=b,
+            metric=self.result.metric,
+            alpha=self.limits.family_error_ratio / max(1, self.planned.tests),
+            least_gain_ratio=self.limits.least_gain_ratio,
+            most_blocks=self.limits.most_blocks,
+            limit_s=self._limit(left_s),
+            seed=self.limits.seed + len(self.result.tried),
+            most_samples=self.limits.most_samples,
+            environment={"a": dict(first.run.env), "b": dict(second.run.env)},
+        )
+        own = (
+            role == "confirmation"
+            or configurations.needs_own_process(first, second)
+            or self.planned.two_do_not_fit
+        )
+        folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
+        outcome = self.runner(spec, folder, own_processes=own)
+        return self._concluded(trial, outcome)
+
+    def _concluded(self, trial: Trial, outcome: Outcome) -> Trial:
+        if outcome.page is not None:
+            trial.comparison = str(outcome.page.relative_to(self.out))
+        if "a" in outcome.answers and not self.result.baseline.samples:
+            self.result.baseline.samples = sorted(outcome.answers["a"].tokens)
+        conclude(trial, outcome, self.result.metric, self.limits.least_gain_ratio)
+        trial.measured_gain_s = judge.measured_gain_s(trial, self.result)
+        return trial
+
+    def _left_s(self, role: Role) -> float:
+        """Return the time for experiments of a kind: what is kept needs some for its own."""
+        left = self.limits.budget_s - (self.clock() - self.began)
+        kept = any(trial.decision == "keep" for trial in self.result.tried)
+        return left - _RESERVED * self.limits.budget_s if role == "single" and kept else left
+
+    def _out_of_time(self, candidate: Candidate, role: Role) -> None:
+        self.result.status = "out of time"
+        if role != "single":
+            what = "on top of the others" if role == "combination" else "once more, as a whole"
+            self.result.notes.append(f"{candidate.name} was not measured {what}: the time budget was used up")
+            return
+        tried = [trial.overrides for trial in self.result.tried]
+        rest = [each for each in self.planned.candidates if list(each.overrides) not in tried]
+        self._leave_out(rest, "the time budget was used up (more: --budget, or --resume this directory)")
+
+    def _limit(self, left_s: float) -> float:
+        """Return how long one experiment may measure: a share of the time that is left."""
+        ahead = max(1, self.planned.tests - len(self.result.tried))
+        return max(LEAST_EXPERIMENT_S, min(left_s, _SHARE * left_s / ahead))
+
+    def _known(self, candidate: Candidate, on_top_of: Sequence[str], role: Role) -> Trial | None:
+        """Return the trial of an earlier, interrupted search."""
+        for trial in self.result.tried:
+            same = trial.overrides == list(candidate.overrides) and trial.on_top_of == list(on_top_of)
+            if same and trial.role == role:
+                return trial
+        return None
+
+    # --- what it comes to ------------------------------------------------------------------------------------
+
+    def _leave_out(self, candidates: Sequence[Candidate], reason: str) -> None:
+        for candidate in candidates:
+            self.result.not_tried.append(
+                NotTried(
+                    candidate.remedy.name,
+                    reason,
+                    candidate.remedy.title,
+                    candidate.finding.id if candidate.finding else None,
+                    list(candidate.overrides),
+                )
+            )
+
+    def _gain(self, trial: Trial) -> float:
+        return (
+            judge.gain_of(trial.measured.change_ratio, self.result.metric)
+            if trial.measured is not None
+            else 0.0
+        )
+
+    def _settle(self) -> None:
+        """Bring ladder, best and grades up to date, and write."""
+        result = self.result
+        result.ladder = judge.ladder(result.baseline.metric_value, self.kept)
+        result.grades = judge.grade_findings(result.tried)
+        _set_best(result, self.kept)
+        self.saved(result)
+
+
+def _set_best(result: Improvement, kept: Sequence[Trial]) -> None:
+    """The whole as it was confirmed; else the steps multiplied, whose ends are the product of theirs."""
+    best = result.best
+    best.overrides = [item for trial in kept for item in trial.overrides]
+    best.change_ratio = best.low = best.high = best.output = None
+    best.confirmed = False
+    confirmed = next(
+        (t for t in result.tried if t.role == "confirmation" and t.overrides == best.overrides), None
+    )
+    if confirmed is not None and confirmed.measured is not None and confirmed.decision != "failed":
+        found = confirmed.measured
+        best.change_ratio, best.low, best.high = found.change_ratio, found.low, found.high
+        best.output, best.confirmed = confirmed.output, confirmed.decision == "keep"
+        return
+    known = [trial.measured for trial in kept if trial.measured is not None]
+    if not known:
+        return
+    best.change_ratio = best.low = best.high = 1.0
+    for found in known:
+        best.change_ratio *= 1 + found.change_ratio
+        best.low *= 1 + found.low
+        best.high *= 1 + found.high
+    best.change_ratio, best.low, best.high = best.change_ratio - 1, best.low - 1, best.high - 1
+    best.output = "equal" if all(trial.output == "equal" for trial in kept) else "differs"
+
+
+def refuse_empty(planned: Planned) -> None:
+    """Refuse a search without anything to try."""
+    if not planned.candidates:
+        reasons = "; ".join(f"{item.remedy}: {item.reason}" for item in planned.not_tried[:3])
+        raise ConfigError(f"no remedy applies here ({reasons})", hint="name your own: --try 'key=value'")

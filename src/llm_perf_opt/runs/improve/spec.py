@@ -1,0 +1,68 @@
+"""What one experiment is, as a file: written by the search, read by the process that measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from llm_perf_opt.analysis.improve.sequential import Rule
+from llm_perf_opt.model.codec import decode_file, save_json
+from llm_perf_opt.model.improve import Metric
+
+SPEC = "spec.json"
+PASSES = "passes.jsonl"
+"""One line per pass, written when it is over: a crash loses nothing that was measured."""
+FAILURE = "failure.json"
+ANSWERS = "answers-{}.json"
+LOGITS = "logits-{}.npz"
+CHECK = "output.json"
+READY = "ready-{}.json"
+"""A side in a process of its own writes it once it is warm."""
+TURN = "turn-{}.json"
+"""Asks a waiting side for its next unit."""
+STOP = "stop"
+"""A file of this name in the folder tells a waiting process to end."""
+
+Letter = Literal["a", "b"]
+SIDES: tuple[Letter, Letter] = ("a", "b")
+
+
+@dataclass(slots=True)
+class Spec:
+    """Both configurations and how to compare them."""
+
+    a: list[str]
+    """All overrides of A: the baseline, and what is kept already."""
+    b: list[str]
+    metric: Metric
+    alpha: float
+    least_gain_ratio: float
+    most_blocks: int
+    limit_s: float
+    """Measuring ends after this time, whatever is known by then."""
+    seed: int
+    most_samples: int
+    patch: str | None = None
+    """``package.module:function``, called with B's model once it is built."""
+    checks_text: bool = True
+    """Whether distances to references and perplexity are computed."""
+    environment: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Side → environment variables that its process needs."""
+
+    def rule(self) -> Rule:
+        """Return when the experiment ends."""
+        return Rule(self.alpha, self.least_gain_ratio, self.most_blocks)
+
+    def overrides(self, side: Letter) -> list[str]:
+        """Return the overrides of one side."""
+        return self.a if side == "a" else self.b
+
+    def save(self, folder: Path) -> Path:
+        """Write it into the experiment's folder."""
+        return save_json(folder / SPEC, self)
+
+
+def load_spec(folder: Path) -> Spec:
+    """Read it back."""
+    return decode_file(folder / SPEC, Spec)

@@ -1,0 +1,1 @@
+"""Remedies: what can be tried against a finding, as data."""

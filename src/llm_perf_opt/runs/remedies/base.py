@@ -1,0 +1,138 @@
+"""What a remedy is, and what it is told of the run it may help.
+
+A remedy is data and two small functions: where it applies, and which overrides it sets. It holds no code that changes a
+model: what the search finds is a configuration. Further ones are found by the entry-point group ``llm_perf_opt.remedies``;
+each entry is a :class:`Remedy`, a list of them, or a function that returns either.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.model.improve import Effect, Metric
+from llm_perf_opt.model.summary import Finding
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+Options = Sequence[Sequence[str]]
+IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
+"""Other pixels are other work, unless a remedy says that it changes the quality."""
+Grows = Literal["alternatives", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a remedy may ask of the machine."""
+
+    cpus: int
+    """Processors this process may use."""
+    memory_bytes: int | None = None
+    """Free now."""
+    root: Path = Path("/")
+    """Where its files begin; another one in tests."""
+
+    def version(self, package: str) -> str | None:
+        """Return the version of an installed package."""
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    def first_file(self, *patterns: str) -> Path | None:
+        """Return the first file that matches one of the patterns."""
+        return next((path for pattern in patterns for path in sorted(self.root.glob(pattern))), None)
+
+
+@dataclass(slots=True)
+class Situation:
+    """The run a remedy may help."""
+
+    config: AppConfig
+    metric: Metric
+    machine: Machine
+    findings: list[Finding] = field(default_factory=list)
+    mixture: bool | None = None
+    """Whether the model has routed experts; ``None``: not known."""
+    phases: tuple[str, ...] = ("prefill", "decode")
+    samples: int | None = None
+    weight_bytes: int | None = None
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the processor does the work."""
+        return self.config.resolved_device == "cpu"
+
+
+def _applies(_: Situation) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One thing to try."""
+
+    name: str
+    title: str
+    """What it does, in a few words."""
+    options: Callable[[Situation], Options]
+    """Overrides of each setting to try, the most promising first."""
+    answers: tuple[str, ...] = ()
+    """Findings it answers: ``id``, or ``id:phase``."""
+    effect: Effect = "nothing"
+    cost: str = "none"
+    """What adopting it costs: memory, a longer start, a dependency."""
+    why_not: Callable[[Situation], str | None] = _applies
+    """Says why it does not apply here (device, model, versions, memory); ``None``: it does."""
+    grows: Grows = "alternatives"
+    """``steps``: options are ordered, and the search ends where the next is no better."""
+
+    def finding(self, situation: Situation) -> Finding | None:
+        """Return the finding with the largest bound that this remedy answers."""
+        answered = [
+            f for f in situation.findings if f.id in self.answers or f"{f.id}:{f.phase}" in self.answers
+        ]
+        return max(answered, key=lambda f: f.gain_upper_s or 0.0, default=None)
+
+
+def key_of(override: str) -> str:
+    """Return the key of ``key=value``."""
+    return override.partition("=")[0].lstrip("+~")
+
+
+def fixed(*overrides: str) -> Callable[[Situation], Options]:
+    """Return an option function that always gives the same single setting."""
+    return lambda _: [list(overrides)]
+
+
+def this_machine() -> Machine:
+    """Return the machine this process runs on."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        memory: int | None = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        memory = None
+    return Machine(cpus=cpus, memory_bytes=memory)
+
+
+def own_remedy(text: str) -> Remedy:
+    """Make a remedy of a user's own overrides: ``--try 'key=value key=value'``."""
+    overrides = shlex.split(text)
+    if not overrides or not all("=" in item for item in overrides):
+        raise ConfigError(
+            f"--try '{text}' is not a list of overrides", hint="give --try 'key=value key=value'"
+        )
+    return Remedy(
+        name=" ".join(overrides),
+        title="your own",
+        options=fixed(*overrides),
+        effect="quality" if any(key_of(item) in IMAGE_KEYS for item in overrides) else "rounding",
+        cost="yours to judge",
+    )

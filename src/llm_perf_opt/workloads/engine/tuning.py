@@ -1,0 +1,157 @@
+"""Settings that change how a built model is run and not what it is: layouts, modes, padding, copies."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.config.schema import WeightFormat
+from llm_perf_opt.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llm_perf_opt.workloads.base import Batch, Sample
+    from llm_perf_opt.workloads.engine.engine import Engine
+
+
+def tune(engine: Engine) -> None:
+    """Apply what the configuration asks for; without a request nothing is touched."""
+    model, infer = engine.workload.model, engine.workload.infer
+    if model.quantise_weights is not None:
+        _quantise(engine.model, model.quantise_weights)
+    if model.channels_last:
+        _channels_last(engine.model)
+    if model.decode_experts_implementation is not None:
+        _decode_experts(engine, model.decode_experts_implementation)
+    if model.compile_vision:
+        _compile_vision(engine)
+    if infer.pad_to_multiple is not None:
+        _pad(engine, infer.pad_to_multiple)
+    if infer.pinned_inputs:
+        _pin(engine)
+    if infer.inference_mode:
+        _inference_mode(engine)
+
+
+def _quantise(model: Any, kind: WeightFormat) -> None:
+    key = "model.quantise_weights"
+    try:
+        from torchao import quantization
+    except ImportError as error:
+        raise ConfigError(
+            f"{key}={kind.value} needs torchao", hint="pip install torchao, or leave it out", key=key
+        ) from error
+    chosen = {
+        WeightFormat.int8: quantization.Int8WeightOnlyConfig,
+        WeightFormat.int4: quantization.Int4WeightOnlyConfig,
+    }[kind]()
+    quantization.quantize_(model, chosen)
+
+
+def _channels_last(model: Any) -> None:
+    import torch
+
+    convolutions = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    if not convolutions:
+        raise ConfigError(
+            "model.channels_last=true: the model has no convolution",
+            hint="leave it out",
+            key="model.channels_last",
+        )
+    for module in convolutions:
+        module.to(memory_format=torch.channels_last)
+
+
+def _decode_experts(engine: Engine, name: str) -> None:
+    key = "model.decode_experts_implementation"
+    model: Any = engine.model
+    if not hasattr(model, "get_experts_implementation"):
+        raise ConfigError(f"{key}={name}: the model has no choice of experts", hint="leave it out", key=key)
+
+    @contextlib.contextmanager
+    def chosen(_: Any) -> Iterator[None]:
+        before = model.get_experts_implementation()
+        parts = before if isinstance(before, Mapping) else {"": before}
+        model.set_experts_implementation(
+            {part: name if chosen is not None else None for part, chosen in parts.items()}
+        )
+        try:
+            yield
+        finally:
+            model.set_experts_implementation(before)
+
+    adapter: Any = engine.adapter
+    adapter.decode_mode = chosen
+
+
+def _compile_vision(engine: Engine) -> None:
+    import torch
+
+    if "vision" not in engine.adapter.phases:
+        raise ConfigError(
+            "model.compile_vision=true: the model sees nothing",
+            hint="leave it out",
+            key="model.compile_vision",
+        )
+    adapter: Any = engine.adapter
+    adapter.vision = torch.compile(adapter.vision, dynamic=False)
+
+
+def _pad(engine: Engine, multiple: int) -> None:
+    adapter: Any = engine.adapter
+    if not hasattr(adapter, "left_pad"):
+        raise ConfigError(
+            f"infer.pad_to_multiple: adapter {adapter.name} does not pad prompts",
+            hint="leave it out",
+            key="infer.pad_to_multiple",
+        )
+    left_pad: Callable[..., dict[str, Any]] = adapter.left_pad
+
+    def padded(sequences: Sequence[Sequence[int]], device: str) -> dict[str, Any]:
+        longest = max(len(sequence) for sequence in sequences)
+        length = -(-longest // multiple) * multiple
+        context = engine.adapter.context_tokens
+        if length == longest or (context is not None and length >= context):
+            return left_pad(sequences, device)
+        # A row of the wanted length makes the others as long; it is dropped again.
+        inputs = left_pad([*sequences, [adapter.padding_token_id()] * length], device)
+        return {name: None if value is None else value[:-1] for name, value in inputs.items()}
+
+    adapter.left_pad = padded
+
+
+def _pin(engine: Engine) -> None:
+    import torch
+
+    if not engine.device.startswith("cuda"):
+        raise ConfigError(
+            "infer.pinned_inputs=true: inputs are not copied to a device here",
+            hint="leave it out",
+            key="infer.pinned_inputs",
+        )
+    adapter: Any = engine.adapter
+    prepare = adapter.prepare
+
+    def pinned(samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
+        batch: Batch = prepare(samples, "cpu", dtype)
+        for name, value in batch.inputs.items():
+            if isinstance(value, torch.Tensor):
+                batch.inputs[name] = value.pin_memory().to(device, non_blocking=True)
+        return batch
+
+    adapter.prepare = pinned
+
+
+def _inference_mode(engine: Engine) -> None:
+    """Wrap what a pass calls; tensors that outlive a call are used under the same mode only."""
+    import torch
+
+    plain = engine.run_prepared
+
+    @functools.wraps(plain)
+    def run_prepared(*given: Any, **named: Any) -> Any:
+        with torch.inference_mode():
+            return plain(*given, **named)
+
+    engine.run_prepared = run_prepared  # type: ignore[method-assign]

@@ -1,0 +1,91 @@
+"""Costs of passes: every metric as something of which less is better, at equal work."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llm_perf_opt.analysis.improve.costs import (
+    BatchPass,
+    UnitPass,
+    as_change,
+    cost,
+    log_ratio,
+    medians,
+    other_changes,
+    pairs,
+    recompiles,
+    total_change,
+)
+
+
+def batch(
+    ttft: float = 1.0, decode: float = 2.0, steps: int = 4, samples: int = 1, joules: float | None = None
+) -> BatchPass:
+    return BatchPass(
+        samples, ttft, decode, steps, (steps + 1) * samples, decode / steps if steps else None, joules
+    )
+
+
+def unit(side: str, number: int, *batches: BatchPass, place: int = 0, compiled: int = 0) -> UnitPass:
+    return UnitPass(side, number, place, list(batches), compiled)
+
+
+def test_costs_of_the_metrics() -> None:
+    one = batch(joules=6.0)
+    assert cost([one], "total") == 3.0
+    assert cost([one], "ttft") == 1.0
+    assert cost([one], "tpot") == 0.5
+    assert cost([one], "tokens_per_s") == pytest.approx(3 / 5)
+    assert cost([one], "energy") == 6.0
+
+
+def test_what_was_not_measured_is_not_zero() -> None:
+    assert cost([batch()], "energy") is None
+    assert cost([batch(steps=0, decode=0.0)], "tpot") is None
+    assert cost([], "total") is None
+
+
+def test_a_larger_batch_is_later_for_each_answer_and_faster_for_all() -> None:
+    alone = [batch(), batch()]
+    together = [batch(ttft=1.5, decode=2.5, samples=2)]
+    assert cost(together, "total") > cost(alone, "total")  # type: ignore[operator]
+    assert cost(together, "tokens_per_s") < cost(alone, "tokens_per_s")  # type: ignore[operator]
+
+
+def test_fewer_tokens_are_no_gain() -> None:
+    a, b = unit("a", 0, batch(steps=4, decode=2.0)), unit("b", 0, batch(steps=2, decode=1.0))
+    assert log_ratio((a, b), "total") == pytest.approx(0.0)
+
+
+def test_pairs_are_of_the_same_round_and_unit() -> None:
+    passes = [unit("b", 0, batch()), unit("a", 0, batch()), unit("a", 0, batch(), place=1)]
+    assert [(one.side, two.side) for one, two in pairs(passes)] == [("a", "b")]
+
+
+def test_a_rate_gets_better_when_its_cost_falls() -> None:
+    assert as_change(math.log(0.5), "tokens_per_s") == pytest.approx(1.0)
+    assert as_change(math.log(0.5), "total") == pytest.approx(-0.5)
+
+
+def test_changes_of_the_whole_and_of_other_metrics() -> None:
+    passes = [
+        unit(side, number, batch(ttft=1.0, decode=2.0 if side == "a" else 1.0))
+        for number in range(3)
+        for side in ("a", "b")
+    ]
+    assert medians(passes, "a", "total") == 3.0
+    assert total_change(passes, "total") == pytest.approx(-1 / 3)
+    changes = other_changes(passes, "total")
+    assert changes["ttft"] == pytest.approx(0.0)
+    assert changes["tpot"] == pytest.approx(-0.5)
+    assert "energy" not in changes
+
+
+def test_compiling_in_every_turn_never_ends() -> None:
+    again = [unit("b", number, batch(), compiled=1) for number in range(4)]
+    assert recompiles(again, "b")
+    assert not recompiles(again[:3], "b")
+    assert not recompiles([*again, unit("b", 4, batch())], "b")
+    assert not recompiles(again, "a")

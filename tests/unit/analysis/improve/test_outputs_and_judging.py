@@ -1,0 +1,147 @@
+"""What happened to the answers, what is decided from it, and how findings are graded."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llm_perf_opt.analysis.improve.judge import gain_of, grade_findings, judge, ladder
+from llm_perf_opt.analysis.improve.outputs import (
+    Answers,
+    changed_workload,
+    check_outputs,
+    first_difference,
+    output_result,
+    output_words,
+)
+from llm_perf_opt.model.improve import Effect, Measured, OutputCheck, Trial, Verdict
+
+
+def measured(verdict: Verdict = "gain", change: float = -0.3) -> Measured:
+    return Measured(change, change - 0.05, change + 0.05, 20, 1.0, 1 + change, verdict, 0.99)
+
+
+def trial(name: str, verdict: Verdict, change: float, finding: str | None = "dispatch") -> Trial:
+    return Trial(
+        name,
+        [f"{name}=1"],
+        finding,
+        0.5,
+        measured(verdict, change),
+        "equal",
+        "keep",
+        "",
+        measured_gain_s=-change,
+    )
+
+
+def test_first_difference_counts_from_one_and_sees_an_early_end() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 9, 3]) == 2
+    assert first_difference([1, 2, 3], [1, 2]) == 3
+
+
+def test_equal_answers() -> None:
+    same = Answers(tokens={"x": [1, 2]})
+    check = check_outputs(same, Answers(tokens={"x": [1, 2]}), {"x": [0.0, 1e-6]})
+    assert check.tokens_equal is True
+    assert check.largest_logit_difference == 1e-6
+    assert output_result(check) == "equal"
+
+
+def test_logits_count_up_to_the_first_other_token_only() -> None:
+    check = check_outputs(
+        Answers(tokens={"x": [1, 2, 3]}), Answers(tokens={"x": [1, 7, 8]}), {"x": [0.1, 0.2, 50.0]}
+    )
+    assert (check.first_difference, check.first_sample, check.largest_logit_difference) == (2, "x", 0.2)
+    assert "position 2" in output_words(check)
+
+
+def test_quality_before_and_after() -> None:
+    a = Answers(tokens={"x": [1]}, distances={"x": 0.2}, log_likelihoods={"x": [-math.log(8) * 3, 3]})
+    b = Answers(tokens={"x": [2]}, distances={"x": 0.4}, log_likelihoods={"x": [-math.log(9) * 3, 3]})
+    check = check_outputs(a, b, {})
+    assert (check.edit_distance_before_ratio, check.edit_distance_after_ratio) == (0.2, 0.4)
+    assert check.perplexity_before == pytest.approx(8)
+    assert check.perplexity_after == pytest.approx(9)
+
+
+def test_no_common_sample_is_not_compared() -> None:
+    check = check_outputs(Answers(tokens={"x": [1]}), Answers(tokens={"y": [1]}), {})
+    assert check.tokens_equal is None
+    assert output_result(check) == "failed"
+    assert output_result(None) == "failed"
+
+
+def test_other_samples_or_prompts_are_other_work() -> None:
+    a = Answers(tokens={"x": [1]}, prompt_tokens={"x": 5})
+    assert "other samples" in (changed_workload(a, Answers(tokens={"y": [1]}), "nothing") or "")
+    shorter = Answers(tokens={"x": [1]}, prompt_tokens={"x": 4})
+    assert "4 instead of 5" in (changed_workload(a, shorter, "rounding") or "")
+    assert changed_workload(a, shorter, "quality") is None
+    assert changed_workload(a, a, "nothing") is None
+
+
+EQUAL = OutputCheck(tokens_equal=True, samples=2)
+OTHER = OutputCheck(tokens_equal=False, samples=2, differing_samples=1, first_difference=14)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "check", "effect", "total", "expected"),
+    [
+        ("gain", EQUAL, "nothing", -0.3, "keep"),
+        ("gain", EQUAL, "rounding", -0.3, "keep"),
+        ("gain", EQUAL, "quality", -0.3, "ask"),
+        ("gain", OTHER, "nothing", -0.3, "ask"),
+        ("gain", None, "nothing", -0.3, "ask"),
+        ("gain", EQUAL, "nothing", 0.1, "drop"),
+        ("not shown", EQUAL, "nothing", -0.3, "drop"),
+        ("no gain", EQUAL, "nothing", -0.3, "drop"),
+        ("slower", OTHER, "quality", 0.3, "drop"),
+    ],
+)
+def test_decisions(
+    verdict: Verdict, check: OutputCheck | None, effect: Effect, total: float, expected: str
+) -> None:
+    decision, reason = judge(
+        measured(verdict), check, metric="total", effect=effect, total_change=total, least_gain_ratio=0.02
+    )
+    assert decision == expected
+    assert reason
+
+
+def test_a_rate_gains_upwards() -> None:
+    assert gain_of(0.4, "tokens_per_s") == 0.4
+    assert gain_of(-0.4, "total") == 0.4
+
+
+def test_the_ladder_multiplies() -> None:
+    steps = ladder(2.0, [trial("a", "gain", -0.5), trial("b", "gain", -0.1)])
+    assert [step.value for step in steps] == pytest.approx([1.0, 0.9])
+    assert ladder(None, [trial("a", "gain", -0.5)]) == []
+
+
+def test_grades_of_findings() -> None:
+    grades = {
+        grade.finding: grade
+        for grade in grade_findings(
+            [
+                trial("a", "gain", -0.4),
+                trial("b", "slower", 0.2),
+                trial("c", "slower", 0.3, "growing-cache"),
+                trial("d", "gain", -0.05, "launch-bound"),
+                trial("e", "not shown", -0.1, "host-sync"),
+                trial("f", "gain", -0.4, None),
+            ]
+        )
+    }
+    assert set(grades) == {"dispatch", "growing-cache", "launch-bound", "host-sync"}
+    assert (grades["dispatch"].helped, grades["dispatch"].tried, grades["dispatch"].grade) == (
+        1,
+        2,
+        "confirmed",
+    )
+    assert grades["growing-cache"].grade == "wrong"
+    assert grades["launch-bound"].grade == "partly"
+    assert grades["host-sync"].grade == "not shown"

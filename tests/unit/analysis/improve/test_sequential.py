@@ -1,0 +1,83 @@
+"""The sequential test: its error holds at every look, it sees what is there, it abstains in noise."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from llm_perf_opt.analysis.improve.sequential import Rule, SequentialTest
+
+RULE = Rule(alpha=0.05 / 10, least_gain_ratio=0.02, most_blocks=80)
+
+
+def run(blocks: list[float], rule: Rule = RULE) -> SequentialTest:
+    test = SequentialTest(rule)
+    for block in blocks:
+        if test.add(block) is not None:
+            break
+    return test
+
+
+def noise(chance: random.Random, spread: float) -> float:
+    """Heavy tails: one pass in ten stalls."""
+    return chance.gauss(0, spread * (5 if chance.random() < 0.1 else 1))
+
+
+def test_nothing_is_kept_too_often_when_nothing_changed() -> None:
+    rule = Rule(alpha=0.1, least_gain_ratio=0.0, most_blocks=60)
+    chance = random.Random(3)
+    kept = sum(run([noise(chance, 0.1) for _ in range(60)], rule).verdict() == "gain" for _ in range(200))
+    # 200 tests at 10 %: 20 expected at most; 35 is more than three deviations above.
+    assert kept <= 35
+
+
+@pytest.mark.parametrize(("gain", "most"), [(0.5, 15), (0.2, 25), (0.1, 60)])
+def test_a_gain_is_shown_and_a_large_one_soon(gain: float, most: int) -> None:
+    chance = random.Random(5)
+    tests = [run([math.log(1 - gain) + noise(chance, 0.05) for _ in range(80)]) for _ in range(20)]
+    assert sum(test.verdict() == "gain" for test in tests) >= 18
+    assert sorted(test.count for test in tests)[10] <= most
+
+
+def test_a_slowdown_ends_early_and_is_never_a_gain() -> None:
+    chance = random.Random(7)
+    tests = [run([math.log(1.2) + noise(chance, 0.05) for _ in range(80)]) for _ in range(20)]
+    assert {test.verdict() for test in tests} <= {"slower", "no gain"}
+    assert max(test.count for test in tests) < 40
+
+
+def test_a_machine_too_noisy_shows_nothing() -> None:
+    chance = random.Random(11)
+    test = run([math.log(0.97) + chance.gauss(0, 0.6) for _ in range(80)])
+    assert test.verdict() == "not shown"
+    assert test.count == RULE.most_blocks
+
+
+def test_the_interval_holds_the_truth_and_a_keep_leaves_out_zero() -> None:
+    chance = random.Random(13)
+    truth = math.log(0.8)
+    test = run([truth + chance.gauss(0, 0.05) for _ in range(80)])
+    change = test.change()
+    assert change is not None
+    assert change.low < truth < change.high < math.log(0.98)
+    assert change.low <= change.estimate <= change.high
+
+
+def test_one_stall_decides_nothing() -> None:
+    blocks = [0.0, 0.001, -0.001, 0.002, -0.002, 0.001, -5.0]
+    assert run(blocks * 2).verdict() != "gain"
+
+
+def test_few_blocks_decide_nothing_and_none_have_no_change() -> None:
+    assert SequentialTest(RULE).change() is None
+    assert run([-3.0] * 5).verdict() is None
+
+
+def test_values_beyond_measure_are_cut_off() -> None:
+    test = run([float("-inf")] * 20)
+    change = test.change()
+    assert test.verdict() == "gain"
+    assert change is not None
+    assert math.isfinite(change.low)

@@ -1,0 +1,164 @@
+"""Remedies: where they apply, what they set, how they are chosen; every built-in one composes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.runs.improve.configurations import (
+    checked,
+    composed,
+    merged,
+    needs_own_process,
+    other_work,
+)
+from llm_perf_opt.runs.improve.plan import plan
+from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy
+from llm_perf_opt.runs.remedies.built_in import BUILT_IN
+from llm_perf_opt.runs.remedies.registry import all_remedies
+
+BY_NAME = {remedy.name: remedy for remedy in BUILT_IN}
+
+
+def situation(
+    *overrides: str, metric: Any = "total", cpus: int = 8, root: Path = Path("/nonexistent"), **more: Any
+) -> Situation:
+    return Situation(
+        config=composed(overrides),
+        metric=metric,
+        machine=Machine(cpus=cpus, root=root),
+        phases=("prefill", "decode"),
+        **more,
+    )
+
+
+def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
+    library = tmp_path / "usr" / "lib" / "x" / "libjemalloc.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    pages = tmp_path / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled"
+    pages.parent.mkdir(parents=True)
+    pages.write_text("always [madvise] never\n")
+    known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
+    known.phases = ("vision", "prefill", "decode")
+    tried = 0
+    for remedy in BUILT_IN:
+        if remedy.name == "cuda-graphs":  # its key comes with another release
+            continue
+        for option in remedy.options(known):
+            composed(option)
+            tried += 1
+    assert tried > 30
+
+
+def test_the_variables_that_are_meant_reach_the_configuration() -> None:
+    env = composed(
+        [
+            item
+            for name in ("malloc-arenas", "huge-pages", "omp-wait")
+            for item in BY_NAME[name].options(situation())[0]
+        ]
+    ).run.env
+    assert env == {
+        "MALLOC_ARENA_MAX": "2",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "OMP_WAIT_POLICY": "ACTIVE",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "more", "reason"),
+    [
+        ("compile-vision", ["model=llama_tiny"], {}, "no vision encoder"),
+        ("experts", ["model=llama_tiny"], {"mixture": False}, "no routed experts"),
+        ("experts", ["model=llama_tiny"], {"mixture": None}, "no routed experts"),
+        ("compile-decode", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "no decode step"),
+        (
+            "compile-decode",
+            ["model=llama_tiny", "model.compile=true", "model.cache=static"],
+            {},
+            "compiled already",
+        ),
+        ("preallocated-cache", ["model=llama_tiny", "model.cache=static"], {}, "does not grow"),
+        ("half-precision", ["model=llama_tiny", "model.dtype=float16"], {}, "already"),
+        ("batch-size", ["model=llama_tiny"], {}, "--metric tokens_per_s"),
+        ("batch-size", ["model=llama_tiny"], {"metric": "tokens_per_s", "samples": 1}, "no more samples"),
+        ("threads", ["model=llama_tiny"], {"cpus": 1}, "one processor"),
+        ("pinned-inputs", ["model=llama_tiny"], {}, "not copied"),
+        ("cuda-graphs", ["model=llama_tiny"], {}, "no GPU"),
+        ("allocator", ["model=llama_tiny"], {}, "neither jemalloc nor tcmalloc"),
+        ("huge-pages", ["model=llama_tiny"], {}, "no transparent huge pages"),
+    ],
+)
+def test_a_remedy_says_why_it_does_not_apply(
+    name: str, overrides: list[str], more: dict[str, Any], reason: str
+) -> None:
+    planned = plan([BY_NAME[name]], situation(*overrides, **more))
+    assert planned.candidates == []
+    assert reason in planned.not_tried[0].reason
+
+
+def test_threads_are_halved_and_batches_doubled() -> None:
+    assert BY_NAME["threads"].options(situation(cpus=8)) == [
+        ["run.threads=4"],
+        ["run.threads=2"],
+        ["run.threads=1"],
+    ]
+    sizes = BY_NAME["batch-size"].options(situation("model=llama_tiny", samples=6))
+    assert sizes == [["infer.batch_size=2"], ["infer.batch_size=4"], ["infer.batch_size=6"]]
+
+
+def test_only_what_is_named_or_answers_a_finding() -> None:
+    names = {
+        c.remedy.name
+        for c in plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cache:decode"]).candidates
+    }
+    assert names == {"preallocated-cache"}
+    with pytest.raises(ConfigError, match="no remedy is named 'growing-cash'") as error:
+        plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cash"])
+    assert "growing-cache" in (error.value.hint or "")
+
+
+def test_other_work_is_seen() -> None:
+    base = checked(["model=llama_tiny"])
+    for override in (
+        "infer.max_new_tokens=3",
+        "dataset.synthetic_count=1",
+        "infer.ignore_eos=false",
+        "model.seed=1",
+    ):
+        assert override.partition("=")[0] in (
+            other_work(base, composed(merged(["model=llama_tiny"], [override])), "quality") or ""
+        )
+    page, smaller = composed([]), composed(["infer.mode=tiny"])
+    assert other_work(page, smaller, "quality") is None
+    assert "quality" in (other_work(page, smaller, "rounding") or "")
+    assert other_work(base, composed(["model=llama_tiny", "run.threads=1"]), "nothing") is None
+
+
+def test_settings_of_a_process_need_processes_of_their_own() -> None:
+    base = composed(["model=llama_tiny"])
+    assert needs_own_process(base, composed(["model=llama_tiny", "run.env.OMP_WAIT_POLICY=ACTIVE"]))
+    assert needs_own_process(base, composed(["model=llama_tiny", "run.interop_threads=1"]))
+    assert not needs_own_process(base, composed(["model=llama_tiny", "run.threads=1"]))
+
+
+def test_a_remedy_of_the_users_own() -> None:
+    assert own_remedy("run.threads=1 model.dtype=bfloat16").options(situation()) == [
+        ["run.threads=1", "model.dtype=bfloat16"]
+    ]
+    assert own_remedy("infer.mode=tiny").effect == "quality"
+    with pytest.raises(ConfigError, match="not a list of overrides"):
+        own_remedy("run.threads")
+
+
+def test_names_are_unique_and_two_models_may_not_fit() -> None:
+    assert len({remedy.name for remedy in all_remedies()}) == len(all_remedies())
+    tight = situation("model=llama_tiny", weight_bytes=100)
+    assert not plan(BUILT_IN, tight).two_do_not_fit
+    tight.machine = dataclasses.replace(tight.machine, memory_bytes=200)
+    assert plan(BUILT_IN, tight).two_do_not_fit

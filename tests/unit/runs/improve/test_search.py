@@ -1,0 +1,235 @@
+"""The search: order, growth of the combination, limits, resumption; experiments stand in by what they would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.analysis.improve.outputs import Answers
+from llm_perf_opt.model.improve import Baseline, Best, Improvement, ImproveMethod, Measured, OutputCheck
+from llm_perf_opt.model.summary import Finding
+from llm_perf_opt.runs.improve.configurations import checked
+from llm_perf_opt.runs.improve.experiment import Outcome
+from llm_perf_opt.runs.improve.plan import Planned, plan
+from llm_perf_opt.runs.improve.search import Limits, Search
+from llm_perf_opt.runs.improve.spec import Spec
+from llm_perf_opt.runs.remedies.base import Machine, Remedy, Situation, fixed
+
+BASE = ["model=llama_tiny"]
+
+
+def finding(name: str, gain: float, phase: str = "decode") -> Finding:
+    return Finding(name, name, phase, [], gain, "", "", "high")
+
+
+def remedy(name: str, *overrides: str, answers: tuple[str, ...] = (), **more: Any) -> Remedy:
+    return Remedy(name=name, title=name, options=fixed(*overrides), answers=answers, **more)
+
+
+REMEDIES = [
+    remedy("cache", "model.cache=preallocated", answers=("growing-cache",)),
+    remedy("eager", "model.attn_implementation=eager", answers=("eager-attention",)),
+    remedy("mode", "infer.inference_mode=true"),
+    remedy("half", "model.dtype=bfloat16", effect="rounding"),
+    remedy("bad", "infer.max_new_tokens=3"),
+    remedy("broken", "model.compile=true"),
+    remedy("other", "model.cache=static"),
+]
+
+
+def situation(**more: Any) -> Situation:
+    return Situation(
+        config=checked(BASE),
+        metric="total",
+        machine=Machine(cpus=4),
+        findings=[finding("growing-cache", 0.1), finding("eager-attention", 0.5)],
+        **more,
+    )
+
+
+def result() -> Improvement:
+    return Improvement(
+        metric="total",
+        baseline=Baseline(list(BASE), 1.0, total_s=1.0),
+        method=ImproveMethod(0.05, 1, 0.02, 80, 0, ""),
+        best=Best([], None, None, None),
+    )
+
+
+Effects = dict[str, float]
+
+
+def runner(
+    effects: Effects, seen: list[Spec], *, equal: Callable[[Spec], bool] = lambda _: True
+) -> Callable[..., Outcome]:
+    """Give an outcome by the settings that only B has: their factors multiply."""
+
+    def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        seen.append(spec)
+        factor = 1.0
+        for item in spec.b:
+            factor *= effects.get(item, 1.0) if item not in spec.a else 1.0
+        change = factor - 1
+        verdict = "gain" if change < -0.02 else "slower" if change > 0 else "no gain"
+        answers = Answers(tokens={"x": [1]}, prompt_tokens={"x": 1})
+        return Outcome(
+            measured=Measured(change, change - 0.01, change + 0.01, 20, 1.0, factor, verdict, 0.99),  # type: ignore[arg-type]
+            check=OutputCheck(
+                tokens_equal=equal(spec), samples=1, first_difference=None if equal(spec) else 3
+            ),
+            answers={"a": answers, "b": answers},
+            total_change=change,
+            how="own processes" if own_processes else "one process",
+        )
+
+    return run
+
+
+def search(
+    effects: Effects,
+    out: Path,
+    remedies: list[Remedy] = REMEDIES,
+    found: Improvement | None = None,
+    clock: Callable[[], float] | None = None,
+    **more: Any,
+) -> tuple[Improvement, list[Spec], Planned]:
+    planned = plan(remedies, situation())
+    seen: list[Spec] = []
+    made = found or result()
+    Search(
+        planned,
+        made,
+        out,
+        Limits(budget_s=1000.0),
+        saved=lambda _: None,
+        runner=runner(effects, seen, **more),
+        clock=clock or (lambda: 0.0),
+    ).run()
+    return made, seen, planned
+
+
+def test_the_finding_with_the_largest_bound_comes_first_and_quality_last() -> None:
+    planned = plan(
+        [remedy("pixels", "infer.mode=tiny", effect="quality", answers=("eager-attention",)), *REMEDIES],
+        situation(),
+    )
+    names = [candidate.remedy.name for candidate in planned.candidates]
+    assert names[:2] == ["eager", "cache"]
+    assert names[-1] == "pixels"
+
+
+def test_what_helps_is_kept_and_grows_only_by_what_helps_on_top(tmp_path: Path) -> None:
+    effects = {
+        "model.attn_implementation=eager": 0.5,
+        "model.cache=preallocated": 0.9,
+        "infer.inference_mode=true": 1.2,
+    }
+    made, seen, _ = search(effects, tmp_path)
+    decisions = {t.remedy: t.decision for t in made.tried if t.role == "single"}
+    assert decisions == {
+        "eager": "keep", "cache": "keep", "mode": "drop", "half": "drop", "bad": "failed", "broken": "failed", "other": "drop",
+    }  # fmt: skip
+    assert made.best.overrides == ["model.attn_implementation=eager", "model.cache=preallocated"]
+    assert made.best.change_ratio == pytest.approx(0.45 - 1)
+    assert made.best.confirmed
+    assert [step.value for step in made.ladder] == pytest.approx([0.5, 0.45])
+    assert made.tried[-1].role == "confirmation"
+    assert made.tried[-1].how == "own processes"
+    assert all(spec.alpha == pytest.approx(0.05 / 14) for spec in seen)
+
+
+def test_a_gain_that_is_gone_beside_another_is_not_in_the_best(tmp_path: Path) -> None:
+    made, _, _ = search(
+        {"model.attn_implementation=eager": 0.5, "model.cache=preallocated": 0.9},
+        tmp_path,
+        equal=lambda spec: "model.attn_implementation=eager" not in spec.a,
+    )
+    # On top of the first the second changes tokens: then it is not kept by itself.
+    assert made.best.overrides == ["model.attn_implementation=eager"]
+    assert [t.decision for t in made.tried if t.role == "combination"] == ["ask"]
+
+
+def test_other_answers_are_never_kept(tmp_path: Path) -> None:
+    made, _, _ = search(
+        {"model.dtype=bfloat16": 0.5}, tmp_path, equal=lambda spec: "model.dtype=bfloat16" not in spec.b
+    )
+    assert {t.remedy: t.decision for t in made.tried}["half"] == "ask"
+    assert made.best.overrides == []
+
+
+def test_other_work_is_refused_and_a_bad_configuration_is_a_failed_trial(tmp_path: Path) -> None:
+    made, seen, _ = search({}, tmp_path)
+    reasons = {t.remedy: t.reason for t in made.tried}
+    assert "refused" in reasons["bad"]
+    assert "infer.max_new_tokens" in reasons["bad"]
+    assert "model.cache=static" in reasons["broken"]
+    assert not any("infer.max_new_tokens=3" in spec.b for spec in seen)
+
+
+def test_settings_of_the_same_key_are_not_combined(tmp_path: Path) -> None:
+    made, _, _ = search({"model.cache=preallocated": 0.5, "model.cache=static": 0.6}, tmp_path)
+    assert made.best.overrides == ["model.cache=preallocated"]
+    assert not [t for t in made.tried if t.role == "combination"]
+
+
+def test_ordered_settings_end_where_the_next_is_no_better(tmp_path: Path) -> None:
+    threads = Remedy(
+        name="threads",
+        title="",
+        options=lambda _: [[f"run.threads={n}"] for n in (3, 2, 1)],
+        grows="steps",
+    )
+    made, _, _ = search(
+        {"run.threads=3": 0.8, "run.threads=2": 1.1, "run.threads=1": 0.1}, tmp_path, [threads]
+    )
+    assert [t.overrides for t in made.tried if t.role == "single"] == [["run.threads=3"], ["run.threads=2"]]
+    assert [item.overrides for item in made.not_tried] == [["run.threads=1"]]
+
+
+def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 30.0
+        return now[0]
+
+    made, _, _ = search({"model.attn_implementation=eager": 0.5}, tmp_path, clock=clock)
+    assert made.status == "out of time" or made.tried[-1].role == "confirmation"
+    now[0] = 990.0
+    late, _, _ = search({}, tmp_path, clock=lambda: now.__setitem__(0, now[0] + 1000.0) or now[0])
+    assert late.tried == []
+    assert late.status == "out of time"
+    assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES}
+
+
+def test_an_interrupted_search_keeps_what_it_measured_and_goes_on(tmp_path: Path) -> None:
+    effects = {"model.attn_implementation=eager": 0.5}
+    made, planned, seen = result(), plan(REMEDIES, situation()), list[Spec]()
+    plain = runner(effects, seen)
+
+    def interrupted(spec: Spec, folder: Path, **more: Any) -> Outcome:
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return plain(spec, folder, **more)
+
+    saved: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        Search(
+            planned,
+            made,
+            tmp_path,
+            Limits(1000.0),
+            lambda r: saved.append(r.status),
+            interrupted,
+            lambda: 0.0,
+        ).run()
+    assert made.status == "interrupted"
+    assert saved[-1] == "interrupted"
+    before = len(made.tried)
+    again, later, _ = search(effects, tmp_path, found=made)
+    assert len(later) == len([t for t in again.tried[before:] if t.measured is not None])
+    assert again.status == "complete"
+    assert again.best.overrides == ["model.attn_implementation=eager"]
