@@ -62,6 +62,7 @@ def resolve_device(wanted: str) -> str:
             f"run.device={wanted} is not available: {_unavailable_reason(available)}",
             hint="use run.device=auto or run.device=cpu",
             key="run.device",
+            unavailable=True,
         )
     return f"cuda:{index}"
 

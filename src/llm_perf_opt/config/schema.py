@@ -201,6 +201,8 @@ class RunConfig:
     """CPU threads of torch; null: torch's default."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
+    exclusive: bool = True
+    """Wait until no other run of this tool measures on the same device (GPU, or set of CPUs), and hold it meanwhile."""
 
 
 @dataclass
@@ -221,6 +223,14 @@ class HardwareConfig:
     """YAML file with further devices."""
     probe: bool = True
     """Measure this machine's own ceilings (seconds, cached)."""
+
+
+@dataclass
+class SweepConfig:
+    """``sweep.*``: what the jobs of a ``--multirun`` tell whoever chooses them."""
+
+    objective: list[str] = field(default_factory=list)
+    """Metrics a job returns to the sweeper (``hydra/sweeper=optuna``): ``tpot``, ``tokens_per_s``, ``peak_bytes``, …"""
 
 
 @dataclass
@@ -248,6 +258,7 @@ SECTIONS: dict[str, type] = {
     "infer": InferConfig,
     "dataset": DatasetConfig,
     "hardware": HardwareConfig,
+    "sweep": SweepConfig,
 }
 """Sections of the configuration beside ``pipeline``."""
 
@@ -262,6 +273,7 @@ class AppConfig:
     infer: InferConfig
     dataset: DatasetConfig
     hardware: HardwareConfig
+    sweep: SweepConfig
     workload_command: WorkloadCommandConfig
     pipeline: dict[str, StageConfig]
     """Stage name → its own dataclass."""

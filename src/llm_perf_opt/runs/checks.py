@@ -11,18 +11,24 @@ _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
 """Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
 
 
-def check_names(config: AppConfig) -> None:
-    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
+def check_names(config: AppConfig, *, here: bool = True) -> None:
+    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work.
+
+    ``here``: whether it is for this machine; files and devices of another one are not looked for.
+    """
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.workloads.registry import load_adapter
 
     if config.workload_command.command is None:
         load_adapter(config.model, config.infer)
-        _check_checkpoint(config)
+        if here:
+            _check_checkpoint(config)
     if config.hardware.device is not None or config.hardware.catalogue is not None:
         catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
         if config.hardware.device is not None:
-            _check_device_kind(config, catalogue.named(config.hardware.device).kind)
+            kind = catalogue.named(config.hardware.device).kind
+            if here:
+                _check_device_kind(config, kind)
 
 
 def _check_device_kind(config: AppConfig, kind: str) -> None:

@@ -27,6 +27,7 @@ VERBS = {
     "report": Verb("render the reports of a finished run again", "commands.report_command"),
     "ingest": Verb("analyse captures taken elsewhere", "commands.ingest_command"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
+    "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(
