@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from hypothesis import HealthCheck, settings
 
 # Two test processes on two cores: with a thread pool each, torch's workers would mostly wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Each test process measures on what it has: one must not wait for the runs of another.
+os.environ.setdefault(
+    "LLM_PERF_OPT_LEASES",
+    str(Path(tempfile.gettempdir()) / f"llm-perf-opt-test-leases-{os.getuid()}-{os.getpid()}"),
+)
 
 # How long an example takes says something about the machine's other work, not about the code.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

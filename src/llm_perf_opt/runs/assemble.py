@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.join import Joined, join
 from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
 from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.model.codec import decode_file
+from llm_perf_opt.model.codec import decode_file, to_plain
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.runs.pipeline import known_stages
@@ -53,7 +53,7 @@ def assemble_run(run_dir: Path) -> Assembled:
             seconds=manifest.seconds,
             command=manifest.command,
         ),
-        environment=_if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {},
+        environment=_environment(run_dir, manifest),
         stages=_stages(manifest),
         workload=Workload(
             model=known.model, device=known.device, batch_size=known.batch_size, program=known.program
@@ -65,6 +65,12 @@ def assemble_run(run_dir: Path) -> Assembled:
     choice = DeviceChoice(known.hardware_device, catalogue)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
     return assemble(subject, facts, choice, hardware=hardware, root=run_dir)
+
+
+def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return what was recorded at the start, and how the device was had, which is known in the end."""
+    found = _if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {}
+    return found if manifest.lease is None else {**found, "device_use": to_plain(manifest.lease)}
 
 
 def stage_facts(

@@ -30,6 +30,7 @@ from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.earlier import Earlier, find_earlier
 from llm_perf_opt.runs.heartbeat import beating, new_heartbeat
 from llm_perf_opt.runs.inputs import write_inputs
+from llm_perf_opt.runs.lease import device_lease
 from llm_perf_opt.runs.manifest import (
     Manifest,
     StageRecord,
@@ -96,10 +97,10 @@ def execute(
             write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
             atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
             atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
-            _write_hardware(config, artifacts, progress)
             manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
-            write_manifest(artifacts, manifest)
-            with _interrupts_noted(manifest):
+            with _interrupts_noted(manifest), device_lease(config, artifacts, manifest):
+                _write_hardware(config, artifacts, progress)
+                write_manifest(artifacts, manifest)
                 for stage in stages:
                     _run_stage(stage, problems[stage.name], context, manifest, results)
     except BaseException as error:
@@ -240,9 +241,10 @@ def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:
 def _interrupts_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
         settle_interruption()
         manifest.status = "interrupted"
+        manifest.reason = f"interrupted by {asked}" if str(asked) else "interrupted"
         LOGGER.error("interrupted: the report covers what was done before")
 
 
