@@ -20,6 +20,7 @@ LOGGER = logging.getLogger("llm_perf_opt.run")
 
 INTERVAL_S = 10.0
 """Rare enough to disturb no timing (a file of a few kB), often enough to know within a minute."""
+_ENDED = (b"Z", b"X", b"x")
 _START_TIME = 19
 """Place of the start time in ``/proc/PID/stat``, counted after the name of the program."""
 
@@ -47,10 +48,11 @@ def machine_identity() -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a process started, in ticks since the machine did; ``None``: there is no such process."""
+    """Return when a process started, in ticks since the machine did; ``None``: it does not run (any more)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(fields[_START_TIME])
+        # One that ended and that nobody has asked after yet is still listed.
+        return None if fields[0] in _ENDED else int(fields[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -113,8 +113,7 @@ def _plan(command: SweepCommand, checked: CheckedSweep, directory: Path) -> Swee
             key="hydra.sweep.dir",
             path=str(directory),
         )
-    before = {job.directory: job.overrides for job in there.jobs}
-    now = {job.directory: job.overrides for job in checked.jobs}
+    before, now = _varied(there.jobs), _varied(checked.jobs)
     if before and not any(now.get(name) == overrides for name, overrides in before.items()):
         raise ConfigError(
             f"the sweep in {directory} has other jobs than these: none of its {len(before)} is among them",
@@ -125,6 +124,12 @@ def _plan(command: SweepCommand, checked: CheckedSweep, directory: Path) -> Swee
     there.jobs, there.launcher = checked.jobs, checked.engine.launcher
     there.resumed.append(now_text())
     return there
+
+
+def _varied(jobs: Sequence[PlannedJob]) -> dict[str, frozenset[str]]:
+    """Return directory → what is special about its job: settings that not all jobs have."""
+    common = frozenset.intersection(*(frozenset(job.overrides) for job in jobs)) if jobs else frozenset()
+    return {job.directory: frozenset(job.overrides) - common for job in jobs}
 
 
 def _to_do(plan: SweepPlan, directory: Path) -> list[PlannedJob]:

@@ -55,7 +55,7 @@ class Watch:
         who = f"process {heartbeat.pid} on {heartbeat.host}"
         self._note_skew(heartbeat, written)
         if heartbeat.machine == machine_identity():
-            if process_start(heartbeat.pid) == heartbeat.process_started:
+            if heartbeat.process_started == process_start(heartbeat.pid) is not None:
                 return Liveness(True, f"{who} runs")
             return Liveness(False, f"{who} ended without a word (killed, or the machine took its memory)")
         silence = max(_LEAST_SILENCE_S, _MISSED_BEATS * heartbeat.interval_s)
