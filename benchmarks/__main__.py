@@ -18,6 +18,7 @@ NAMES = (
     "kineto_ingest",
     "diagnosis",
     "compare_rates",
+    "sweep_report",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,3 +75,42 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         yield Slurm(folder)
     finally:
         subprocess.run(["sh", str(SCRIPTS / "slurm-down.sh"), str(folder)], timeout=60, check=False)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A Ray cluster of a head and two nodes with two made-up GPUs each."""
+
+    address: str
+    leases: Path
+
+
+@pytest.fixture(scope="module")
+def ray(engine_python: Path) -> Iterator[Ray]:
+    """Start the real thing, and end it."""
+    found = subprocess.run([str(engine_python), "-c", "import ray"], capture_output=True, timeout=60, check=False)
+    if found.returncode != 0:
+        pytest.skip("no Ray in the environment with the engines: sh scripts/engines/make-venv.sh")
+    # Not below pytest's own folder: the names of Ray's sockets must stay short.
+    folder = Path(tempfile.mkdtemp(prefix="lpo-ray-"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])}
+    env |= {"LLM_PERF_OPT_LEASES": str(folder / "leases"), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
+    with (folder / "cluster.log").open("w") as log:
+        cluster = subprocess.Popen(
+            [str(engine_python), str(Path(__file__).with_name("ray_cluster.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=env,
+        )
+    assert cluster.stdin is not None and cluster.stdout is not None
+    try:
+        address = next((line.strip() for line in cluster.stdout if line[:1].isdigit()), None)
+        assert address is not None, (folder / "cluster.log").read_text()
+        yield Ray(address, folder / "leases")
+    finally:
+        cluster.stdin.close()
+        cluster.wait(timeout=60)
+        cluster.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -13,6 +13,8 @@ from llm_perf_opt.model.sweep import Better, JobMetric
 CONFIDENCE = 0.95
 _MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
 """Standard error of the median ÷ that of the mean, for values that spread like a normal distribution."""
+_WIDEST = math.log(1000)
+"""Half an interval on the logarithmic scale; one that is wider says no more than this one: nothing is known."""
 _INNER_OVER_DEVIATION = 3.29
 """Distance between the 5th and the 95th percentile ÷ standard deviation, likewise."""
 
@@ -102,7 +104,8 @@ def with_interval(stat: Stat) -> JobMetric:
     # The inner nine tenths tell the spread as well, and one stall does not widen them as it does the deviation.
     spread = min(stat.std, (stat.p95 - stat.p5) / _INNER_OVER_DEVIATION)
     error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.median
-    factor = math.exp(student_quantile((1 + CONFIDENCE) / 2, stat.n - 1) * error)
+    half = student_quantile((1 + CONFIDENCE) / 2, stat.n - 1) * error
+    factor = math.exp(min(half, _WIDEST))
     return JobMetric(stat.median, stat.median / factor, stat.median * factor, stat.n)
 
 

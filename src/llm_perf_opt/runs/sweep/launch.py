@@ -59,6 +59,12 @@ def run_command(command: SweepCommand) -> int:
             "--resume needs the directory of the sweep to go on with",
             hint="llm-perf-opt run --resume=DIR, or name it as before: hydra.sweep.dir=DIR",
         )
+    if command.resume and checked.engine.chooses:
+        raise ConfigError(
+            "--resume is for sweeps whose jobs are known beforehand; here a sweeper chooses them",
+            hint="begin in another directory, and let the sweeper go on by its own store: "
+            "hydra.sweeper.storage=sqlite:///FILE hydra.sweeper.study_name=NAME",
+        )
     directory = checked.directory if checked.named else reserve_directory(checked.directory)
     with explain_os_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
