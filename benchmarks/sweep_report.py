@@ -39,7 +39,9 @@ def make_sweep(folder: Path, jobs: int, summary_kb: int, seed: int = 0) -> None:
             f"infer.max_new_tokens={16 * (1 + number // 10 % 10)}",
             f"model.seed={number // 100}",
         ]
-        planned.append({"number": number, "directory": str(number), "overrides": overrides, "config_hash": "0"})
+        planned.append(
+            {"number": number, "directory": str(number), "overrides": overrides, "config_hash": "0"}
+        )
         if number % 100 == 99:
             continue
         job = folder / str(number)
@@ -115,7 +117,9 @@ def main() -> int:
     first, last = rows[0], rows[-1]
     per_job = [seconds / jobs for jobs, seconds, _ in rows]
     growth = (last[2] - first[2]) / max(last[0] - first[0], 1)
-    print(f"memory per job: {growth / 1e3:.1f} kB; slowest ÷ first time per job: {max(per_job) / per_job[0]:.2f}")
+    print(
+        f"memory per job: {growth / 1e3:.1f} kB; slowest ÷ first time per job: {max(per_job) / per_job[0]:.2f}"
+    )
     return int(max(per_job) / per_job[0] > MOST_TIME_FACTOR or growth > MOST_BYTES_PER_JOB)
 
 

@@ -24,7 +24,9 @@ def engine_python() -> Path:
     """Python with the plug-ins of the engines, whose versions do not all go with those of the checkout."""
     path = Path(os.environ.get(PYTHON_VARIABLE) or REPOSITORY / ".venv-engines" / "bin" / "python")
     if not path.exists():
-        pytest.skip(f"no environment with the engines ({path.parent.parent}): sh scripts/engines/make-venv.sh")
+        pytest.skip(
+            f"no environment with the engines ({path.parent.parent}): sh scripts/engines/make-venv.sh"
+        )
     return path
 
 
@@ -61,7 +63,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Start the real thing, and end it."""
     missing = [name for name in ("slurmctld", "slurmdbd", "munged", "mariadbd") if shutil.which(name) is None]
     if missing or os.getuid() != 0:
-        pytest.skip(f"no Slurm here ({', '.join(missing) or 'not root'}): sh scripts/engines/install-slurm-debian.sh")
+        pytest.skip(
+            f"no Slurm here ({', '.join(missing) or 'not root'}): sh scripts/engines/install-slurm-debian.sh"
+        )
     folder = tmp_path_factory.mktemp("slurm")
     up = subprocess.run(
         ["sh", str(SCRIPTS / "slurm-up.sh"), str(folder), str(20_000 + os.getpid() % 20_000)],
@@ -88,13 +92,19 @@ class Ray:
 @pytest.fixture(scope="module")
 def ray(engine_python: Path) -> Iterator[Ray]:
     """Start the real thing, and end it."""
-    found = subprocess.run([str(engine_python), "-c", "import ray"], capture_output=True, timeout=60, check=False)
+    found = subprocess.run(
+        [str(engine_python), "-c", "import ray"], capture_output=True, timeout=60, check=False
+    )
     if found.returncode != 0:
         pytest.skip("no Ray in the environment with the engines: sh scripts/engines/make-venv.sh")
     # Not below pytest's own folder: the names of Ray's sockets must stay short.
     folder = Path(tempfile.mkdtemp(prefix="lpo-ray-"))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])}
-    env |= {"LLM_PERF_OPT_LEASES": str(folder / "leases"), "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(folder)}
+    env |= {
+        "LLM_PERF_OPT_LEASES": str(folder / "leases"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(folder),
+    }
     with (folder / "cluster.log").open("w") as log:
         cluster = subprocess.Popen(
             [str(engine_python), str(Path(__file__).with_name("ray_cluster.py"))],

@@ -63,7 +63,10 @@ def test_twelve_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Pat
     document = json.loads(out)
     jobs = document["jobs"]
     assert len(jobs) == 12
-    assert (jobs[0]["status"], jobs[0]["reason"]) == ("interrupted", "interrupted by SIGTERM; program: interrupted")
+    assert (jobs[0]["status"], jobs[0]["reason"]) == (
+        "interrupted",
+        "interrupted by SIGTERM; program: interrupted",
+    )
     assert jobs[1]["status"] == "killed"
     assert jobs[2]["status"] == "failed"
     # A job that waited for its device on the node that died is lost with it; every other one is done.
@@ -73,7 +76,11 @@ def test_twelve_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Pat
 
     # The client dies in the middle of going on; after that --resume finishes what is left.
     flags["victim"].unlink()
-    before = {name: (sweep / name / "manifest.json").read_bytes() for name, s in statuses(sweep).items() if s == "ok"}
+    before = {
+        name: (sweep / name / "manifest.json").read_bytes()
+        for name, s in statuses(sweep).items()
+        if s == "ok"
+    }
     again = client.start("run", "--multirun", "--json", "--resume", *arguments)
     wait_until("the slow job measures", stage_is_running(sweep, 0))
     job = manifest(sweep, 0)["heartbeat"]["pid"]

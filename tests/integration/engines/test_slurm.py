@@ -49,7 +49,10 @@ def test_twelve_jobs_of_which_one_crashes_and_one_is_cancelled(
     document = json.loads(out)  # one document alone, whatever the launcher logs
     assert document["counts"] == {"ok": 10, "failed": 1, "interrupted": 1}
     cancelled, crashed = document["jobs"][0], document["jobs"][1]
-    assert (cancelled["status"], cancelled["reason"]) == ("interrupted", "interrupted by SIGTERM; program: interrupted")
+    assert (cancelled["status"], cancelled["reason"]) == (
+        "interrupted",
+        "interrupted by SIGTERM; program: interrupted",
+    )
     assert cancelled["report"] == "0/report.html"
     assert (sweep / "0" / "report.html").is_file()
     assert "planned to crash" in crashed["reason"] or "exit code" in crashed["reason"]
@@ -86,7 +89,9 @@ def test_a_node_dies_and_resume_finishes(slurm: Slurm, engine_python: Path, tmp_
     (tmp_path / "flag").unlink()
     wait_until("both nodes are back", lambda: _idle_or_mixed(slurm) == 2)
     wait_until("what was queued is done", lambda: slurm.command("squeue", "-h").strip() == "")
-    before = {n: (sweep / str(n) / "manifest.json").read_bytes() for n, s in statuses(sweep).items() if s == "ok"}
+    before = {
+        n: (sweep / str(n) / "manifest.json").read_bytes() for n, s in statuses(sweep).items() if s == "ok"
+    }
     code, out = client.run("run", "--multirun", "--json", "--resume", *arguments)
     assert code == 0, client.errors()
     assert json.loads(out)["counts"] == {"ok": 4}
@@ -128,4 +133,6 @@ def _kill_node(slurm: Slurm, node: str, jobs: list[int]) -> None:
 
 
 def _idle_or_mixed(slurm: Slurm) -> int:
-    return sum(state in ("idle", "mix", "alloc") for state in slurm.command("sinfo", "-hN", "-o", "%t").split())
+    return sum(
+        state in ("idle", "mix", "alloc") for state in slurm.command("sinfo", "-hN", "-o", "%t").split()
+    )

@@ -45,7 +45,9 @@ def test_too_short_a_time_tells_nothing(readings: list[ProcessorTime]) -> None:
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for nvidia-smi, which no test machine has: it prints what lies beside it."""
     tool = tmp_path / "nvidia-smi"
-    tool.write_text(f'#!/bin/sh\ncase "$1" in *compute*) cat {tmp_path}/apps;; *) cat {tmp_path}/gpus;; esac\n')
+    tool.write_text(
+        f'#!/bin/sh\ncase "$1" in *compute*) cat {tmp_path}/apps;; *) cat {tmp_path}/gpus;; esac\n'
+    )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "gpus").write_text("0, GPU-aaa\n1, GPU-bbb\n")
     (tmp_path / "apps").write_text("")

@@ -22,7 +22,13 @@ from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.last_resort import defect
 from llm_perf_opt.core.console.logs import console_logging, mask_other_logs
-from llm_perf_opt.core.console.signals import interruption_first, settle_interruption, stop_signals
+from llm_perf_opt.core.console.signals import (
+    Interrupted,
+    interrupted_exit_code,
+    interruption_first,
+    settle_interruption,
+    stop_signals,
+)
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.runs.app import RunOptions, run_and_report
 from llm_perf_opt.runs.earlier import find_earlier
@@ -56,6 +62,8 @@ def run_sweep_job(raw: RawConfig, options: SweepOptions) -> list[float] | float 
     with stop_signals(take_over=not in_client):
         try:
             _run_held(raw, settings, artifacts, options)
+            if in_client and (code := interrupted_exit_code()) is not None:
+                raise Interrupted(code - 128)  # the run has dealt with it for itself; the sweep ends too
         except KeyboardInterrupt:
             settle_interruption()
             if in_client:

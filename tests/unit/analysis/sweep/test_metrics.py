@@ -40,7 +40,8 @@ def test_what_was_not_measured_is_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "whole"), [("tpot", "tpot_s"), ("tokens_per_s", "tokens_per_s"), ("peak", "peak_bytes"), ("x", None)]
+    ("given", "whole"),
+    [("tpot", "tpot_s"), ("tokens_per_s", "tokens_per_s"), ("peak", "peak_bytes"), ("x", None)],
 )
 def test_names_may_leave_out_the_unit(given: str, whole: str | None) -> None:
     assert metric_named(given) == whole

@@ -24,7 +24,9 @@ def a_plan(folder: Path, jobs: int) -> str:
     return plan.id
 
 
-def a_job(folder: Path, sweep: str | None, status: str = "ok", tpot: float | None = None, **fields: Any) -> None:
+def a_job(
+    folder: Path, sweep: str | None, status: str = "ok", tpot: float | None = None, **fields: Any
+) -> None:
     folder.mkdir()
     manifest = {
         "run_id": folder.name,
