@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -118,5 +119,5 @@ def assert_leases_hold(sweep: Path) -> None:
             spans.append((lease["device"], lease["began"], lease["ended"], path.parent.name))
     assert len(spans) > 1
     spans.sort()
-    for (device, _, ended, one), (other, began, _, two) in zip(spans, spans[1:], strict=False):
+    for (device, _, ended, one), (other, began, _, two) in itertools.pairwise(spans):
         assert device != other or ended <= began, f"jobs {one} and {two} shared {device}"

@@ -17,8 +17,8 @@ from tests.integration.engines.support import (
     manifest,
     stage_is_running,
     statuses,
-    swept_programs,
     sweep_document,
+    swept_programs,
     wait_until,
 )
 
