@@ -17,6 +17,8 @@ from tests.integration.engines.support import REPOSITORY
 SCRIPTS = REPOSITORY / "scripts" / "engines"
 PYTHON_VARIABLE = "LLM_PERF_OPT_ENGINES_PYTHON"
 """Python of the environment that scripts/engines/make-venv.sh makes; default: .venv-engines of the checkout."""
+OPTUNA_VARIABLE = "LLM_PERF_OPT_OPTUNA_PYTHON"
+"""The same for .venv-optuna."""
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +29,15 @@ def engine_python() -> Path:
         pytest.skip(
             f"no environment with the engines ({path.parent.parent}): sh scripts/engines/make-venv.sh"
         )
+    return path
+
+
+@pytest.fixture(scope="session")
+def optuna_python() -> Path:
+    """Python with Hydra 1.4, Optuna and joblib."""
+    path = Path(os.environ.get(OPTUNA_VARIABLE) or REPOSITORY / ".venv-optuna" / "bin" / "python")
+    if not path.exists():
+        pytest.skip(f"no environment with Optuna ({path.parent.parent}): sh scripts/engines/make-venv.sh")
     return path
 
 
