@@ -88,10 +88,14 @@ def manifest(sweep: Path, job: int) -> dict[str, Any]:
     return found
 
 
-def wait_until(what: str, is_so: Callable[[], bool], limit_s: float = 120.0) -> None:
-    """Wait for something that another process does."""
+def wait_until(
+    what: str, is_so: Callable[[], bool], limit_s: float = 120.0, by: subprocess.Popen[str] | None = None
+) -> None:
+    """Wait for something that another process does; ``by`` is a client without which it will not be."""
     end = time.monotonic() + limit_s
     while not is_so():
+        if by is not None and by.poll() is not None:
+            raise AssertionError(f"the client ended with {by.returncode} before: {what}")
         if time.monotonic() > end:
             raise AssertionError(f"not within {limit_s:g} s: {what}")
         time.sleep(0.25)

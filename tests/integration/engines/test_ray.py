@@ -82,7 +82,7 @@ def test_twelve_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Pat
         if s == "ok"
     }
     again = client.start("run", "--multirun", "--json", "--resume", *arguments)
-    wait_until("the slow job measures", stage_is_running(sweep, 0))
+    wait_until("the slow job measures", stage_is_running(sweep, 0), by=again)
     job = manifest(sweep, 0)["heartbeat"]["pid"]
     os.kill(again.pid, signal.SIGKILL)
     again.wait()

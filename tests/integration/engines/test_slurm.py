@@ -35,7 +35,7 @@ def test_twelve_jobs_of_which_one_crashes_and_one_is_cancelled(
     running = client.start(
         "run", "--multirun", "--json", *LAUNCHER, *CHEAP, swept_programs(names), "hydra.sweep.dir=sweep"
     )
-    wait_until("the slow job measures", stage_is_running(sweep, 0))
+    wait_until("the slow job measures", stage_is_running(sweep, 0), by=running)
     meanwhile, _ = client.run("sweep-report", "-q", "sweep")
     assert meanwhile in (0, 1)
     seen = {job["number"]: job["status"] for job in sweep_document(sweep)["jobs"]}
@@ -71,7 +71,7 @@ def test_a_node_dies_and_resume_finishes(slurm: Slurm, engine_python: Path, tmp_
     commands = ",".join(f"[{engine_python},{program},{name}]" for name in ("victim", "a", "b", "c"))
     arguments = (*LAUNCHER, *CHEAP, f"pipeline.workload.command={commands}", "hydra.sweep.dir=sweep")
     running = client.start("run", "--multirun", "--json", *arguments)
-    wait_until("the victim measures", stage_is_running(sweep, 0))
+    wait_until("the victim measures", stage_is_running(sweep, 0), by=running)
 
     job = _slurm_job(sweep, 0)
     node = slurm.command("squeue", "-h", "-j", job, "-o", "%N").strip()
