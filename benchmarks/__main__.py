@@ -20,6 +20,7 @@ NAMES = (
     "kineto_ingest",
     "diagnosis",
     "compare_rates",
+    "sweep_report",
 )
 
 

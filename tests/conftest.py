@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Measured tables are for the tests that ask for them: every other run would read them for its what-if page.
 os.environ.setdefault("LLM_PERF_OPT_SILICON", "off")
+
+# Each test process measures on what it has: one must not wait for the runs of another.
+os.environ.setdefault(
+    "LLM_PERF_OPT_LEASES",
+    str(Path(tempfile.gettempdir()) / f"llm-perf-opt-test-leases-{os.getuid()}-{os.getpid()}"),
+)
 
 # How long an example takes says something about the machine's other work, not about the code.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -29,6 +29,7 @@ from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
+_ENGINE = "needs an engine; tests/integration/engines runs the like of it on real ones"
 NOT_RUN = {
     "make profile": "makes a virtual environment from the network; CI runs it",
     'make profile RUN_ARGS="infer.max_new_tokens=64 run.repeats=5"': "the same",
@@ -38,6 +39,13 @@ NOT_RUN = {
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
+    "pip install 'llm-perf-opt[slurm]'": _ENGINE,
+    "llm-perf-opt run --multirun hydra/launcher=slurm hydra.launcher.partition=gpu hydra.launcher.timeout_min=30 hydra.launcher.cpus_per_task=8 model=llama3_8b infer.batch_size=1,2,4,8 model.dtype=bfloat16,float16 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,
+    "pip install 'llm-perf-opt[ray]'": _ENGINE,
+    "ray start --head": _ENGINE,
+    "llm-perf-opt run --multirun hydra/launcher=ray_cluster hydra.launcher.ray.init.address=auto model=llama3_8b infer.batch_size=1,2,4,8 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,
+    "pip install 'llm-perf-opt[optuna]'": _ENGINE,
+    "llm-perf-opt run --multirun hydra/sweeper=optuna_search hydra.sweeper.n_trials=30 'hydra.sweeper.direction=[minimize,maximize]' 'sweep.objective=[tpot,tokens_per_s]' 'infer.batch_size=choice(1,2,4,8,16)' 'infer.max_new_tokens=range(16,129,16)' hydra.sweep.dir=tmp/search": _ENGINE,
 }
 """Commands that are not run, with the reason."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,18 +62,43 @@ def compose_config(
     return typed_config(raw, overrides, cwd=cwd)
 
 
-def typed_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> AppConfig:
-    """Turn a composed configuration into checked dataclasses."""
+def typed_config(
+    raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None, here: bool = True
+) -> AppConfig:
+    """Turn a composed configuration into checked dataclasses.
+
+    ``here``: whether it is for this machine; a device of another one is not looked for.
+    """
     current = current_config(raw, overrides, cwd=cwd)
     try:
         config = _to_objects(current)
     except OmegaConfBaseException as error:
         raise explain(error) from error
-    config.resolved_device = resolve_device(config.run.device)
+    config.resolved_device = _device(config.run.device, here=here)
     if config.run.dataset_subset_filelist is not None:
         config.dataset.subset_filelist = config.run.dataset_subset_filelist
     check_config(config)
     return config
+
+
+def _device(wanted: str, *, here: bool) -> str:
+    try:
+        return resolve_device(wanted)
+    except ConfigError as error:
+        if here or not error.data.get("unavailable"):
+            raise
+        return wanted
+
+
+def config_hash(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> str:
+    """Return a digest of what a run is asked to do; where it writes and with whom it shares a device is left out."""
+    current = current_config(raw, overrides, cwd=cwd)
+    for name in ("hydra", "artifacts", "sweep"):
+        current.pop(name, None)
+    plain: Any = OmegaConf.to_container(current, resolve=True, enum_to_str=True)
+    plain.get("run", {}).pop("exclusive", None)
+    text = json.dumps(plain, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def current_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> DictConfig:

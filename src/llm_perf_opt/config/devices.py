@@ -169,6 +169,7 @@ def resolve_device(wanted: str) -> str:
             f"run.device={wanted} is not available: {_unavailable_reason(kind)}",
             hint="use run.device=auto or run.device=cpu",
             key="run.device",
+            unavailable=True,
         )
     return device_name(kind, index)
 

@@ -248,6 +248,8 @@ class RunConfig:
     ``LD_PRELOAD``): the run starts itself again with them."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
+    exclusive: bool = True
+    """Wait until no other run of this tool measures on the same device (GPU, or set of CPUs), and hold it meanwhile."""
 
 
 @dataclass
@@ -268,6 +270,14 @@ class HardwareConfig:
     """YAML file with further devices."""
     probe: bool = True
     """Measure this machine's own ceilings (seconds, cached)."""
+
+
+@dataclass
+class SweepConfig:
+    """``sweep.*``: what the jobs of a ``--multirun`` tell whoever chooses them."""
+
+    objective: list[str] = field(default_factory=list)
+    """Metrics a job returns to the sweeper (``hydra/sweeper=optuna``): ``tpot``, ``tokens_per_s``, ``peak_bytes``, …"""
 
 
 @dataclass
@@ -295,6 +305,7 @@ SECTIONS: dict[str, type] = {
     "infer": InferConfig,
     "dataset": DatasetConfig,
     "hardware": HardwareConfig,
+    "sweep": SweepConfig,
 }
 """Sections of the configuration beside ``pipeline``."""
 
@@ -309,6 +320,7 @@ class AppConfig:
     infer: InferConfig
     dataset: DatasetConfig
     hardware: HardwareConfig
+    sweep: SweepConfig
     workload_command: WorkloadCommandConfig
     pipeline: dict[str, StageConfig]
     """Stage name → its own dataclass."""

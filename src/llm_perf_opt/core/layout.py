@@ -33,6 +33,11 @@ ROOT_FILES = (
 """What a run writes at the root of its directory; the manifest last, because it says what the rest is."""
 EARLIER = "earlier-"
 """Folders that hold what earlier runs left in the same directory begin with this."""
+SWEEP_PLAN = "sweep_plan.json"
+"""In the directory of a sweep: the jobs it has, written before the first of them starts."""
+SWEEP_JSON = "sweep.json"
+SWEEP_HTML = "sweep.html"
+SWEEP_MD = "sweep.md"
 OPERATORS_MD = "torch_profiler/operators.md"
 
 SCRATCH = "tmp"

@@ -38,6 +38,8 @@ class Problem:
     fix: str
     key: str | None = None
     """Configuration key at fault, if any."""
+    of_machine: bool = False
+    """Whether another machine may not have it: a job that is submitted to one is checked again there."""
 
 
 @dataclass(slots=True)

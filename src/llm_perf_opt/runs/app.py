@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 from collections.abc import Sequence
@@ -10,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.config.compose import resolved_yaml, typed_config
+from llm_perf_opt.config.compose import config_hash, resolved_yaml, typed_config
 from llm_perf_opt.config.hydra_bridge import compose
-from llm_perf_opt.config.hydra_bridge.launch import job_settings, run_job
-from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
+from llm_perf_opt.config.hydra_bridge.launch import JobSettings, job_settings, run_job
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
@@ -26,12 +24,12 @@ from llm_perf_opt.runs import old_places
 from llm_perf_opt.runs.checks import check_names
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import SweepMark
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.workloads.setup import settle_adapters
 
-_RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
-_MOST_CHECKED_JOBS = 256
+RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 
 
 @dataclass(slots=True)
@@ -55,59 +53,42 @@ class RunOptions:
     verbosity: Verbosity = Verbosity.normal
 
 
-def check_configuration(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
+def check_configuration(
+    overrides: Sequence[str], *, config_dir: Path | None, config_name: str, here: bool = True
+) -> Prepared:
     """Compose, and check keys, types, ranges and presets; neither the model nor the machine is looked at."""
     note_config_name(config_name)
     raw = compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
-    config = settle_adapters(typed_config(raw, overrides, cwd=Path.cwd()))
+    config = settle_adapters(typed_config(raw, overrides, cwd=Path.cwd(), here=here), here=here)
     return Prepared(config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides))
 
 
-def prepare(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> Prepared:
-    """Compose and check everything, stages included; raises before anything is written."""
-    prepared = check_configuration(overrides, config_dir=config_dir, config_name=config_name)
+def prepare(
+    overrides: Sequence[str], *, config_dir: Path | None, config_name: str, here: bool = True
+) -> Prepared:
+    """Compose and check everything, stages included; raises before anything is written.
+
+    ``here``: whether it will run on this machine. For another one, what depends on the machine (device, model path,
+    data, tools) is left to the run itself.
+    """
+    prepared = check_configuration(overrides, config_dir=config_dir, config_name=config_name, here=here)
     config = prepared.config
-    check_names(config)
+    check_names(config, here=here)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
-        check_stages(stages_of(config), _context(config, Path(scratch), prepared.overrides))
+        check_stages(stages_of(config), _context(config, Path(scratch), prepared.overrides), here=here)
     return prepared
-
-
-def check_sweep(overrides: Sequence[str], *, config_dir: Path | None, config_name: str) -> list[Prepared]:
-    """Check every job of a sweep before the first one starts; each is given its own run directory."""
-    return [
-        prepare(job, config_dir=config_dir, config_name=config_name)
-        for job in itertools.islice(sweep_jobs(overrides), _MOST_CHECKED_JOBS)
-    ]
-
-
-def sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> Path:
-    """Return the directory of a sweep: ``hydra.sweep.dir``, or ``artifacts.runs_dir`` where only that is set."""
-    keys = explicit_keys(overrides)
-    own = {job.run_dir for job in jobs}
-    if "hydra.sweep.dir" not in keys and keys.intersection(_RUN_DIRECTORY_KEYS) and len(own) == 1:
-        return own.pop()
-    return compose.sweep_directory(jobs[0].raw)
-
-
-def reserve_sweep_directory(jobs: Sequence[Prepared], overrides: Sequence[str]) -> list[str]:
-    """Make the directory of a sweep this process's own, unless the user named one."""
-    wanted = sweep_directory(jobs, overrides)
-    if not explicit_keys(overrides).intersection((*_RUN_DIRECTORY_KEYS, "hydra.sweep.dir")):
-        wanted = reserve_directory(wanted)
-    return [override("hydra.sweep.dir", str(wanted))]
 
 
 def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[str]:
     """Make the run directory this process's own; two runs in one second get two directories."""
-    if explicit_keys(overrides).intersection(_RUN_DIRECTORY_KEYS):
+    if explicit_keys(overrides).intersection(RUN_DIRECTORY_KEYS):
         directory = Artifacts.for_run(prepared.run_dir).root
     else:
         directory = reserve_directory(prepared.run_dir)
         old_places.lead_to(directory, prepared.config.pipeline)
     # Both, so that config.yaml says where the run is, whichever of them was given, and relative to what.
-    return [override(key, str(directory)) for key in _RUN_DIRECTORY_KEYS]
+    return [override(key, str(directory)) for key in RUN_DIRECTORY_KEYS]
 
 
 def launch(hydra_arguments: Sequence[str], options: RunOptions | None = None) -> int:
@@ -128,16 +109,12 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
 
     mask_other_logs()  # Hydra has just set them up
     settings = job_settings()
-    # A job of a sweep is recorded as itself, without the lists of the sweep.
-    overrides = options.overrides if settings.sweep_overrides is None else settings.sweep_overrides
     try:
-        config = settle_adapters(typed_config(raw, overrides, cwd=settings.original_directory))
         artifacts = Artifacts.for_run(settings.run_directory)
-        yaml = resolved_yaml(raw, overrides, cwd=settings.original_directory)
         with hold(artifacts.root):
             try:
                 with interruption_first():
-                    return _run_and_report(config, artifacts, overrides, yaml, options)
+                    return run_and_report(raw, settings, artifacts, options.overrides, options)
             except KeyboardInterrupt:
                 finish_interrupted(artifacts)
                 raise
@@ -145,12 +122,20 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
         return print_error(error, as_json=options.as_json)
 
 
-def _run_and_report(
-    config: AppConfig, artifacts: Artifacts, overrides: tuple[str, ...], yaml: str, options: RunOptions
+def run_and_report(
+    raw: compose.RawConfig,
+    settings: JobSettings,
+    artifacts: Artifacts,
+    overrides: tuple[str, ...],
+    options: RunOptions,
+    sweep: SweepMark | None = None,
 ) -> int:
+    """Run one composed configuration in a directory that is held, and report it; return the exit code."""
     from llm_perf_opt.core.console.progress import make_progress
     from llm_perf_opt.runs.finish import finish_run
 
+    here = settings.original_directory
+    config = settle_adapters(typed_config(raw, overrides, cwd=here))
     with make_progress(options.verbosity) as progress:
         outcome = execute(
             config,
@@ -158,37 +143,25 @@ def _run_and_report(
             progress,
             command=["llm-perf-opt", "run", *options.switches, *overrides],
             overrides=overrides,
-            resolved_yaml=yaml,
+            resolved_yaml=resolved_yaml(raw, overrides, cwd=here),
+            config_hash=config_hash(raw, overrides, cwd=here),
+            sweep=sweep,
         )
     return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:
     """Print what would run, with exact commands and files; nothing is written."""
-    plan = _plan(prepared)
+    plan = plan_of(prepared)
     if as_json:
         print(json.dumps(plan, indent=2))
     else:
-        _print_plan(plan)
+        print_plan(plan)
     return 0
 
 
-def show_sweep_plan(jobs: Sequence[Prepared], overrides: Sequence[str], *, as_json: bool) -> int:
-    """Print the plan of every job of a sweep; as JSON, one list."""
-    directory = sweep_directory(jobs, overrides)
-    for number, job in enumerate(jobs):
-        job.run_dir = directory / compose.sweep_subdirectory(job.raw, number)
-    plans = [_plan(job) for job in jobs]
-    if as_json:
-        print(json.dumps(plans, indent=2))
-        return 0
-    for number, (job, plan) in enumerate(zip(jobs, plans, strict=True)):
-        print(f"{'' if number == 0 else chr(10)}job {number}: {' '.join(job.overrides)}")
-        _print_plan(plan)
-    return 0
-
-
-def _plan(prepared: Prepared) -> dict[str, Any]:
+def plan_of(prepared: Prepared) -> dict[str, Any]:
+    """Return what a run would do."""
     stages = []
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-plan-") as scratch:
         context = _context(prepared.config, Path(scratch), prepared.overrides)
@@ -226,7 +199,8 @@ def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
         raise
 
 
-def _print_plan(plan: dict[str, Any]) -> None:
+def print_plan(plan: dict[str, Any]) -> None:
+    """Print a plan for people."""
     print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
     for stage in plan["stages"]:
         print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped here' if stage['skipped'] else ''}")

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summari
 from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import open_silicon
-from llm_perf_opt.model.codec import decode_file
+from llm_perf_opt.model.codec import decode_file, to_plain
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.experiments import add_experiments
 from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
@@ -55,7 +55,7 @@ def assemble_run(run_dir: Path) -> Assembled:
             seconds=manifest.seconds,
             command=manifest.command,
         ),
-        environment=_if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {},
+        environment=_environment(run_dir, manifest),
         stages=_stages(manifest),
         workload=Workload(
             model=known.model, device=known.device, batch_size=known.batch_size, program=known.program
@@ -69,6 +69,12 @@ def assemble_run(run_dir: Path) -> Assembled:
     assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
     add_experiments(assembled.summary)
     return assembled
+
+
+def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return what was recorded at the start, and how the device was had, which is known in the end."""
+    found = _if_there(run_dir / layout.ENVIRONMENT, dict[str, Any]) or {}
+    return found if manifest.lease is None else {**found, "device_use": to_plain(manifest.lease)}
 
 
 def stage_facts(

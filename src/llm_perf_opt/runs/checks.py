@@ -6,26 +6,33 @@ from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.workloads.models.model_kinds import HF_ADAPTERS
+from llm_perf_opt.workloads.models.model_kinds import AUTO, HF_ADAPTERS
 from llm_perf_opt.workloads.setup import check_model_type
 
 _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
 """Adapters whose checkpoints are those of transformers; another may lay out its files as it likes."""
 
 
-def check_names(config: AppConfig) -> None:
-    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
+def check_names(config: AppConfig, *, here: bool = True) -> None:
+    """Resolve what the configuration names (model adapter, device), so that a typo is found before any work.
+
+    ``here``: whether it is for this machine; files and devices of another one are not looked for.
+    """
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.workloads.registry import load_adapter
 
     if config.workload_command.command is None:
-        load_adapter(config.model, config.infer)
-        _check_checkpoint(config)
-        check_model_type(config.model)
+        if here or config.model.adapter != AUTO:
+            load_adapter(config.model, config.infer)
+        if here:
+            _check_checkpoint(config)
+            check_model_type(config.model)
     if config.hardware.device is not None or config.hardware.catalogue is not None:
         catalogue = load_catalogue(Path(config.hardware.catalogue) if config.hardware.catalogue else None)
         if config.hardware.device is not None:
-            _check_device_kind(config, catalogue.named(config.hardware.device).kind)
+            kind = catalogue.named(config.hardware.device).kind
+            if here:
+                _check_device_kind(config, kind)
 
 
 def _check_device_kind(config: AppConfig, kind: str) -> None:

@@ -28,8 +28,18 @@ from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.earlier import Earlier, find_earlier
+from llm_perf_opt.runs.heartbeat import beating, new_heartbeat
 from llm_perf_opt.runs.inputs import write_inputs
-from llm_perf_opt.runs.manifest import Manifest, StageRecord, list_files, new_manifest, record, write_manifest
+from llm_perf_opt.runs.lease import device_lease
+from llm_perf_opt.runs.manifest import (
+    Manifest,
+    StageRecord,
+    SweepMark,
+    list_files,
+    new_manifest,
+    record,
+    write_manifest,
+)
 from llm_perf_opt.runs.pipeline import check_stages, stages_of
 from llm_perf_opt.runs.provenance import environment
 from llm_perf_opt.stages.base import Stage, StageContext
@@ -61,6 +71,8 @@ def execute(
     command: list[str],
     overrides: tuple[str, ...],
     resolved_yaml: str,
+    config_hash: str | None = None,
+    sweep: SweepMark | None = None,
 ) -> Outcome:
     """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``)."""
     began = time.perf_counter()
@@ -74,6 +86,8 @@ def execute(
     earlier = _set_aside_earlier(stages, context)
     manifest = new_manifest(artifacts, command)
     manifest.facts = _facts(config)
+    manifest.config_hash, manifest.sweep = config_hash, sweep
+    manifest.heartbeat = new_heartbeat()
     prepare_process()
     apply_process_settings(config.run)
     handler = run_log(artifacts.root)
@@ -82,19 +96,23 @@ def execute(
             if note is not None:
                 manifest.notes.append(note)
                 LOGGER.warning("%s", note)
-        list_files(artifacts, manifest)
-        write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
-        atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
-        atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
-        _write_hardware(config, artifacts, progress)
-        manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
-        write_manifest(artifacts, manifest)
-        with _interrupts_noted(manifest):
-            for stage in stages:
-                _run_stage(stage, problems[stage.name], context, manifest, results)
+        with beating(artifacts):
+            list_files(artifacts, manifest)
+            write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
+            atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
+            atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
+            manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
+            with _interrupts_noted(manifest), device_lease(config, artifacts, manifest):
+                _write_hardware(config, artifacts, progress)
+                write_manifest(artifacts, manifest)
+                for stage in stages:
+                    _run_stage(stage, problems[stage.name], context, manifest, results)
     except BaseException as error:
         # Before or between stages: without this the manifest of a run that died would say "ok".
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        manifest.reason = manifest.reason or (
+            "interrupted before the first stage" if manifest.status == "interrupted" else str(error)
+        )
         raise
     finally:
         with held():
@@ -238,9 +256,10 @@ def _apply_degradations(result: StageResult, problems: list[Problem]) -> None:
 def _interrupts_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
         settle_interruption()
         manifest.status = "interrupted"
+        manifest.reason = f"interrupted by {asked}" if str(asked) else "interrupted"
         LOGGER.error("interrupted: the report covers what was done before")
 
 

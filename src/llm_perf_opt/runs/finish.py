@@ -64,12 +64,12 @@ def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
 def finish_interrupted(artifacts: Artifacts) -> None:
     """Leave a manifest and a report of a run that was interrupted before its first stage, or while it was reported.
 
-    SIGTERM and SIGHUP wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
+    SIGTERM, SIGHUP and SIGUSR2 wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
     """
     settle_interruption()
     if not (artifacts.root / layout.MANIFEST).is_file():
         return
-    with held(signal.SIGTERM, signal.SIGHUP):
+    with held(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         manifest = read_manifest(artifacts.root)
         manifest.status = "interrupted"
         write_manifest(artifacts, manifest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,11 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.stage import StageResult
-from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
+from llm_perf_opt.core.version import __version__
+from llm_perf_opt.model.codec import decode_file, from_plain, to_plain
 from llm_perf_opt.model.limits import Amount, SummedSeconds
 
 ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
@@ -32,6 +35,48 @@ class StageRecord:
 
 
 @dataclass(slots=True)
+class Heartbeat:
+    """Which process writes a run, and when it last said that it lives."""
+
+    host: str
+    pid: int
+    machine: str
+    """Boot and process namespace of the host: where they are the reader's, the process can be asked for."""
+    process_started: int | None
+    """Start of the process in the kernel's ticks, so that another with the same number is not taken for it."""
+    interval_s: float
+    """How often it says so."""
+    at: str
+    """The last time, by the clock of its host (ISO 8601)."""
+
+
+@dataclass(slots=True)
+class SweepMark:
+    """Of which sweep a run is a job."""
+
+    id: str
+    directory: str
+    """The job's own, below that of the sweep."""
+
+
+@dataclass(slots=True)
+class DeviceLease:
+    """How a run had its device: alone, or with others."""
+
+    device: str
+    """What was held: ``GPU-…``, ``cpu 0-1``."""
+    exclusive: bool
+    """Whether it was held; no other run of this tool measures on it then."""
+    waited_s: SummedSeconds | None = None
+    began: str | None = None
+    ended: str | None = None
+    others_ratio: float | None = None
+    """Share of the device that other processes used meanwhile; ``None``: it could not be seen."""
+    shared: str | None = None
+    """Why the device was not this run's alone; ``None``: it was."""
+
+
+@dataclass(slots=True)
 class Manifest:
     """The run as a whole."""
 
@@ -46,6 +91,15 @@ class Manifest:
     """What reports need of the configuration: model, device, dtype, hardware choice."""
     files: list[str] = field(default_factory=list)
     """What the run wrote besides the stages' own artifacts: documents at the root, pages and tables made afterwards."""
+    reason: str | None = None
+    """Why it failed before its first stage; failed stages have their own."""
+    config_hash: str | None = None
+    """Of the resolved configuration: equal where two runs are asked to do the same."""
+    version: str | None = None
+    """Of this tool."""
+    heartbeat: Heartbeat | None = None
+    sweep: SweepMark | None = None
+    lease: DeviceLease | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +125,7 @@ def new_manifest(artifacts: Artifacts, command: list[str]) -> Manifest:
         run_id=artifacts.root.name,
         started=now_text(),
         command=command,
+        version=__version__,
     )
 
 
@@ -96,9 +151,42 @@ def list_files(artifacts: Artifacts, manifest: Manifest, pages: Iterable[Path] =
     manifest.files = sorted({*manifest.files, *(artifacts.relative(path) for path in (*there, *pages))})
 
 
+_LOCK = threading.RLock()
+_BEATING: dict[Path, dict[str, Any]] = {}
+"""Manifests whose heartbeat goes on (:mod:`llm_perf_opt.runs.heartbeat`), as they were last written."""
+
+
 def write_manifest(artifacts: Artifacts, manifest: Manifest) -> Path:
     """Write ``manifest.json``; what looks like a secret in commands and messages is masked."""
-    return save_json(artifacts.path(layout.MANIFEST), mask_tree(to_plain(manifest)))
+    path = artifacts.path(layout.MANIFEST)
+    with _LOCK:
+        if manifest.heartbeat is not None:
+            manifest.heartbeat.at = now_text()
+        plain = mask_tree(to_plain(manifest))
+        if path in _BEATING:
+            _BEATING[path] = plain
+        return atomic_write_json(path, plain)
+
+
+def keep_beating(path: Path) -> None:
+    """Remember a manifest from its next writing on, so that :func:`beat` can renew it."""
+    with _LOCK:
+        _BEATING[path] = {}
+
+
+def stop_beating(path: Path) -> None:
+    """Forget it: what is there stays as it is."""
+    with _LOCK:
+        _BEATING.pop(path, None)
+
+
+def beat(path: Path) -> None:
+    """Renew the time of a running manifest's heartbeat; from any thread, never between two halves of a writing."""
+    with _LOCK:
+        plain = _BEATING.get(path)
+        if plain and plain.get("status") == "running" and plain.get("heartbeat"):
+            plain["heartbeat"]["at"] = now_text()
+            atomic_write_json(path, plain)
 
 
 def read_manifest(run_dir: Path) -> Manifest:

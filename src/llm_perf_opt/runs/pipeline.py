@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.stage import Problem, stage_types
 from llm_perf_opt.stages.base import Stage, StageContext, all_stages, enabled_stages
 from llm_perf_opt.stages.program import ProgramStage
@@ -23,15 +23,30 @@ def stages_of(config: AppConfig) -> list[Stage]:
     return [*program, *enabled_stages(config)]
 
 
-def check_stages(stages: Sequence[Stage], context: StageContext) -> dict[str, list[Problem]]:
-    """Ask every stage what would go wrong; a configuration error stops here, before any work."""
+def check_stages(
+    stages: Sequence[Stage], context: StageContext, *, here: bool = True
+) -> dict[str, list[Problem]]:
+    """Ask every stage what would go wrong; a configuration error stops here, before any work.
+
+    ``here``: whether the stages will run on this machine; what another one may have is asked again there.
+    """
     _require_a_stage(stages, context.config)
-    problems = {stage.name: problems_of(stage, context) for stage in stages}
+    problems = {stage.name: _problems(stage, context, here=here) for stage in stages}
     for found in problems.values():
         for problem in found:
-            if problem.severity == "error":
+            if problem.severity == "error" and (here or not problem.of_machine):
                 raise ConfigError(problem.message, hint=problem.fix, key=problem.key)
     return problems
+
+
+def _problems(stage: Stage, context: StageContext, *, here: bool) -> list[Problem]:
+    try:
+        return problems_of(stage, context)
+    except (InputError, ToolError):
+        # Files and tools are those of a machine; what is wrong with the configuration itself is a ConfigError.
+        if here:
+            raise
+        return []
 
 
 def problems_of(stage: Stage, context: StageContext) -> list[Problem]:

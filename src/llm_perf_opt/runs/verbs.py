@@ -31,6 +31,7 @@ VERBS = {
     "what-if": Verb(
         "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
     ),
+    "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(

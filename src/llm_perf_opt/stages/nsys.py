@@ -212,6 +212,7 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
                 "pipeline.nsys.isolate=true, but this machine gives no process-id namespace to this user",
                 "run as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or set it to null",
                 "pipeline.nsys.isolate",
+                of_machine=True,
             )
         )
     samples = (config.sample, config.cpuctxsw) != ("none", "none")
@@ -259,6 +260,7 @@ def _range_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
             "no NVTX library is installed, so the workload cannot name its phases for nsys",
             "pip install nvidia-nvtx",
             "pipeline.nsys.nvtx_capture" if gated else None,
+            of_machine=True,
         )
     ]
 

@@ -108,7 +108,7 @@ def program_problems(config: AppConfig) -> list[Problem]:
         return []
     key = "pipeline.workload.command"
     message = f"{key} starts with '{command[0]}', which is not a program"
-    return [Problem("error", message, "give the program's path, or a name on PATH", key)]
+    return [Problem("error", message, "give the program's path, or a name on PATH", key, of_machine=True)]
 
 
 def build_work_argv(

@@ -50,12 +50,15 @@ def workload_config(
     )
 
 
-def settle_adapters(config: AppConfig) -> AppConfig:
+def settle_adapters(config: AppConfig, *, here: bool = True) -> AppConfig:
     """Put the adapter that fits the checkpoint in place of ``model.adapter=auto``, and its data in that of the data set's.
 
-    :class:`ConfigError` says why a checkpoint fits none; nothing of the model is read but its ``config.json``.
+    :class:`ConfigError` says why a checkpoint fits none; nothing of the model is read but its ``config.json``. A run for
+    another machine (not ``here``) is left as it is where the checkpoint is only there.
     """
     model, dataset = config.model, config.dataset
+    if not here and model.path is not None and not Path(model.path).expanduser().exists():
+        return config
     if model.adapter == AUTO and config.workload_command.command is None:
         found = adapter_for(_model_document(model))
         named = Path(model.path).name if model.path is not None and model.name == ModelConfig.name else ""

@@ -15,8 +15,8 @@ from llm_perf_opt.core.errors import ConfigError
 
 def test_what_comes_with_hydra_is_what_we_know() -> None:
     raw = compose_raw([])
-    for name, target in refusals._SHIPPED_TARGETS.items():
-        assert OmegaConf.select(raw, f"hydra.{name}._target_") == target
+    for name, targets in refusals._SHIPPED_TARGETS.items():
+        assert OmegaConf.select(raw, f"hydra.{name}._target_") == targets[0]
     shipped = Path(hydra.__file__).parent / "conf" / "hydra"
     for name in refusals._LOGGING:
         choices = {path.stem for path in (shipped / name).glob("*.yaml")}
@@ -40,3 +40,24 @@ def test_the_message_names_the_key_and_what_to_do() -> None:
 
 def test_a_word_in_a_text_is_no_call() -> None:
     compose_raw(["infer.prompt='<image> find _target_ and {_target_: x}'", "dataset.prompts=['_target_']"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "extra"),
+    [
+        ("hydra/launcher=slurm", "'llm-perf-opt[slurm]'"),
+        ("hydra/launcher=ray_cluster", "'llm-perf-opt[ray]'"),
+        ("hydra/launcher=joblib", "hydra-joblib-launcher"),
+        ("hydra/sweeper=optuna_search", "'llm-perf-opt[optuna]'"),
+    ],
+)
+def test_an_engine_that_is_not_installed_says_what_brings_it(choice: str, extra: str) -> None:
+    with pytest.raises(ConfigError, match="is not installed") as caught:
+        compose_raw([choice])
+    assert caught.value.hint == f"pip install {extra}"
+
+
+def test_commands_for_nodes_are_for_presets_not_for_command_lines() -> None:
+    with pytest.raises(ConfigError, match=r"hydra\.launcher\.setup is refused on the command line") as caught:
+        compose_raw(["+hydra.launcher.setup=[ls]"])
+    assert "--config-dir" in str(caught.value.hint)

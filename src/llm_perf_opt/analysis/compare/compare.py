@@ -16,6 +16,7 @@ from llm_perf_opt.analysis.compare.metrics import METRICS, kind_of, measured_in_
 from llm_perf_opt.analysis.compare.origin import Side, failed_sides, override_differences, overrides_of
 from llm_perf_opt.analysis.compare.phases import compare_phases
 from llm_perf_opt.analysis.compare.series import ALPHA, Evidence, Series, weigh
+from llm_perf_opt.analysis.compare.sharing import discount_gates, shared_notes
 from llm_perf_opt.model.comparison import (
     Comparison,
     Difference,
@@ -70,8 +71,14 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     result.splits = find_causes(raw_a, raw_b, a.first, b.first, scaling)
     put_rows_at_equal_work(result, scaling)
     conclude(result, a.first, b.first, work, failed=failed)
-    result.notes = [*failed, *_notes(a, b, series_a, series_b, evidence), *about_utilisation]
-    result.gates = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None, unlike=unlike)
+    result.notes = [
+        *failed,
+        *shared_notes(a, b),
+        *_notes(a, b, series_a, series_b, evidence),
+        *about_utilisation,
+    ]
+    decided = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None, unlike=unlike)
+    result.gates = discount_gates(decided, a, b, in_turns=in_turns)
     return result
 
 

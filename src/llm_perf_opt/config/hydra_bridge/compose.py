@@ -51,7 +51,7 @@ def compose_raw(
     The result becomes Hydra's current configuration, without which ``${hydra:…}`` cannot be resolved.
     """
     register_schema()
-    _add_search_path(config_dir)
+    add_search_path(config_dir)
     GlobalHydra.instance().clear()
     try:
         _check_overrides(overrides)
@@ -91,6 +91,12 @@ def sweep_subdirectory(raw: RawConfig, number: int) -> str:
     return str(OmegaConf.select(numbered, "hydra.sweep.subdir"))
 
 
+def sweeper_params(raw: RawConfig) -> list[str]:
+    """Return ``hydra.sweeper.params``, what a preset sweeps over, as overrides."""
+    params = OmegaConf.select(raw, "hydra.sweeper.params", default=None) or {}
+    return [f"{key}={value}" for key, value in params.items()]
+
+
 def changes_directory(raw: RawConfig) -> bool:
     """Tell whether the job runs in its run directory (``hydra.job.chdir``)."""
     return bool(OmegaConf.select(raw, "hydra.job.chdir"))
@@ -109,7 +115,7 @@ def _check_overrides(overrides: Sequence[str]) -> None:
             )
 
 
-def _add_search_path(config_dir: Path | None) -> None:
+def add_search_path(config_dir: Path | None) -> None:
     """Add a user's ``--config-dir`` to the search path, the way Hydra's own command line does."""
     if config_dir is None:
         return
@@ -118,7 +124,12 @@ def _add_search_path(config_dir: Path | None) -> None:
             f"--config-dir {config_dir} is not a directory",
             hint="give the directory that holds your config groups",
         )
-    folder = str(config_dir.resolve())
+    _register_search_path(str(config_dir.resolve()))
+
+
+@functools.cache
+def _register_search_path(folder: str) -> None:
+    """Register a directory once: a sweep composes it for every job."""
 
     class _UserConfigs(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:

@@ -43,6 +43,15 @@ AMBIGUOUS_VALUE = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*)'\n1\.
 UNKNOWN_PRESET = re.compile(r"Could not find '([\w./-]+)/([^/']+)'")
 PRESET_CHOICES = re.compile(r"Available options in '[^']*':\n((?:\s+\S+\n?)+)")
 FILE_NOT_FOUND = "Could not find"
+MISSING_PLUGIN = re.compile(r"Could not (?:load|find) 'hydra/(launcher|sweeper)/(\w+)'")
+EXTRAS = {
+    "submitit_slurm": "slurm",
+    "submitit_local": "slurm",
+    "ray": "ray",
+    "joblib": "joblib",
+    "optuna": "optuna",
+}
+"""Choice of a launcher or sweeper → what brings its plug-in."""
 
 
 def explain(error: Exception) -> ConfigError:
@@ -58,6 +67,7 @@ def explain(error: Exception) -> ConfigError:
         or _unknown_key(message, text)
         or _wrong_value(_key_of(message, cause), text)
         or _not_an_override(text)
+        or _missing_plugin(message)
         or _unknown_preset(message)
         or ConfigError(_shortened(message, text))
     )
@@ -154,6 +164,19 @@ def _expanded(path: str) -> str:
 def _not_an_override(text: str) -> ConfigError | None:
     found = UNPARSED_WORD.fullmatch(text)
     return ConfigError(f"'{found.group(1)}' is not an override", hint="give key=value") if found else None
+
+
+def _missing_plugin(message: str) -> ConfigError | None:
+    """A launcher or sweeper whose package is not installed, named by itself or by a preset of ours."""
+    found = MISSING_PLUGIN.search(message)
+    if found is None or found.group(2) not in EXTRAS:
+        return None
+    kind, name = found.groups()
+    extra = EXTRAS[name]
+    package = "hydra-joblib-launcher" if extra == "joblib" else f"'llm-perf-opt[{extra}]'"
+    return ConfigError(
+        f"the {kind} '{name}' is not installed", hint=f"pip install {package}", key=f"hydra/{kind}"
+    )
 
 
 def _unknown_preset(message: str) -> ConfigError | None:

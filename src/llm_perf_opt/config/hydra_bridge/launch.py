@@ -25,6 +25,8 @@ class JobSettings:
     run_directory: Path
     sweep_overrides: tuple[str, ...] | None
     """Those of this one job of a sweep; ``None`` outside of sweeps."""
+    sweep_directory: Path
+    """The one that holds the jobs of a sweep."""
 
 
 class _Carried(BaseException):
@@ -72,4 +74,5 @@ def job_settings() -> JobSettings:
         original_directory=Path(settings.runtime.cwd),
         run_directory=Path(settings.runtime.output_dir),
         sweep_overrides=tuple(settings.overrides.task) if sweep else None,
+        sweep_directory=Path(settings.runtime.cwd) / str(settings.sweep.dir),
     )

@@ -20,16 +20,54 @@ from llm_perf_opt.core.errors import ConfigError
 _TARGET = "_target_"
 _SHIPPED_CHOICES = {
     "hydra/callbacks": (),
-    "hydra/launcher": ("basic",),
-    "hydra/sweeper": ("basic",),
+    "hydra/launcher": (
+        "basic",
+        "joblib",
+        "ray",
+        "ray_cluster",
+        "slurm",
+        "submitit_local",
+        "submitit_slurm",
+    ),
+    "hydra/sweeper": ("basic", "optuna", "optuna_search"),
+    "hydra/sweeper/sampler": ("tpe", "random", "cmaes", "nsgaii", "nsgaiii", "grid", "gp", "qmc"),
     "hydra/job_logging": ("default", "disabled", "none", "stdout"),
     "hydra/hydra_logging": ("default", "disabled", "hydra_debug", "none"),
 }
-"""Group → choices that come with Hydra; any other is somebody's file, or a plug-in nobody here has looked at."""
+"""Group → choices that come with Hydra, with the plug-ins of our extras, or with us; any other is somebody's file, or a
+plug-in nobody here has looked at."""
+_PLUGINS = "hydra_plugins.hydra_"
 _SHIPPED_TARGETS = {
-    "launcher": "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
-    "sweeper": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+    "launcher": (
+        "hydra._internal.core_plugins.basic_launcher.BasicLauncher",
+        f"{_PLUGINS}joblib_launcher.joblib_launcher.JoblibLauncher",
+        f"{_PLUGINS}submitit_launcher.submitit_launcher.LocalLauncher",
+        f"{_PLUGINS}submitit_launcher.submitit_launcher.SlurmLauncher",
+        f"{_PLUGINS}ray_launcher.ray_launcher.RayLauncher",
+    ),
+    "sweeper": (
+        "hydra._internal.core_plugins.basic_sweeper.BasicSweeper",
+        f"{_PLUGINS}optuna_sweeper.optuna_sweeper.OptunaSweeper",
+        "optuna.samplers.TPESampler",
+        "optuna.samplers.RandomSampler",
+        "optuna.samplers.CmaEsSampler",
+        "optuna.samplers.GridSampler",
+        "optuna.samplers.GPSampler",
+        "optuna.samplers.QMCSampler",
+        f"{_PLUGINS}optuna_sweeper._impl.create_nsgaii_sampler",
+        f"{_PLUGINS}optuna_sweeper._impl.create_nsgaiii_sampler",
+    ),
 }
+"""Whole names of what a launcher or a sweeper may be made of, at any depth."""
+_COMMANDS = (
+    "hydra.launcher.setup",
+    "hydra.launcher.srun_args",
+    "hydra.launcher.additional_parameters",
+    "hydra.launcher.ray.init.runtime_env",
+    "hydra.launcher.ray.remote.runtime_env",
+    "hydra.sweeper.custom_search_space",
+)
+"""Keys whose text an engine runs on its nodes: needed (``module load``), but in a preset of one's own, where it is read."""
 _LOGGING = ("job_logging", "hydra_logging")
 _LOGGING_CLASSES = ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler")
 """Whole names: ``logging.os.system`` would be found, and called, as well."""
@@ -49,6 +87,12 @@ def refuse_calls(overrides: Sequence[str]) -> None:
             parsed = OverridesParser.create().parse_override(text)
         except HydraException:
             continue
+        if any(f"{parsed.key_or_group}.".startswith(f"{key}.") for key in _COMMANDS):
+            raise ConfigError(
+                f"{parsed.key_or_group} is refused on the command line: its text is run on the nodes",
+                hint="write it in a preset of your own (GROUP/NAME.yaml in --config-dir DIR), and give +GROUP=NAME",
+                key=parsed.key_or_group,
+            )
         key = _refused_key(parsed)
         if key is not None:
             raise _refusal(key)
@@ -66,8 +110,9 @@ def refuse_composed_calls(raw: DictConfig) -> None:
     for name in hydra.get("callbacks") or {}:
         raise _refusal(f"hydra.callbacks.{name}")
     for name, shipped in _SHIPPED_TARGETS.items():
-        if (hydra.get(name) or {}).get(_TARGET, shipped) != shipped:
-            raise _refusal(f"hydra.{name}.{_TARGET}")
+        for place, value in _leaves(hydra.get(name), f"hydra.{name}"):
+            if place.rpartition(".")[2] == _TARGET and value not in shipped:
+                raise _refusal(place)
     for name in _LOGGING:
         for place, value in _leaves(hydra.get(name), f"hydra.{name}"):
             if _is_called_by_logging(place.rpartition(".")[2], str(value)):

@@ -1,23 +1,204 @@
-"""The jobs of a ``--multirun``, as Hydra's own sweeper will make them."""
+"""The jobs of a ``--multirun``: which they are, who starts them, and handing them over."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
+from hydra.version import setbase
+from omegaconf import OmegaConf
 
+from llm_perf_opt.config.hydra_bridge.compose import (
+    VERSION_BASE,
+    RawConfig,
+    add_search_path,
+    register_schema,
+)
 from llm_perf_opt.config.hydra_bridge.errors import explain
+from llm_perf_opt.config.hydra_bridge.results import every_result
+from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import translate_overrides
+from llm_perf_opt.config.store import CONF_DIR
+from llm_perf_opt.core.errors import ToolError
+
+_LAUNCHERS = {
+    "BasicLauncher": "basic",
+    "JoblibLauncher": "joblib",
+    "LocalLauncher": "submitit_local",
+    "SlurmLauncher": "slurm",
+    "RayLauncher": "ray",
+}
+_REMOTE = frozenset({"slurm", "ray"})
+_CHOOSING = frozenset({"OptunaSweeper"})
+_MULTIRUN = "hydra.mode=MULTIRUN"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Who starts the jobs of a sweep, and who chooses them."""
+
+    launcher: str
+    """``basic``, ``joblib``, ``submitit_local``, ``slurm``, ``ray``."""
+    chooses: bool
+    """Whether the sweeper chooses jobs by the results of earlier ones: then they are not known beforehand."""
+    batch: int | None
+    """Jobs handed over at a time (``hydra.sweeper.max_batch_size``); ``None``: all."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether jobs run on other machines than the one that submits them."""
+        return self.launcher in _REMOTE
+
+
+@dataclass(frozen=True, slots=True)
+class HandedJob:
+    """One job as a launcher gets it."""
+
+    overrides: Sequence[str]
+    directory: str
+    """Below the sweep's directory."""
+
+
+def engine_of(raw: RawConfig) -> Engine:
+    """Return who starts and who chooses the jobs of a composed configuration."""
+    launcher = str(OmegaConf.select(raw, "hydra.launcher._target_")).rpartition(".")[2]
+    sweeper = str(OmegaConf.select(raw, "hydra.sweeper._target_")).rpartition(".")[2]
+    batch = OmegaConf.select(raw, "hydra.sweeper.max_batch_size", default=None)
+    return Engine(
+        _LAUNCHERS.get(launcher, launcher), sweeper in _CHOOSING, int(batch) if batch is not None else None
+    )
+
+
+def own_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split overrides into those of jobs and those of Hydra itself, which hold for the whole sweep."""
+    hydra = [text for text in overrides if _key(text).startswith(("hydra.", "hydra/"))]
+    return [text for text in overrides if text not in hydra], hydra
 
 
 def sweep_jobs(overrides: Sequence[str]) -> Iterator[list[str]]:
     """Yield the overrides of each job; raises :class:`ConfigError` before the first where they cannot be parsed."""
     try:
-        parsed = OverridesParser.create().parse_overrides(translate_overrides(overrides))
+        jobs = itertools.chain.from_iterable(BasicSweeper.split_arguments(_parsed(overrides), None))
     except HydraException as error:
         raise explain(error) from error
-    jobs = itertools.chain.from_iterable(BasicSweeper.split_arguments(parsed, None))
     return (list(job) for job in jobs)
+
+
+def first_choice(overrides: Sequence[str]) -> list[str]:
+    """Return one job out of those a sweeper may choose: the first or lowest value of everything it varies."""
+    return [_first_value(parsed) for parsed in _parsed(overrides)]
+
+
+def run_sweep(
+    job: Callable[[RawConfig], object],
+    jobs: Sequence[HandedJob] | None,
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None,
+    config_name: str,
+) -> None:
+    """Hand jobs to the launcher, or, with ``None``, everything to a sweeper that chooses them.
+
+    A job that leaves no result (cancelled, its machine gone) does not end the wait for the others: what became of
+    each is in its own directory.
+    """
+    register_schema()
+    add_search_path(config_dir)
+    setbase(VERSION_BASE)
+    GlobalHydra.instance().clear()
+    try:
+        hydra = Hydra.create_main_hydra2("llm_perf_opt", create_config_search_path(str(CONF_DIR)))
+        master = hydra.compose_config(
+            config_name=config_name,
+            overrides=[*translate_overrides(overrides), _MULTIRUN],
+            run_mode=RunMode.MULTIRUN,
+            with_log_configuration=True,
+        )
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
+        with every_result(engine_of(master).launcher):
+            if jobs is None:
+                _choose(context, job, master)
+            else:
+                _launch(context, job, master, jobs)
+    except HydraException as error:
+        raise explain(error) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _launch(
+    context: HydraContext, job: Callable[[RawConfig], object], master: Any, jobs: Sequence[HandedJob]
+) -> None:
+    launcher = Plugins.instance().instantiate_launcher(
+        hydra_context=context, task_function=job, config=master
+    )
+    engine = engine_of(master)
+    size = engine.batch or len(jobs)
+    for first in range(0, len(jobs), size):
+        batch = [
+            [*each.overrides, override("hydra.sweep.subdir", each.directory)]
+            for each in jobs[first : first + size]
+        ]
+        with _explained(engine.launcher):
+            launcher.launch(batch, initial_job_idx=first)
+
+
+def _choose(context: HydraContext, job: Callable[[RawConfig], object], master: Any) -> None:
+    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=master)
+    with _explained(engine_of(master).launcher):
+        sweeper.sweep(arguments=[str(text) for text in master.hydra.overrides.task])
+
+
+class _explained:
+    """Say in one sentence that an engine refused the jobs; which exceptions it has is the engine's own affair."""
+
+    def __init__(self, launcher: str) -> None:
+        self._launcher = launcher
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        package = (kind.__module__ if kind is not None else "").partition(".")[0]
+        if isinstance(error, Exception) and package in ("submitit", "ray", "joblib", "optuna"):
+            logging.getLogger("llm_perf_opt.sweep").debug("the launcher failed", exc_info=error)
+            words = " ".join(str(error).split())
+            raise ToolError(
+                f"the launcher {self._launcher} failed: {words[:400]}",
+                hint="jobs that ran are kept: see sweep.md, then run the same command with --resume",
+            ) from error
+
+
+def _parsed(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(translate_overrides(overrides))
+    except HydraException as error:
+        raise explain(error) from error
+
+
+def _first_value(parsed: Override) -> str:
+    key = parsed.get_key_element()
+    if not parsed.is_sweep_override():
+        return f"{key}={parsed.get_value_element_as_str()}"
+    if parsed.is_discrete_sweep():
+        return f"{key}={next(iter(parsed.sweep_string_iterator()))}"
+    interval: Any = parsed.value()
+    return f"{key}={interval.start}"
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~")

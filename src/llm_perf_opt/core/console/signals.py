@@ -1,6 +1,7 @@
-"""Being asked to stop: Ctrl-C, SIGTERM (schedulers, containers), SIGHUP (a closed terminal).
+"""Being asked to stop: Ctrl-C, SIGTERM (schedulers, containers), SIGHUP (a closed terminal), SIGUSR2 (a scheduler that
+wants the machine back, or whose time limit is near).
 
-All three become one exception, so that a run ends the same way whoever asked: programs stopped, manifest and report
+All become one exception, so that a run ends the same way whoever asked: programs stopped, manifest and report
 written. An exception that a signal raises may be swallowed on its way: in a destructor, in a callback of a library, in
 somebody's ``except:``. So a signal is remembered until whoever ends the work says so (:func:`settle_interruption`),
 and raised again until then.
@@ -19,7 +20,12 @@ from types import FrameType
 
 _AGAIN_S = 3.0
 """A signal that nobody settled by then was lost, and is raised again."""
-_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+_NAMES = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "SIGHUP",
+    signal.SIGUSR2: "SIGUSR2",
+}
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
@@ -50,17 +56,27 @@ _STATE = _State()
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[None]:
+def stop_signals(*, take_over: bool = False) -> Iterator[None]:
     """Turn signals that ask to stop into :class:`Interrupted`, for as long as the block runs.
 
-    Signals that are ignored (``nohup``, a job in the background) or handled by somebody else stay so. Without effect
-    outside of the main thread, where Python takes no handlers.
+    Signals that are ignored (``nohup``, a job in the background) or handled by somebody else stay so; with
+    ``take_over`` the second kind is ours too: a job inside somebody's worker process, which would end it without a
+    word. Without effect outside of the main thread, where Python takes no handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _NAMES}
-    changed = [number for number, handler in before.items() if handler in _DEFAULTS]
+    # ``None``: a handler that was not set from Python, and could not be put back.
+    ours = (_on_signal, signal.SIG_IGN, None)
+    changed = [
+        number
+        for number, handler in before.items()
+        if handler in _DEFAULTS or (take_over and handler not in ours)
+    ]
+    if not changed:  # they are ours already, and whoever took them settles them
+        yield
+        return
     for number in changed:
         signal.signal(number, _on_signal)
     try:
@@ -74,7 +90,7 @@ def stop_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def held(*numbers: signal.Signals) -> Iterator[None]:
-    """Let signals wait until the end of the block, all three by default; for short work that must be whole."""
+    """Let signals wait until the end of the block, all of them by default; for short work that must be whole."""
     outer = set(_STATE.holding)
     _STATE.holding |= set(numbers or _NAMES)
     try:

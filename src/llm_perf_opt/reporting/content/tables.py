@@ -57,6 +57,8 @@ class Table:
     left_out: int = 0
     grouped_by: str = "Phase"
     """What the groups of the rows are."""
+    rest_in: str = "summary.json"
+    """The file that has the rows that are left out."""
 
     def __bool__(self) -> bool:
         """An empty table is not shown."""

@@ -28,7 +28,7 @@ def render_table(content: Table, *, most: int | None = None) -> str:
         [[_cell(cell) for cell in row.cells] for row in shown],
         numbers=[place for place, column in enumerate(content.columns) if column.number],
     )
-    return body + (f"\n{left_out} more in summary.json.\n" if body and left_out else "")
+    return body + (f"\n{left_out} more in {content.rest_in}.\n" if body and left_out else "")
 
 
 def _cell(cell: Cell) -> str:

@@ -18,13 +18,13 @@ from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.process.restart import missing_variables, restart_with
+from llm_perf_opt.process.restart import restart_with
 
 if TYPE_CHECKING:
-    from llm_perf_opt.runs.app import Prepared
+    pass
 
 HELP = """\
-usage: llm-perf-opt run [--plan] [--json] [-q | -v] [hydra switches] [key=value …]
+usage: llm-perf-opt run [--plan] [--json] [-q | -v] [--resume[=DIR]] [hydra switches] [key=value …]
 
 Profile a model end to end: static analysis, torch profiler, Nsight Systems, Nsight Compute.
 
@@ -36,12 +36,13 @@ Profile a model end to end: static analysis, torch profiler, Nsight Systems, Nsi
   --cfg job             show the composed configuration
   --config-dir DIR      add your own presets
   --multirun            one run per combination: model=llama_tiny,qwen_moe_tiny infer.batch_size=1,4
+  --resume[=DIR]        go on with a sweep: jobs that are done with the same configuration are kept
   --hydra-help          Hydra's own switches
   shell completion      eval "$(llm-perf-opt completion bash)"
 
 """
 
-_OURS = frozenset({"--plan", "--json", "--quiet", "-q", "--verbose", "-v"})
+_OURS = frozenset({"--resume", "--plan", "--json", "--quiet", "-q", "--verbose", "-v"})
 KNOWN = _OURS | switches.KNOWN
 
 
@@ -60,6 +61,8 @@ class RunArguments:
     """What it prints is the configuration, which is checked first."""
     plan: bool = False
     json: bool = False
+    resume: bool = False
+    resume_dir: Path | None = None
     verbosity: Verbosity = Verbosity.normal
     given: tuple[str, ...] = ()
     """The command line as it was given."""
@@ -77,6 +80,9 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
             parsed.plan = True
         elif item == "--json":
             parsed.json = True
+        elif name == "--resume":
+            parsed.resume = True
+            parsed.resume_dir = Path(inline).expanduser().absolute() if separator else None
         elif item in ("-q", "--quiet"):
             parsed.verbosity = Verbosity.quiet
         elif item in ("-v", "--verbose"):
@@ -130,7 +136,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(parsed: RunArguments) -> int:
     from llm_perf_opt.config.hydra_bridge.refusals import refuse_calls, refuse_package
-    from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
     from llm_perf_opt.config.legacy import translate_overrides
     from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
 
@@ -138,57 +143,60 @@ def _run(parsed: RunArguments) -> int:
     for flag in parsed.hydra_flags:
         refuse_package(flag.rpartition("=")[2])
     if parsed.composes_only:
-        # `--info defaults`: a word is its value.
-        given = [word for word in parsed.overrides if "=" in word or word.startswith("~")]
-        for one in sweep_jobs(given) if parsed.multirun else [given]:
-            app.check_configuration(one, config_dir=parsed.config_dir, config_name=parsed.config_name)
+        _check_composition(parsed)
     if parsed.hydra_only:
         printed = io.StringIO()  # Hydra would answer a reader that left (`| head`) with a traceback
         with contextlib.redirect_stdout(printed):
             code = app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
         print(printed.getvalue(), end="")
         return code
-    if parsed.multirun:
-        jobs = app.check_sweep(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
-        _refuse_variables(jobs)
-        if parsed.plan:
-            return app.show_sweep_plan(jobs, parsed.overrides, as_json=parsed.json)
-        reserved = app.reserve_sweep_directory(jobs, parsed.overrides)
-    else:
-        job = app.prepare(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
-        if parsed.plan:
-            return app.show_plan(job, as_json=parsed.json)
-        restart_with(job.config.run.env, ["run", *parsed.given])
-        reserved = app.reserve_run_directory(job, parsed.overrides)
+    if parsed.multirun or parsed.resume:
+        from llm_perf_opt.runs.sweep.launch import SweepCommand, run_command
+
+        return run_command(
+            SweepCommand(
+                overrides=parsed.overrides,
+                switches=_switches(parsed),
+                config_dir=parsed.config_dir,
+                config_name=parsed.config_name,
+                plan=parsed.plan,
+                as_json=parsed.json,
+                verbosity=parsed.verbosity,
+                resume=parsed.resume,
+                resume_dir=parsed.resume_dir,
+            )
+        )
+    job = app.prepare(parsed.overrides, config_dir=parsed.config_dir, config_name=parsed.config_name)
+    if parsed.plan:
+        return app.show_plan(job, as_json=parsed.json)
+    restart_with(job.config.run.env, ["run", *parsed.given])
+    reserved = app.reserve_run_directory(job, parsed.overrides)
     try:
-        return _launch(parsed, reserved)
+        return app.launch(
+            [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
+            app.RunOptions(
+                overrides=tuple(parsed.overrides),
+                switches=tuple(_switches(parsed)),
+                as_json=parsed.json,
+                verbosity=parsed.verbosity,
+            ),
+        )
     except KeyboardInterrupt:
-        if not parsed.multirun:
-            with contextlib.suppress(OSError):  # not empty: then it holds a manifest
-                job.run_dir.rmdir()
+        with contextlib.suppress(OSError):  # not empty: then it holds a manifest
+            job.run_dir.rmdir()
         raise
 
 
-def _refuse_variables(jobs: Sequence[Prepared]) -> None:
-    """A process has one environment, and the jobs of a sweep share one process."""
-    if any(missing_variables(job.config.run.env) for job in jobs):
-        raise ConfigError(
-            "run.env cannot be set by a sweep: its jobs share one process",
-            hint="set the variables in the shell, or start the runs one by one",
-            key="run.env",
-        )
+def _switches(parsed: RunArguments) -> list[str]:
+    """Return Hydra's switches that a repeated command needs."""
+    return [flag for flag in parsed.hydra_flags if flag not in switches.MULTIRUN]
 
 
-def _launch(parsed: RunArguments, reserved: Sequence[str]) -> int:
-    from llm_perf_opt.config.legacy import translate_overrides
+def _check_composition(parsed: RunArguments) -> None:
+    from llm_perf_opt.config.hydra_bridge.sweep import sweep_jobs
     from llm_perf_opt.runs import app
 
-    return app.launch(
-        [*parsed.hydra_flags, *translate_overrides(parsed.overrides), *reserved],
-        app.RunOptions(
-            overrides=tuple(parsed.overrides),
-            switches=tuple(flag for flag in parsed.hydra_flags if flag not in switches.MULTIRUN),
-            as_json=parsed.json,
-            verbosity=parsed.verbosity,
-        ),
-    )
+    # `--info defaults`: a word is its value.
+    given = [word for word in parsed.overrides if "=" in word or word.startswith("~")]
+    for one in sweep_jobs(given) if parsed.multirun else [given]:
+        app.check_configuration(one, config_dir=parsed.config_dir, config_name=parsed.config_name)

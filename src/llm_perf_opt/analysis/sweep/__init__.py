@@ -1,0 +1,1 @@
+"""What the jobs of a sweep say together: pure functions over rows of metrics."""

@@ -1,0 +1,66 @@
+"""Wait for every job of a sweep, also for those after one that left no result.
+
+Submitit and Ray raise for the first job that was cancelled or whose machine died, and Hydra's launchers then return at
+once: nobody would wait for the jobs that still run. Both ask one function for each result, so that function is replaced
+while a sweep is launched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+
+LOGGER = logging.getLogger("llm_perf_opt.sweep")
+
+
+@contextlib.contextmanager
+def every_result(launcher: str) -> Iterator[None]:
+    """Let a missing result be one for as long as the block runs; its manifest tells what became of the job."""
+    replaced: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if launcher in ("slurm", "submitit_local"):
+        # The class's own method and the exceptions that mean "no result"; not those of a refused submission.
+        errors = importlib.import_module("submitit.core.utils")
+        kinds = (errors.UncompletedJobError, errors.FailedJobError)
+        owner, name = importlib.import_module("submitit.core.core").Job, "results"
+        replaced = _replace(owner, name, lambda original: _patient(original, kinds, lambda failed: [failed]))
+    elif launcher == "ray":
+        errors = importlib.import_module("ray.exceptions")
+        owner, name = importlib.import_module("ray"), "get"
+        replaced = _replace(
+            owner, name, lambda original: _patient(original, (errors.RayError,), lambda failed: failed)
+        )
+    try:
+        with replaced:
+            yield
+    finally:
+        if launcher == "ray":
+            # What jobs print arrives by a thread of Ray's, also after the last result: not behind our own last words.
+            importlib.import_module("ray").shutdown()
+
+
+@contextlib.contextmanager
+def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, wrap(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _patient(
+    original: Callable[..., Any], kinds: tuple[type[Exception], ...], shaped: Callable[[JobReturn], Any]
+) -> Callable[..., Any]:
+    def result(*arguments: Any, **options: Any) -> Any:
+        try:
+            return original(*arguments, **options)
+        except kinds as error:
+            LOGGER.warning("a job left no result: %s", " ".join(str(error).split())[:300])
+            return shaped(JobReturn(_return_value=error, status=JobStatus.FAILED))
+
+    return result

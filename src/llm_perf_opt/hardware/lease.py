@@ -1,0 +1,148 @@
+"""A device is measured by one run at a time: a lock for each GPU (by its UUID) and each processor core.
+
+The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They bind
+runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.sharing`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from llm_perf_opt.core.clock import now_text
+from llm_perf_opt.core.files import atomic_write_text
+
+LOGGER = logging.getLogger("llm_perf_opt.lease")
+
+LEASE_VARIABLE = "LLM_PERF_OPT_LEASES"
+"""Environment variable: directory of the locks. Default: one of this user's below the temporary directory."""
+_POLL_S = 0.5
+_SAID_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedDevice:
+    """What a run measures on."""
+
+    name: str
+    """For people: ``GPU-…``, ``cpu 0-3``."""
+    locks: tuple[str, ...]
+    """Names of the files, in the one order in which everybody takes them: nobody waits for each other in a ring."""
+
+
+@dataclass(slots=True)
+class Held:
+    """How a device was had."""
+
+    waited_s: float = 0.0
+    reason: str | None = None
+    """Why it is not held; ``None``: it is."""
+
+
+def cpu_device(cores: Sequence[int] | None = None) -> LeasedDevice:
+    """Return the processor cores this process may use."""
+    usable = sorted(os.sched_getaffinity(0) if cores is None else cores)
+    return LeasedDevice(f"cpu {_ranges(usable)}", tuple(f"cpu-{core:04d}" for core in usable))
+
+
+def gpu_device(name: str) -> LeasedDevice:
+    """Return a GPU by a name that no other GPU has."""
+    kept = "".join(character if character.isalnum() or character in "-." else "-" for character in name)
+    return LeasedDevice(name, (f"gpu-{kept}",))
+
+
+def lease_directory() -> Path:
+    """Return where the locks lie."""
+    given = os.environ.get(LEASE_VARIABLE)
+    if given:
+        return Path(given).expanduser().absolute()
+    return Path(tempfile.gettempdir()) / f"llm-perf-opt-leases-{os.getuid()}"
+
+
+@contextlib.contextmanager
+def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) -> Iterator[Held]:
+    """Hold a device while the block runs; wait for it where another run does, and say so.
+
+    ``who`` is told to those who wait. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
+    had at all (a directory that cannot be written), the block runs without, and :attr:`Held.reason` says why.
+    """
+    held = Held()
+    with contextlib.ExitStack() as stack:
+        try:
+            directory = _own_directory(lease_directory())
+            began = time.monotonic()
+            for name in device.locks:
+                stack.enter_context(_locked(directory / f"{name}.lock", device, who, check))
+            held.waited_s = time.monotonic() - began
+        except (OSError, NotImplementedError) as error:
+            held.reason = f"the device could not be held: {error}"
+            LOGGER.warning("%s", held.reason)
+        yield held
+
+
+@contextlib.contextmanager
+def _locked(path: Path, device: LeasedDevice, who: str, check: Callable[[], None]) -> Iterator[None]:
+    lock = filelock.FileLock(path, timeout=0)
+    began, said = time.monotonic(), -_SAID_EVERY_S
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except filelock.Timeout:
+            waited = time.monotonic() - began
+            if waited - said >= _SAID_EVERY_S:
+                LOGGER.warning(
+                    "waiting for %s: %s measures on it (run.exclusive=false does not wait)",
+                    device.name,
+                    _holder(path),
+                )
+                said = waited
+            check()
+            time.sleep(_POLL_S)
+    try:
+        note = {"host": socket.gethostname(), "pid": os.getpid(), "run": who, "since": now_text()}
+        atomic_write_text(path.with_suffix(".holder"), json.dumps(note))
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.with_suffix(".holder").unlink()
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    try:
+        found = json.loads(path.with_suffix(".holder").read_text(encoding="utf-8"))
+        return f"process {found['pid']} ({found['run']}, since {found['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another run"
+
+
+def _own_directory(directory: Path) -> Path:
+    """Make the directory; one of somebody else in a place that everybody may write is not used."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or (LEASE_VARIABLE not in os.environ and found.st_uid != os.getuid()):
+        raise PermissionError(f"{directory} is not a directory of this user ({LEASE_VARIABLE} names another)")
+    return directory
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``[0, 1, 2, 5]`` → ``0-2,5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

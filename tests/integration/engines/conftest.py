@@ -1,0 +1,137 @@
+"""Real engines, started once for all their tests; where one is not installed its tests are skipped, and say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.engines.support import REPOSITORY
+
+SCRIPTS = REPOSITORY / "scripts" / "engines"
+PYTHON_VARIABLE = "LLM_PERF_OPT_ENGINES_PYTHON"
+"""Python of the environment that scripts/engines/make-venv.sh makes; default: .venv-engines of the checkout."""
+OPTUNA_VARIABLE = "LLM_PERF_OPT_OPTUNA_PYTHON"
+"""The same for .venv-optuna."""
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> Path:
+    """Python with the plug-ins of the engines, whose versions do not all go with those of the checkout."""
+    path = Path(os.environ.get(PYTHON_VARIABLE) or REPOSITORY / ".venv-engines" / "bin" / "python")
+    if not path.exists():
+        pytest.skip(
+            f"no environment with the engines ({path.parent.parent}): sh scripts/engines/make-venv.sh"
+        )
+    return path
+
+
+@pytest.fixture(scope="session")
+def optuna_python() -> Path:
+    """Python with Hydra 1.4, Optuna and joblib."""
+    path = Path(os.environ.get(OPTUNA_VARIABLE) or REPOSITORY / ".venv-optuna" / "bin" / "python")
+    if not path.exists():
+        pytest.skip(f"no environment with Optuna ({path.parent.parent}): sh scripts/engines/make-venv.sh")
+    return path
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A Slurm of two nodes with two made-up GPUs each."""
+
+    folder: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a client needs."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+
+    def command(self, *argv: str) -> str:
+        """Run a command of Slurm."""
+        done = subprocess.run(
+            argv, env={**os.environ, **self.env}, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.returncode == 0, f"{argv}: {done.stderr}"
+        return done.stdout
+
+    def pid(self, daemon: str) -> int:
+        """Return the process of a daemon."""
+        return int((self.folder / "pid" / daemon).read_text())
+
+    def start_node(self, name: str) -> None:
+        """Start the daemon of a node again."""
+        self.command("slurmd", "-f", str(self.folder / "slurm.conf"), "-N", name)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Start the real thing, and end it."""
+    missing = [name for name in ("slurmctld", "slurmdbd", "munged", "mariadbd") if shutil.which(name) is None]
+    if missing or os.getuid() != 0:
+        pytest.skip(
+            f"no Slurm here ({', '.join(missing) or 'not root'}): sh scripts/engines/install-slurm-debian.sh"
+        )
+    folder = tmp_path_factory.mktemp("slurm")
+    up = subprocess.run(
+        ["sh", str(SCRIPTS / "slurm-up.sh"), str(folder), str(20_000 + os.getpid() % 20_000)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    try:
+        assert up.returncode == 0, up.stderr
+        yield Slurm(folder)
+    finally:
+        subprocess.run(["sh", str(SCRIPTS / "slurm-down.sh"), str(folder)], timeout=60, check=False)
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A Ray cluster of a head and two nodes with two made-up GPUs each."""
+
+    address: str
+    leases: Path
+
+
+@pytest.fixture(scope="module")
+def ray(engine_python: Path) -> Iterator[Ray]:
+    """Start the real thing, and end it."""
+    found = subprocess.run(
+        [str(engine_python), "-c", "import ray"], capture_output=True, timeout=60, check=False
+    )
+    if found.returncode != 0:
+        pytest.skip("no Ray in the environment with the engines: sh scripts/engines/make-venv.sh")
+    # Not below pytest's own folder: the names of Ray's sockets must stay short.
+    folder = Path(tempfile.mkdtemp(prefix="lpo-ray-"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])}
+    env |= {
+        "LLM_PERF_OPT_LEASES": str(folder / "leases"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(folder),
+    }
+    with (folder / "cluster.log").open("w") as log:
+        cluster = subprocess.Popen(
+            [str(engine_python), str(Path(__file__).with_name("ray_cluster.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=env,
+        )
+    assert cluster.stdin is not None and cluster.stdout is not None
+    try:
+        address = next((line.strip() for line in cluster.stdout if line[:1].isdigit()), None)
+        assert address is not None, (folder / "cluster.log").read_text()
+        yield Ray(address, folder / "leases")
+    finally:
+        cluster.stdin.close()
+        cluster.wait(timeout=60)
+        cluster.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)

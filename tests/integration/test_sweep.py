@@ -1,0 +1,169 @@
+"""Sweeps on Hydra's own launcher: what became of each job, the exit code, going on, being stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import cli
+
+CHEAP = (
+    "pipeline.static_analysis.enable=false",
+    "pipeline.torch_profiler.enable=false",
+    "hardware.probe=false",
+    "pipeline.workload.repeats=1",
+)
+"""Jobs that time a small program: real runs without torch."""
+
+
+def jobs(*programs: str) -> str:
+    """Return the override that makes a job of each program text."""
+    return "pipeline.workload.command=" + ",".join(f"[{sys.executable},-c,'{text}']" for text in programs)
+
+
+def document(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out)  # one document alone
+    return found
+
+
+def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> None:
+    flag = tmp_path / "fixed"
+    flaky = f'import os, sys; sys.exit(0 if os.path.exists("{flag}") else 3)'
+    command = ("run", "--multirun", "--json", *CHEAP, jobs("pass", flaky, "x = 1"), "hydra.sweep.dir=s")
+    done = cli(*command, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    found = document(done.stdout)
+    assert [job["status"] for job in found["jobs"]] == ["ok", "failed", "ok"]
+    assert "3" in found["jobs"][1]["reason"]
+    assert found == json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert found["jobs"][0]["metrics"]["program_s"]["value"] > 0
+    assert {path.name for path in (tmp_path / "s").iterdir()} == {
+        *"012",
+        "sweep.html",
+        "sweep.json",
+        "sweep.md",
+        "sweep_plan.json",
+    }
+
+    again = cli(*command, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "holds a sweep already" in document(again.stdout)["message"]
+
+    kept = {name: (tmp_path / "s" / name / "manifest.json").read_bytes() for name in "02"}
+    flag.touch()
+    resumed = cli("run", "--resume=s", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert document(resumed.stdout)["counts"] == {"ok": 3}
+    assert {name: (tmp_path / "s" / name / "manifest.json").read_bytes() for name in "02"} == kept
+    assert [path.name[:8] for path in (tmp_path / "s" / "1").glob("earlier-*")] == ["earlier-"]
+
+
+def test_resume_with_another_configuration_runs_every_job_again(tmp_path: Path) -> None:
+    command = (*CHEAP, jobs("pass", "x = 1"), "hydra.sweep.dir=s", "-q")
+    assert cli("run", "--multirun", *command, cwd=tmp_path).returncode == 0
+    done = cli("run", "--resume=s", "--json", "run.threads=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "s").glob("*/earlier-*"))) == 2
+    other = cli(
+        "run", "--resume", "--multirun", *CHEAP, jobs("y = 2", "z = 3"), "hydra.sweep.dir=s", cwd=tmp_path
+    )
+    assert other.returncode == 2
+    assert "has other jobs than these" in other.stderr
+
+
+def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),
+            *(jobs("pass", "import time; time.sleep(100)", "x = 1"), "hydra.sweep.dir=s"),
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = tmp_path / "s" / "1" / "program"
+    end = time.monotonic() + 100
+    while not running.is_dir() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGUSR2)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGUSR2, errors
+    found = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert [job["status"] for job in found["jobs"]] == ["ok", "interrupted", "pending"]
+    assert found["jobs"][1]["reason"].startswith("interrupted by SIGUSR2")
+    assert (tmp_path / "s" / "1" / "report.html").is_file()
+
+
+def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "llm_perf_opt", "run", "--multirun", *CHEAP),
+            *(jobs("import time; time.sleep(100)", "x = 1"), "hydra.sweep.dir=s"),
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ},
+    )
+    end = time.monotonic() + 100
+    while not (tmp_path / "s" / "0" / "program").is_dir() and time.monotonic() < end:
+        time.sleep(0.1)
+    alive = document(cli("sweep-report", "--json", "s", cwd=tmp_path).stdout)
+    assert [job["status"] for job in alive["jobs"]] == ["running", "pending"]
+    process.kill()
+    process.wait()
+    done = cli("sweep-report", "s", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "job 0 killed" in done.stdout
+    assert "--resume=" in done.stdout
+
+
+def test_all_jobs_are_checked_before_the_first_starts_whatever_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llm_perf_opt.core.errors import ConfigError
+    from llm_perf_opt.runs.sweep.check import check_sweep
+
+    monkeypatch.chdir(tmp_path)
+    seen: list[tuple[str, ...]] = []
+    sizes = ",".join(map(str, [*range(1, 12), 0]))
+    with pytest.raises(ConfigError, match=r"infer\.batch_size=0"):
+        check_sweep(
+            [f"infer.batch_size={sizes}", *CHEAP[1:]],
+            config_dir=None,
+            config_name="config",
+            each=lambda job: seen.append(job.overrides),
+        )
+    assert len(seen) == 11
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
+    done = cli("run", "--multirun", "--plan", "infer.batch_size=1,2", "hydra.sweep.subdir=x", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "jobs 0 and 1 would write into one directory, x" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--resume", "--multirun", "infer.batch_size=1,2"], "--resume needs the directory"),
+        (["--resume=nowhere"], "sweep_plan.json"),
+        (["--multirun", "infer.batch_size=1,2", "sweep.objective=[tpott]"], "did you mean 'tpot_s'?"),
+        (["--multirun", "hydra/launcher=slurm", "infer.batch_size=1,2"], "llm-perf-opt[slurm]"),
+    ],
+)
+def test_mistakes_are_one_message(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = cli("run", *arguments, cwd=tmp_path)
+    assert done.returncode in (2, 3), done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,155 @@
+"""What lies in the directory of a sweep: jobs, halves of jobs, other tools' files, other sweeps' jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.runs.heartbeat import new_heartbeat
+from llm_perf_opt.runs.sweep.collect import MOST_NAMED, collect
+from llm_perf_opt.runs.sweep.plan import PlannedJob, new_plan, read_plan, write_plan
+from llm_perf_opt.runs.sweep.report import exit_code, read_sweep, write_sweep
+
+
+def a_plan(folder: Path, jobs: int) -> str:
+    planned = [PlannedJob(n, str(n), [f"infer.batch_size={n + 1}"], "hash") for n in range(jobs)]
+    plan = new_plan("slurm", ["infer.batch_size=…"], [], planned)
+    write_plan(folder, plan)
+    return plan.id
+
+
+def a_job(
+    folder: Path, sweep: str | None, status: str = "ok", tpot: float | None = None, **fields: Any
+) -> None:
+    folder.mkdir()
+    manifest = {
+        "run_id": folder.name,
+        "started": "2026-01-01T00:00:00+00:00",
+        "command": ["llm-perf-opt", "run", f"infer.batch_size={folder.name}"],
+        "status": status,
+        "sweep": None if sweep is None else {"id": sweep, "directory": folder.name},
+        **fields,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if tpot is not None:
+        stat = {"median": tpot, "p5": tpot, "p95": tpot, "mean": tpot, "std": 0.0, "n": 5}
+        (folder / "summary.json").write_text(
+            json.dumps({"schema_version": "1.1", "timings": {"tpot_s": stat}, "kernels": [{"name": "x"}]})
+        )
+
+
+def test_every_planned_job_is_told_of(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 5)
+    a_job(tmp_path / "0", sweep, tpot=0.5)
+    failed = {"nsys": {"status": "failed", "reason": "it broke"}}
+    a_job(tmp_path / "1", sweep, "failed", stages=failed)
+    a_job(tmp_path / "2", sweep, "running", heartbeat=asdict(new_heartbeat()))
+    dead = {**asdict(new_heartbeat()), "process_started": 1}
+    a_job(tmp_path / "3", sweep, "running", heartbeat=dead)
+
+    jobs = collect(tmp_path).jobs
+
+    assert [job.status for job in jobs] == ["ok", "failed", "running", "killed", "pending"]
+    assert jobs[0].metrics["tpot_s"].value == 0.5
+    assert jobs[1].reason == "nsys: it broke"
+    assert "ended without a word" in (jobs[3].reason or "")
+    assert jobs[2].host and jobs[2].pid == os.getpid()
+
+
+def test_what_is_no_job_of_this_sweep_is_named_left_out_and_counted(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 3)
+    a_job(tmp_path / "0", sweep)
+    a_job(tmp_path / "1", "another")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "manifest.json").write_text('{"run_id": "2", "sta')  # half of it
+    (tmp_path / "wandb").mkdir()
+    a_job(tmp_path / "stray", None)
+
+    found = collect(tmp_path)
+
+    assert [job.status for job in found.jobs] == ["ok", "pending", "failed"]
+    assert "not valid JSON" in (found.jobs[2].reason or "")
+    assert found.left_out_count == 3
+    assert {item.path: item.reason for item in found.left_out} == {
+        "1": "a job of another sweep",
+        "stray": "a run that this sweep did not plan",
+        "wandb": "not a job of this sweep",
+    }
+
+
+def test_without_a_plan_the_larger_sweep_is_told_of(tmp_path: Path) -> None:
+    for n in range(3):
+        a_job(tmp_path / str(n), "one")
+    a_job(tmp_path / "3", "two")
+    (tmp_path / "notes").mkdir()
+    found = collect(tmp_path)
+    assert [job.run_dir for job in found.jobs] == ["0", "1", "2"]
+    assert found.jobs[2].overrides == ["infer.batch_size=2"]
+    assert {item.path for item in found.left_out} == {"3", "notes"}
+
+
+def test_old_sweeps_without_marks_are_read_too(tmp_path: Path) -> None:
+    for n in (10, 9):
+        a_job(tmp_path / str(n), None)
+    assert [job.run_dir for job in collect(tmp_path).jobs] == ["9", "10"]
+
+
+def test_so_much_is_named_and_the_rest_counted(tmp_path: Path) -> None:
+    a_plan(tmp_path, 1)
+    for n in range(MOST_NAMED + 5):
+        (tmp_path / f"other{n}").mkdir()
+    found = collect(tmp_path)
+    assert (len(found.left_out), found.left_out_count) == (MOST_NAMED, MOST_NAMED + 5)
+
+
+def test_a_directory_without_a_sweep_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no sweep"):
+        collect(tmp_path)
+    with pytest.raises(InputError, match="not a directory"):
+        collect(tmp_path / "none")
+
+
+def test_versions_that_differ_are_said(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 2)
+    a_job(tmp_path / "0", sweep, version="0.1.0")
+    a_job(tmp_path / "1", sweep, version="0.2.0")
+    assert any("0.1.0, 0.2.0" in note for note in collect(tmp_path).notes)
+
+
+def test_the_documents_and_the_exit_code_come_from_the_files(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 2)
+    a_job(tmp_path / "0", sweep, tpot=0.5)
+    read = read_sweep(tmp_path)
+    assert (exit_code(read, finished=False), exit_code(read, finished=True)) == (0, 1)
+    a_job(tmp_path / "1", sweep, tpot=0.6)
+    read = read_sweep(tmp_path)
+    assert exit_code(read, finished=True) == 0
+    page = write_sweep(read, tmp_path)
+    document = json.loads((tmp_path / "sweep.json").read_text())
+    assert document["counts"] == {"ok": 2}
+    assert set(document) >= {"jobs", "keys", "pareto"}
+    assert set(document["jobs"][0]) >= {"overrides", "status", "reason", "run_dir", "metrics"}
+    assert page.read_text().startswith("<!doctype html>") or "<html" in page.read_text()
+
+
+def test_text_of_users_is_escaped(tmp_path: Path) -> None:
+    plan = new_plan("basic", [], [], [PlannedJob(n, str(n), [f"model.name=<script>{n}"]) for n in range(2)])
+    write_plan(tmp_path, plan)
+    for n in range(2):
+        a_job(tmp_path / str(n), plan.id, "failed", reason="<script>alert(1)</script>|`x")
+    page = write_sweep(read_sweep(tmp_path), tmp_path).read_text()
+    assert "<script>alert" not in page
+    assert "<script>0" not in page
+    assert "<script>alert" not in (tmp_path / "sweep.md").read_text()
+
+
+def test_secrets_in_the_plan_are_masked(tmp_path: Path) -> None:
+    write_plan(tmp_path, new_plan("basic", ["+env.HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345"], [], []))
+    plan = read_plan(tmp_path)
+    assert plan is not None and "hf_abcdefghijklmnopqrstuvwxyz012345" not in str(plan)
