@@ -38,6 +38,7 @@ NOT_RUN = {
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
+    "python benchmarks/improve_rates.py --out tmp/improve_rates": "ten minutes and more",
 }
 """Commands that are not run, with the reason."""
 
@@ -226,6 +227,8 @@ def arguments(command: Command, desk: Path) -> list[str]:
         place = rest.index("--run")
         quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
         return ["compare", *rest[:place], *quick, *rest[place:]]
+    if verb == "improve" and not {"--list", "--plan"} & {*rest}:
+        return ["improve", "--plan", *(word for word in rest if word != "--resume")]
     return [verb, "--dry-run", *rest] if verb == "ncu-profile" else words
 
 
