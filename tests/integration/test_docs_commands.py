@@ -46,6 +46,7 @@ NOT_RUN = {
     "llm-perf-opt run --multirun hydra/launcher=ray_cluster hydra.launcher.ray.init.address=auto model=llama3_8b infer.batch_size=1,2,4,8 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,
     "pip install 'llm-perf-opt[optuna]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/sweeper=optuna_search hydra.sweeper.n_trials=30 'hydra.sweeper.direction=[minimize,maximize]' 'sweep.objective=[tpot,tokens_per_s]' 'infer.batch_size=choice(1,2,4,8,16)' 'infer.max_new_tokens=range(16,129,16)' hydra.sweep.dir=tmp/search": _ENGINE,
+    "python benchmarks/improve_rates.py --out tmp/improve_rates": "ten minutes and more",
 }
 """Commands that are not run, with the reason."""
 
@@ -234,6 +235,8 @@ def arguments(command: Command, desk: Path) -> list[str]:
         place = rest.index("--run")
         quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
         return ["compare", *rest[:place], *quick, *rest[place:]]
+    if verb == "improve" and not {"--list", "--plan"} & {*rest}:
+        return ["improve", "--plan", *(word for word in rest if word != "--resume")]
     return [verb, "--dry-run", *rest] if verb == "ncu-profile" else words
 
 

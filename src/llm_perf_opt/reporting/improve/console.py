@@ -22,7 +22,7 @@ def improve_console(result: Improvement) -> str:
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(3)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append(one_line(f"  {'   '.join([*cells, *row[3:]])}".rstrip()))
+        lines.append(f"  {one_line('   '.join([*cells, *row[3:]])).rstrip()}")
     if result.best.overrides:
         best = result.best
         lines.append(

@@ -46,14 +46,16 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
     pages.write_text("always [madvise] never\n")
     known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
     known.phases = ("vision", "prefill", "decode")
-    tried = 0
-    for remedy in BUILT_IN:
-        if remedy.name == "cuda-graphs":  # its key comes with another release
-            continue
-        for option in remedy.options(known):
-            composed(option)
-            tried += 1
-    assert tried > 30
+    chosen = [
+        remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"
+    ]  # its key is another release's
+    assert sum(map(len, chosen)) > 30
+    # As few compositions as the keys allow: the settings at one place of all remedies go together.
+    for place in range(max(map(len, chosen))):
+        together: list[str] = []
+        for options in chosen:
+            together = merged(together, options[place]) if place < len(options) else together
+        composed(together)
 
 
 def test_the_variables_that_are_meant_reach_the_configuration() -> None:
