@@ -27,6 +27,8 @@ VERBS = {
     "report": Verb("render the reports of a finished run again", "commands.report_command"),
     "ingest": Verb("analyse captures taken elsewhere", "commands.ingest_command"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
+    "index": Verb("flatten the summaries below a directory into Parquet", "history.index_command"),
+    "history": Verb("trends of all runs, and what came with each change", "history.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(
