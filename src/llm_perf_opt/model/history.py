@@ -12,6 +12,8 @@ from llm_perf_opt.model.comparison import Better
 
 SCHEMA_VERSION = "1.0"
 
+Outcome = Literal["better", "worse", "changed"]
+
 
 @dataclass(slots=True)
 class RunRow:
@@ -142,7 +144,7 @@ class Change:
     low_ratio: float
     high_ratio: float
     p_value: float
-    outcome: Literal["better", "worse", "changed"]
+    outcome: Outcome
     came_with: list[Came]
     doubt: str | None = None
 

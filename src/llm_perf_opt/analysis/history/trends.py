@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.compare.metrics import COMPONENT, METRICS
 from llm_perf_opt.analysis.history import changes
 from llm_perf_opt.analysis.history.changes import LevelChange, find_changes
 from llm_perf_opt.model.comparison import Better
-from llm_perf_opt.model.history import Came, Change, HistoryMethod, LeftOut, Point, RunRow, Trend
+from llm_perf_opt.model.history import Came, Change, HistoryMethod, LeftOut, Outcome, Point, RunRow, Trend
 from llm_perf_opt.model.statistics import percentile
 
 MOST_POINTS = 400
@@ -19,7 +19,6 @@ MOST_POINTS = 400
 CLOCK_TOLERANCE_S = 120.0
 """Clocks of machines and file servers may differ by so much."""
 _HIGHER = ("mfu", "mbu", "device_busy")
-_NOT_NAMED = ("config_hash",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,10 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
             trend.reason = f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
         else:
             found = find_changes([point.value for point in trend.points])
-            trend.changes = [_change(trend, change, rows) for change in found]
+            edges = [0, *(change.place for change in found), len(kept)]
+            trend.changes = [
+                _change(trend, change, rows, edges[index], edges[index + 2]) for index, change in enumerate(found)
+            ]
         trends.append(trend)
     return sorted(trends, key=lambda t: (t.label, t.machine, t.config_hash, t.metric, t.phase or ""))
 
@@ -152,22 +154,26 @@ def _point(row: RunRow, value: Value) -> Point:
     return Point(row.run, row.started, value.value, low, high, row.commit, row.version)
 
 
-def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow]) -> Change:
+def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int, end: int) -> Change:
     values = [point.value for point in trend.points]
-    slower = found.ratio > 1
-    outcome = "changed" if trend.better is None else "worse" if slower == (trend.better == "lower") else "better"
     doubt = "neighbouring runs are alike beyond the steps: a slow drift can look like a change" if found.drifting else None
     return Change(
         place=found.place,
         earliest=found.earliest,
         latest=found.latest,
-        before=percentile(sorted(values[: found.place]), 0.5),
-        after=percentile(sorted(values[found.place :]), 0.5),
+        before=percentile(sorted(values[start : found.place]), 0.5),
+        after=percentile(sorted(values[found.place : end]), 0.5),
         ratio=found.ratio,
         low_ratio=found.low_ratio,
         high_ratio=found.high_ratio,
         p_value=found.p_value,
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=_outcome(trend.better, found.ratio),
         came_with=came_with(rows[max(found.earliest - 1, 0)], rows[found.latest]),
         doubt=doubt,
     )
+
+
+def _outcome(better: Better | None, ratio: float) -> Outcome:
+    if better is None:
+        return "changed"
+    return "worse" if (ratio > 1) == (better == "lower") else "better"

@@ -16,8 +16,8 @@ def history_console(history: History) -> str:
         if here != heading:
             lines.extend(["", one_line(here)])
             heading = here
-        lines.append(one_line(f"  {_trend(trend)}"))
-        lines.extend(one_line(f"    {_change(trend, change)}") for change in trend.changes)
+        lines.append(f"  {one_line(_trend(trend))}")
+        lines.extend(f"    {one_line(_change(trend, change))}" for change in trend.changes)
     if not history.trends:
         lines.append("no run has such a metric")
     lines.extend(["", *left_out_lines(history.left_out), method_words(history.method)])
@@ -26,8 +26,12 @@ def history_console(history: History) -> str:
 
 def _trend(trend: Trend) -> str:
     last = trend.points[-1]
-    told = trend.reason or (f"{len(trend.changes)} changes" if trend.changes else "no change shown")
+    told = trend.reason or (_many(trend.changes) if trend.changes else "no change shown")
     return f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {told}"
+
+
+def _many(changes: list[Change]) -> str:
+    return "1 change" if len(changes) == 1 else f"{len(changes)} changes"
 
 
 def _change(trend: Trend, change: Change) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from llm_perf_opt.core import units
 from llm_perf_opt.model.history import History, Trend
 from llm_perf_opt.reporting.compare.tables import change as change_text
 from llm_perf_opt.reporting.content.tables import Table, columns, num, simple, text
 from llm_perf_opt.reporting.history.charts import trend_chart
-from llm_perf_opt.reporting.history.words import came_words, change_words, level, method_words, trend_name
+from llm_perf_opt.reporting.history.words import came_words, change_words, formatter, level, method_words, trend_name
 from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
 
@@ -70,8 +69,8 @@ def _changes(history: History) -> Table:
             text(trend.label),
             text(trend.machine),
             text(trend_name(trend)),
-            num(found.before, lambda v, t=trend: level(t, v) if v is not None else units.MISSING),  # type: ignore[misc]
-            num(found.after, lambda v, t=trend: level(t, v) if v is not None else units.MISSING),  # type: ignore[misc]
+            num(found.before, formatter(trend.unit)),
+            num(found.after, formatter(trend.unit)),
             num(found.ratio, change_text),
             text(found.outcome, strong=found.outcome == "worse"),
             text(trend.points[found.place].run),
