@@ -201,6 +201,8 @@ class RunConfig:
     """CPU threads of torch; null: torch's default."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
+    sinks: list[str] = field(default_factory=list)
+    """Where the finished run is also sent: entry points of the group ``llm_perf_opt.sinks`` (``mlflow``)."""
 
 
 @dataclass

@@ -136,7 +136,7 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
         with hold(artifacts.root):
             try:
                 with interruption_first():
-                    return _run_and_report(config, artifacts, overrides, yaml, options)
+                    return _run_and_report(config, artifacts, overrides, yaml, options, settings.original_directory)
             except KeyboardInterrupt:
                 finish_interrupted(artifacts)
                 raise
@@ -145,7 +145,12 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
 
 
 def _run_and_report(
-    config: AppConfig, artifacts: Artifacts, overrides: tuple[str, ...], yaml: str, options: RunOptions
+    config: AppConfig,
+    artifacts: Artifacts,
+    overrides: tuple[str, ...],
+    yaml: str,
+    options: RunOptions,
+    started_in: Path,
 ) -> int:
     from llm_perf_opt.core.console.progress import make_progress
     from llm_perf_opt.runs.finish import finish_run
@@ -158,8 +163,10 @@ def _run_and_report(
             command=["llm-perf-opt", "run", *options.switches, *overrides],
             overrides=overrides,
             resolved_yaml=yaml,
+            started_in=started_in,
         )
-    return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+    quiet = options.verbosity is Verbosity.quiet
+    return finish_run(outcome, quiet=quiet, as_json=options.as_json, sinks=config.run.sinks)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:

@@ -14,8 +14,10 @@ _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", "hf_causal_lm")
 def check_names(config: AppConfig) -> None:
     """Resolve what the configuration names (model adapter, device), so that a typo is found before any work."""
     from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.runs.sinks.registry import check_sinks
     from llm_perf_opt.workloads.registry import load_adapter
 
+    check_sinks(config.run.sinks)
     if config.workload_command.command is None:
         load_adapter(config.model, config.infer)
         _check_checkpoint(config)

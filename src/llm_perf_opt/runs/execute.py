@@ -60,8 +60,12 @@ def execute(
     command: list[str],
     overrides: tuple[str, ...],
     resolved_yaml: str,
+    started_in: Path | None = None,
 ) -> Outcome:
-    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``)."""
+    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``).
+
+    ``started_in``: where the user is, whose repository's commit is recorded; by default the working directory.
+    """
     began = time.perf_counter()
     stages = stages_of(config)
     results: dict[str, StageResult] = {}
@@ -80,7 +84,7 @@ def execute(
             LOGGER.warning("%s", earlier.note())
         list_files(artifacts, manifest)
         write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
-        atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
+        atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
         atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
         _write_hardware(config, artifacts, progress)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}

@@ -65,8 +65,8 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
                 left_out.append(before)
             elif item.run not in same:
                 to_read.append(item)
-        removed = [run for run in known if run not in {item.run for item in found}]
-        renewal = Renewal(IndexInfo(str(directory)), len(to_read), len(unchanged), len(removed), notes)
+        removed = len(known.keys() - {item.run for item in found})
+        renewal = Renewal(IndexInfo(str(directory)), len(to_read), len(unchanged), removed, notes)
         stale = len(known) != len(unchanged)
         rows = [known[item.run] for item in unchanged]
         with _scratch(folder) as scratch:
