@@ -51,12 +51,16 @@ def make_summaries(source: Path, target: Path, runs: int, seed: int = 0) -> None
         summary["environment"]["commit"] = f"{number // 50:040x}"
         (folder / "summary.json").write_text(json.dumps(summary, separators=(",", ":")), encoding="utf-8")
         # Fifty configurations, as an index of many users has.
-        (folder / "config.yaml").write_text(config.replace("seed: 0", f"seed: {number % 50}", 1), encoding="utf-8")
+        (folder / "config.yaml").write_text(
+            config.replace("seed: 0", f"seed: {number % 50}", 1), encoding="utf-8"
+        )
 
 
 def index_once(folder: Path) -> dict[str, float]:
     """Renew the index in a process of its own; return its time and memory."""
-    done = subprocess.run([sys.executable, "-c", _CHILD, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _CHILD, str(folder)], capture_output=True, text=True, check=True
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -95,7 +99,9 @@ NOISES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 }
 
 
-def share_with_a_change(noise: str, runs: int, series: int, *, step: float = 0.0, seed: int = 1) -> tuple[float, float]:
+def share_with_a_change(
+    noise: str, runs: int, series: int, *, step: float = 0.0, seed: int = 1
+) -> tuple[float, float]:
     """Return how many of generated series show a change, and how many of these without a doubt; ``step`` in the middle."""
     generator = np.random.default_rng(seed)
     shown = sure = 0
@@ -113,14 +119,18 @@ def main() -> None:
     parser.add_argument("--source", type=Path, help="directory of a real run to make summaries from")
     parser.add_argument("--out", type=Path, default=Path("tmp/history"))
     parser.add_argument("--runs", type=int, nargs="*", default=[10_000])
-    parser.add_argument("--rates", type=int, default=0, metavar="SERIES", help="measure false alarms on so many series")
+    parser.add_argument(
+        "--rates", type=int, default=0, metavar="SERIES", help="measure false alarms on so many series"
+    )
     options = parser.parse_args()
     for runs in options.runs:
         measure_index(options.source, options.out, runs)
     for noise in NOISES if options.rates else ():
         for runs in (10, 30, 100):
             rows = [share_with_a_change(noise, runs, options.rates, step=step) for step in (0.0, 0.05)]
-            print(f"{noise}, {runs} runs: false alarms {rows[0][0]:.1%} (without a doubt {rows[0][1]:.1%}), 5 % step found {rows[1][0]:.0%}")
+            print(
+                f"{noise}, {runs} runs: false alarms {rows[0][0]:.1%} (without a doubt {rows[0][1]:.1%}), 5 % step found {rows[1][0]:.0%}"
+            )
     print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

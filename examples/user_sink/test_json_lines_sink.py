@@ -10,7 +10,13 @@ from llm_perf_opt.testing.sinks import SinkConformance
 
 
 class TestJsonLines(SinkConformance):
+    """The suite, for this sink."""
+
     sink = "json_lines"
 
     def stored(self, folder: Path) -> Sequence[str]:
-        return [json.loads(line)["id"] for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
+        """Return the ids in the file."""
+        return [
+            json.loads(line)["id"]
+            for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+        ]

@@ -136,7 +136,9 @@ def _run_job(raw: compose.RawConfig, options: RunOptions) -> int:
         with hold(artifacts.root):
             try:
                 with interruption_first():
-                    return _run_and_report(config, artifacts, overrides, yaml, options, settings.original_directory)
+                    return _run_and_report(
+                        config, artifacts, overrides, yaml, options, settings.original_directory
+                    )
             except KeyboardInterrupt:
                 finish_interrupted(artifacts)
                 raise

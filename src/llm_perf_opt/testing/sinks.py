@@ -12,7 +12,7 @@ The sink must be installed, so that its entry point is found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,6 +25,13 @@ from llm_perf_opt.model.summary import Hardware, RunInfo, Summary, Timings, Work
 from llm_perf_opt.model.summary_file import save_summary
 from llm_perf_opt.runs.sinks.base import Sink
 from llm_perf_opt.runs.sinks.registry import check_sinks, load_sink, send_to_sinks
+
+
+def _timings(seconds: Mapping[str, float]) -> Timings:
+    timings = Timings()
+    for name, value in seconds.items():
+        setattr(timings, name, describe([value, value * 1.1]))
+    return timings
 
 
 class SinkConformance:
@@ -47,7 +54,7 @@ class SinkConformance:
             {"llm_perf_opt": "1.0", "cpu": {"name": "a processor", "cores": 2}},
             Hardware("a processor", "cpu", {}, None, "none"),
             Workload(model="tiny <&'\" model", device="cpu", dtype="float32"),
-            timings=Timings(**{key: describe([value, value * 1.1]) for key, value in timings.items()}),
+            timings=_timings(timings),
         )
         run_dir = folder / name
         run_dir.mkdir(parents=True)
@@ -81,7 +88,10 @@ class SinkConformance:
         """Neither the summary nor a file of the run changes."""
         self.prepare(tmp_path, monkeypatch)
         summary, run_dir = self.finished_run(tmp_path, "run", tpot_s=0.01)
-        before, files = to_plain(summary), {path: sha256_of(path) for path in run_dir.rglob("*") if path.is_file()}
+        before, files = (
+            to_plain(summary),
+            {path: sha256_of(path) for path in run_dir.rglob("*") if path.is_file()},
+        )
         load_sink(self.sink).write(summary, run_dir)
         assert to_plain(summary) == before
         assert {path: sha256_of(path) for path in run_dir.rglob("*") if path.is_file()} == files

@@ -10,6 +10,7 @@ hides one.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ LEAST_RUNS = 8
 LEAST_CHANGE_RATIO = 0.01
 SEED = 20240229
 
-_FAR = 6.0
-"""Median absolute deviations beyond which a value is pulled in."""
+_FAR = 8.0
+"""Median absolute deviations from the neighbours beyond which a value is pulled in."""
+_NEIGHBOURS = 2
+"""On either side; with these, three runs at a new level are a majority of their neighbourhood."""
 _LIKELY = 3.84
 """95 % quantile of chi-squared with one degree of freedom: places that fit the series nearly as well."""
 _CHUNK_ELEMENTS = 2_000_000
@@ -66,12 +69,16 @@ def find_changes(values: Sequence[float], *, seed: int = SEED, alpha: float = AL
 
 
 def _pulled_in(logs: Array) -> Array:
-    middle = float(np.median(logs))
-    spread = float(np.median(np.abs(logs - middle)))
-    return np.clip(logs, middle - _FAR * spread, middle + _FAR * spread) if spread > 0 else logs
+    """Pull values in that are far from their neighbours: one or two disturbed runs, never three that are alike."""
+    padded = np.pad(logs, _NEIGHBOURS, mode="reflect")
+    local = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1), axis=1)
+    spread = float(np.median(np.abs(logs - local)))
+    return np.clip(logs, local - _FAR * spread, local + _FAR * spread) if spread > 0 else logs
 
 
-def _segment(logs: Array, start: int, generator: np.random.Generator, alpha: float) -> list[tuple[int, float]]:
+def _segment(
+    logs: Array, start: int, generator: np.random.Generator, alpha: float
+) -> list[tuple[int, float]]:
     if len(logs) < LEAST_RUNS:
         return []
     scores = _scores(logs[None, :])[0]
@@ -125,7 +132,9 @@ def _describe(logs: Array, cuts: Sequence[tuple[int, float]], seed: int) -> list
                 place,
                 min(low + earliest, place),
                 max(low + latest, place),
-                *(math.exp(value) for value in (shift.estimate, shift.low, shift.high)),
+                math.exp(shift.estimate),
+                math.exp(shift.low),
+                math.exp(shift.high),
                 p,
                 drifting,
             )
@@ -143,7 +152,7 @@ def _likely_places(logs: Array) -> tuple[int, int]:
 
 
 def _drifts(logs: Array, edges: Sequence[int]) -> bool:
-    rest = np.concatenate([logs[a:b] - np.median(logs[a:b]) for a, b in zip(edges, edges[1:], strict=False)])
+    rest = np.concatenate([logs[a:b] - np.median(logs[a:b]) for a, b in itertools.pairwise(edges)])
     power = float((rest**2).sum())
     return power > 0 and float((rest[1:] * rest[:-1]).sum()) / power > _DRIFT / math.sqrt(len(rest))
 

@@ -16,7 +16,13 @@ from llm_perf_opt.model.summary import Stat, Summary
 PASS_INTERVAL = "pass_interval"
 """Metric: width of the 95 % interval of a pass's time ÷ that time, by the run's own repeats."""
 
-_PHASES = {"preprocess": "preprocess", "vision": "vision", "prefill": "prefill", "decode": "decode", "tpot": "decode"}
+_PHASES = {
+    "preprocess": "preprocess",
+    "vision": "vision",
+    "prefill": "prefill",
+    "decode": "decode",
+    "tpot": "decode",
+}
 _STATISTICS = ("median", "p5", "p95", "mean", "std")
 _UNITS = {
     "_bytes_per_s": "bytes/s",
@@ -53,7 +59,14 @@ def settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
     device = (workload.device or "").partition(":")[0]
     parts = [
         dict(sorted(settings.items())),
-        [workload.model, workload.architecture, workload.weights, workload.dtype, device, workload.batch_size],
+        [
+            workload.model,
+            workload.architecture,
+            workload.weights,
+            workload.dtype,
+            device,
+            workload.batch_size,
+        ],
         [workload.program, workload.cache, workload.compiled],
     ]
     return hashlib.sha256(json.dumps(parts, default=str).encode("utf-8", "backslashreplace")).hexdigest()[:16]
@@ -129,7 +142,9 @@ def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
     found["platform"] = environment.get("platform")
     for group, prefix in (("packages", ""), ("runtime", ""), ("drivers", "driver ")):
         values = environment.get(group)
-        found |= {f"{prefix}{name}": value for name, value in values.items()} if isinstance(values, dict) else {}
+        found |= (
+            {f"{prefix}{name}": value for name, value in values.items()} if isinstance(values, dict) else {}
+        )
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int | float)}
 
 

@@ -64,7 +64,11 @@ def better_of(name: str) -> Better | None:
         return METRICS[name].better
     if name in _HIGHER:
         return "higher"
-    return "lower" if name.startswith(COMPONENT) or name.endswith("_s") or name in ("memory_peak", "energy_per_token") else None
+    return (
+        "lower"
+        if name.startswith(COMPONENT) or name.endswith("_s") or name in ("memory_peak", "energy_per_token")
+        else None
+    )
 
 
 def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
@@ -93,12 +97,15 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
             older=len(ordered) - len(kept),
         )
         if len(kept) < changes.LEAST_RUNS:
-            trend.reason = f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
+            trend.reason = (
+                f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
+            )
         else:
             found = find_changes([point.value for point in trend.points])
             edges = [0, *(change.place for change in found), len(kept)]
             trend.changes = [
-                _change(trend, change, rows, edges[index], edges[index + 2]) for index, change in enumerate(found)
+                _change(trend, change, rows, edges[index], edges[index + 2])
+                for index, change in enumerate(found)
             ]
         trends.append(trend)
     return sorted(trends, key=lambda t: (t.label, t.machine, t.config_hash, t.metric, t.phase or ""))
@@ -156,7 +163,11 @@ def _point(row: RunRow, value: Value) -> Point:
 
 def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int, end: int) -> Change:
     values = [point.value for point in trend.points]
-    doubt = "neighbouring runs are alike beyond the steps: a slow drift can look like a change" if found.drifting else None
+    doubt = (
+        "neighbouring runs are alike beyond the steps: a slow drift can look like a change"
+        if found.drifting
+        else None
+    )
     return Change(
         place=found.place,
         earliest=found.earliest,

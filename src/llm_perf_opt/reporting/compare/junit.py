@@ -19,7 +19,9 @@ def comparison_junit(comparison: Comparison, *, strict: bool) -> str:
     """
     cases = [_case(gate, strict=strict) for gate in comparison.gates]
     if not cases:
-        cases = [ElementTree.Element("testcase", classname="llm-perf-opt.compare", name="compared without a gate")]
+        cases = [
+            ElementTree.Element("testcase", classname="llm-perf-opt.compare", name="compared without a gate")
+        ]
     suite = ElementTree.Element(
         "testsuite",
         name=_text(f"llm-perf-opt compare: {comparison.b.name} against {comparison.a.name}"),
@@ -29,7 +31,9 @@ def comparison_junit(comparison: Comparison, *, strict: bool) -> str:
         errors="0",
     )
     suite.extend(cases)
-    ElementTree.SubElement(suite, "system-out").text = _text("\n".join([comparison.sentence, *comparison.notes]))
+    ElementTree.SubElement(suite, "system-out").text = _text(
+        "\n".join([comparison.sentence, *comparison.notes])
+    )
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)

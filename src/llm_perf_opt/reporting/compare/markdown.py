@@ -40,7 +40,9 @@ def comparison_markdown(comparison: Comparison) -> str:
             ),
             section("Devices", table_markdown(conclusion_tables.device_table(comparison.conclusions))),
             section("Metrics", table_markdown(tables.metric_table(comparison.metrics))),
-            section("Where the change comes from", table_markdown(cause_tables.cause_table(comparison.splits))),
+            section(
+                "Where the change comes from", table_markdown(cause_tables.cause_table(comparison.splits))
+            ),
             section("Sample by sample", table_markdown(_cut(cause_tables.sample_table(comparison.samples)))),
             section("What else differs", table_markdown(tables.difference_table(comparison))),
             section("Phases", table_markdown(tables.phase_table(comparison.phases))),

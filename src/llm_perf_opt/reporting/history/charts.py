@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from llm_perf_opt.core import units
 from llm_perf_opt.model.history import Trend
 from llm_perf_opt.model.statistics import percentile
@@ -24,22 +26,46 @@ def trend_chart(trend: Trend) -> str:
     y = linear_scale(edges, plot.bottom, plot.top, binary=trend.unit == "bytes")
     body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
     body.append(
-        axes(plot, x, y, x_label="Run, in the order they began", y_label=trend.unit, x_format=units.count, y_format=show)
+        axes(
+            plot,
+            x,
+            y,
+            x_label="Run, in the order they began",
+            y_label=trend.unit,
+            x_format=units.count,
+            y_format=show,
+        )
     )
     for change in trend.changes:
         at = x(change.place + 0.5)
         words = f"{change.outcome}: {(change.ratio - 1) * 100:+.1f} %"
         line = line_path([(at, plot.top), (at, plot.bottom)])
-        body.append(svg.element("path", svg.hover(words), d=line, class_=f"lpo-line-{_COLOURS[change.outcome]} lpo-dash", stroke_width=2))
+        body.append(
+            svg.element(
+                "path",
+                svg.hover(words),
+                d=line,
+                class_=f"lpo-line-{_COLOURS[change.outcome]} lpo-dash",
+                stroke_width=2,
+            )
+        )
         room = plot.right - at > svg.text_width(words) + 8
-        body.append(svg.text(at + (5 if room else -5), plot.top + 12, words, anchor="start" if room else "end", role="halo"))
+        body.append(
+            svg.text(
+                at + (5 if room else -5), plot.top + 12, words, anchor="start" if room else "end", role="halo"
+            )
+        )
     body.extend(_levels(trend, x, y))
     for number, point in enumerate(trend.points, 1):
         at, commit = x(number), f", commit {point.commit[:12]}" if point.commit else ""
         text = f"{point.run}: {show(point.value)} ({point.started}{commit})"
         if point.low is not None and point.high is not None:
-            body.append(svg.element("path", d=line_path([(at, y(point.low)), (at, y(point.high))]), class_="lpo-axis"))
-        body.append(svg.element("circle", svg.hover(text), cx=at, cy=y(point.value), r=3.0, class_="lpo-fill-1"))
+            body.append(
+                svg.element("path", d=line_path([(at, y(point.low)), (at, y(point.high))]), class_="lpo-axis")
+            )
+        body.append(
+            svg.element("circle", svg.hover(text), cx=at, cy=y(point.value), r=3.0, class_="lpo-fill-1")
+        )
     return svg.document(title, _description(trend), width, _HEIGHT, body, kind="trend")
 
 
@@ -47,7 +73,7 @@ def _levels(trend: Trend, x: Scale, y: Scale) -> list[str]:
     """Draw the median between changes."""
     edges = [0, *(change.place for change in trend.changes), len(trend.points)]
     parts = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in pairwise(edges):
         middle = percentile(sorted(point.value for point in trend.points[start:end]), 0.5)
         path = line_path([(x(start + 0.5), y(middle)), (x(end + 0.5), y(middle))])
         parts.append(svg.element("path", d=path, class_="lpo-roof"))
@@ -57,5 +83,9 @@ def _levels(trend: Trend, x: Scale, y: Scale) -> list[str]:
 def _description(trend: Trend) -> str:
     show = formatter(trend.unit)
     first, last = trend.points[0], trend.points[-1]
-    steps = "; ".join(f"{c.outcome} by {(c.ratio - 1) * 100:+.1f} % at run {c.place + 1}" for c in trend.changes)
-    return f"{show(first.value)} in the first run, {show(last.value)} in the last; {steps or 'no change shown'}"
+    steps = "; ".join(
+        f"{c.outcome} by {(c.ratio - 1) * 100:+.1f} % at run {c.place + 1}" for c in trend.changes
+    )
+    return (
+        f"{show(first.value)} in the first run, {show(last.value)} in the last; {steps or 'no change shown'}"
+    )

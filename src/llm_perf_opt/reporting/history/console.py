@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.model.history import Change, History, Trend
-from llm_perf_opt.reporting.history.words import change_words, came_words, left_out_lines, level, method_words, trend_name
+from llm_perf_opt.reporting.history.words import (
+    came_words,
+    change_words,
+    left_out_lines,
+    level,
+    method_words,
+    trend_name,
+)
 
 
 def history_console(history: History) -> str:

@@ -8,7 +8,14 @@ from llm_perf_opt.model.history import History, Trend
 from llm_perf_opt.reporting.compare.tables import change as change_text
 from llm_perf_opt.reporting.content.tables import Table, columns, num, simple, text
 from llm_perf_opt.reporting.history.charts import trend_chart
-from llm_perf_opt.reporting.history.words import came_words, change_words, formatter, level, method_words, trend_name
+from llm_perf_opt.reporting.history.words import (
+    came_words,
+    change_words,
+    formatter,
+    level,
+    method_words,
+    trend_name,
+)
 from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
 
@@ -17,7 +24,9 @@ MOST_SERIES, MOST_ROWS = 100, 800
 
 def history_html(history: History) -> str:
     """Render the history; those with a change of level first, and of many configurations the first hundred."""
-    groups = [list(items) for _, items in groupby(history.trends, key=lambda t: (t.label, t.machine, t.config_hash))]
+    groups = [
+        list(items) for _, items in groupby(history.trends, key=lambda t: (t.label, t.machine, t.config_hash))
+    ]
     groups.sort(key=lambda group: not any(trend.changes for trend in group))
     shown = groups[:MOST_SERIES]
     sections = [_section(number, group) for number, group in enumerate(shown)]
@@ -27,7 +36,9 @@ def history_html(history: History) -> str:
     changes = _changes(history)
     if changes:
         sections.insert(0, Section("changes", "Changes of level", "Changes", [_table("changes", changes)]))
-    left_out = simple(columns("Directory", "Reason"), [[text(e.path), text(e.reason)] for e in history.left_out[:MOST_ROWS]])
+    left_out = simple(
+        columns("Directory", "Reason"), [[text(e.path), text(e.reason)] for e in history.left_out[:MOST_ROWS]]
+    )
     if left_out:
         sections.append(Section("left-out", "Left out", "Left out", [_table("left-out", left_out)]))
     many = sum(len(trend.changes) for trend in history.trends)
@@ -55,11 +66,15 @@ def _section(number: int, group: list[Trend]) -> Section:
         if len(trend.points) > 1:
             blocks.append(chart_block(trend_chart(trend)))
         else:
-            blocks.append(text_block(f"{trend_name(trend)}: {level(trend, trend.points[0].value)} in the only run."))
+            blocks.append(
+                text_block(f"{trend_name(trend)}: {level(trend, trend.points[0].value)} in the only run.")
+            )
         if trend.reason:
             blocks.append(text_block(f"No change was looked for: {trend.reason}.", quiet=True))
-        for found in trend.changes:
-            blocks.append(text_block(f"{change_words(trend, found)}; came with {came_words(found)}."))
+        blocks.extend(
+            text_block(f"{change_words(trend, found)}; came with {came_words(found)}.")
+            for found in trend.changes
+        )
     return Section(f"series-{number}", first.label, first.label[:40], blocks)
 
 
@@ -79,7 +94,17 @@ def _changes(history: History) -> Table:
         for trend in history.trends
         for found in trend.changes
     ]
-    header = columns("Configuration", "Machine", "Metric", "Before#", "After#", "Change#", "Outcome", "First run", "Came with")
+    header = columns(
+        "Configuration",
+        "Machine",
+        "Metric",
+        "Before#",
+        "After#",
+        "Change#",
+        "Outcome",
+        "First run",
+        "Came with",
+    )
     return simple(header, rows[:MOST_ROWS])
 
 

@@ -31,7 +31,11 @@ def level(trend: Trend, value: float) -> str:
 
 def trend_name(trend: Trend) -> str:
     """Name a trend within its configuration and machine."""
-    return trend.metric if trend.phase in (None, trend.metric) or trend.metric == "tpot" else f"{trend.metric} ({trend.phase})"
+    return (
+        trend.metric
+        if trend.phase in (None, trend.metric) or trend.metric == "tpot"
+        else f"{trend.metric} ({trend.phase})"
+    )
 
 
 def change_words(trend: Trend, change: Change) -> str:
@@ -43,7 +47,9 @@ def change_words(trend: Trend, change: Change) -> str:
         runs = (trend.points[change.earliest].run, trend.points[change.latest].run)
         where += f", at the earliest {runs[0]}, at the latest {runs[1]}"
     doubt = f"; {change.doubt}" if change.doubt else ""
-    return f"{change.outcome}: {signed_percent(change.ratio)} ({span}, {p_text(change.p_value)}) {where}{doubt}"
+    return (
+        f"{change.outcome}: {signed_percent(change.ratio)} ({span}, {p_text(change.p_value)}) {where}{doubt}"
+    )
 
 
 def came_words(change: Change) -> str:

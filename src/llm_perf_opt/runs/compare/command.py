@@ -130,7 +130,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         options.run = False
         return options
     if options.baseline is not None:
-        raise ConfigError("--baseline is for a finished run, not for --run", hint="give the run: compare RUN --baseline latest")
+        raise ConfigError(
+            "--baseline is for a finished run, not for --run",
+            hint="give the run: compare RUN --baseline latest",
+        )
     if "--" not in after:
         raise ConfigError(
             "compare --run needs '--' between the overrides of A and those of B",
@@ -169,13 +172,33 @@ def _parser() -> argparse.ArgumentParser:
         metavar="METRIC:+N%",
         help="fail when the metric is significantly worse than that: tpot:+3%%, tokens_per_s:-3%% (repeatable)",
     )
-    parser.add_argument("--baseline", metavar="latest|best|RUN", help="take A from the index: the latest run before B, the best, or one by name")
-    parser.add_argument("--index", type=Path, metavar="DIR", help="with --baseline: directory of the index (that of the runs around B)")
-    parser.add_argument("--by", default="tpot", metavar="METRIC", help="with --baseline best: by which metric (tpot)")
-    parser.add_argument("--any-configuration", action="store_true", help="with --baseline: A may have another configuration")
-    parser.add_argument("--any-machine", action="store_true", help="with --baseline: A may be of another machine")
+    parser.add_argument(
+        "--baseline",
+        metavar="latest|best|RUN",
+        help="take A from the index: the latest run before B, the best, or one by name",
+    )
+    parser.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help="with --baseline: directory of the index (that of the runs around B)",
+    )
+    parser.add_argument(
+        "--by", default="tpot", metavar="METRIC", help="with --baseline best: by which metric (tpot)"
+    )
+    parser.add_argument(
+        "--any-configuration", action="store_true", help="with --baseline: A may have another configuration"
+    )
+    parser.add_argument(
+        "--any-machine", action="store_true", help="with --baseline: A may be of another machine"
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the gates as JUnit XML")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a short Markdown text, for a comment on a pull request")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write a short Markdown text, for a comment on a pull request",
+    )
     parser.add_argument("--strict", action="store_true", help="fail also when a gate cannot be decided")
     parser.add_argument(
         "--out", type=Path, help=f"directory for {JSON_NAME}, {MARKDOWN_NAME} and {HTML_NAME}"

@@ -30,7 +30,9 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
     alike = _alike(rows, ours, options, directory)
     if options.baseline == "latest":
         row = _latest(alike, ours, directory)
-        return (root / row.summary_path).parent, f"A is run {row.run}, the latest before B of {_like(options)}."
+        return (
+            root / row.summary_path
+        ).parent, f"A is run {row.run}, the latest before B of {_like(options)}."
     row, value = _best(alike, folder, options.by)
     return (
         (root / row.summary_path).parent,
@@ -64,7 +66,9 @@ def _named(rows: Sequence[RunRow], name: str, directory: Path) -> RunRow:
     if found:
         names = ", ".join(row.run for row in found[:5])
         raise ConfigError(
-            f"--baseline {name} names {len(found)} runs: {names}", hint="give the directory as the index has it", key="baseline"
+            f"--baseline {name} names {len(found)} runs: {names}",
+            hint="give the directory as the index has it",
+            key="baseline",
         )
     raise InputError(
         f"--baseline {name}: no such run among the {len(rows)} others in {directory}",
@@ -72,7 +76,9 @@ def _named(rows: Sequence[RunRow], name: str, directory: Path) -> RunRow:
     )
 
 
-def _alike(rows: Sequence[RunRow], ours: RunRow, options: argparse.Namespace, directory: Path) -> list[RunRow]:
+def _alike(
+    rows: Sequence[RunRow], ours: RunRow, options: argparse.Namespace, directory: Path
+) -> list[RunRow]:
     usable = [row for row in rows if why_unusable(row) is None]
     if not usable:
         raise InputError(
@@ -90,7 +96,9 @@ def _alike(rows: Sequence[RunRow], ours: RunRow, options: argparse.Namespace, di
         return alike
     nearest = min(usable, key=lambda row: (len(differences(row, ours)), -(row.started_s or 0.0)))
     said = differences(nearest, ours)
-    shown = "; ".join(said[:_MOST_DIFFERENCES]) + (f"; and {len(said) - _MOST_DIFFERENCES} more" if len(said) > _MOST_DIFFERENCES else "")
+    shown = "; ".join(said[:_MOST_DIFFERENCES]) + (
+        f"; and {len(said) - _MOST_DIFFERENCES} more" if len(said) > _MOST_DIFFERENCES else ""
+    )
     raise InputError(
         f"--baseline {options.baseline}: none of {len(usable)} runs in {directory} has {_like(options)}; the nearest, "
         f"{nearest.run}, differs in {shown}",
@@ -106,7 +114,9 @@ def differences(a: RunRow, b: RunRow) -> list[str]:
     two |= {name: getattr(b, name) for name in _FACTS}
     names = sorted({*one, *two})
     return said + [
-        f"{name}: {_shown(one.get(name))} → {_shown(two.get(name))}" for name in names if one.get(name) != two.get(name)
+        f"{name}: {_shown(one.get(name))} → {_shown(two.get(name))}"
+        for name in names
+        if one.get(name) != two.get(name)
     ]
 
 
@@ -128,6 +138,8 @@ def _best(rows: Sequence[RunRow], folder: Path, metric: str) -> tuple[RunRow, fl
     known = {row.run: row for row in rows}
     values = [(value.value, value.run) for value in read_values(folder, [metric]) if value.run in known]
     if not values:
-        raise ConfigError(f"--by {metric}: none of {len(rows)} runs has it", hint="--by tpot, ttft, program, …", key=metric)
+        raise ConfigError(
+            f"--by {metric}: none of {len(rows)} runs has it", hint="--by tpot, ttft, program, …", key=metric
+        )
     value, run = (max if better_of(metric) == "higher" else min)(values)
     return known[run], value

@@ -21,14 +21,33 @@ def main(arguments: Sequence[str]) -> int:
         "Trends of all runs below DIR, per configuration and machine, with changes of level and what came with them.\n"
         "The index of DIR (llm-perf-opt index) is renewed first.",
     )
-    parser.add_argument("directory", type=Path, nargs="?", default=Path(), metavar="DIR", help="directory that holds the runs (.)")
-    parser.add_argument("--metric", action="append", default=[], metavar="NAME", help="metric to follow (repeatable; tpot, ttft, program)")
+    parser.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=Path(),
+        metavar="DIR",
+        help="directory that holds the runs (.)",
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="metric to follow (repeatable; tpot, ttft, program)",
+    )
     parser.add_argument("--model", metavar="NAME", help="runs of this model only")
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
-    parser.add_argument("--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} beside the index")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)")
+    parser.add_argument(
+        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} beside the index"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)"
+    )
     parser.add_argument("--no-renew", action="store_true", help="take the index as it is")
-    parser.add_argument("--sql", metavar="QUERY", help="answer a query over the tables runs and metrics (needs DuckDB)")
+    parser.add_argument(
+        "--sql", metavar="QUERY", help="answer a query over the tables runs and metrics (needs DuckDB)"
+    )
     options = parser.parse_args(arguments)
     console_logging(Verbosity.quiet if options.json or options.sql else Verbosity.normal)
     from llm_perf_opt.runs.history.index import open_index

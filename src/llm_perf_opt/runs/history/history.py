@@ -33,7 +33,9 @@ def make_history(folder: Path, metrics: Sequence[str], *, model: str | None = No
 def read_values(folder: Path, metrics: Sequence[str]) -> list[Value]:
     """Return the level of metrics in every run, with the interval of the run's own repeats."""
     scanned = store.scan_metrics(folder)
-    levels = scanned.filter(pl.col("name").is_in(list(metrics)) & pl.col("statistic").is_in(_LEVELS)).collect()
+    levels = scanned.filter(
+        pl.col("name").is_in(list(metrics)) & pl.col("statistic").is_in(_LEVELS)
+    ).collect()
     widths = dict(
         scanned.filter(pl.col("name") == PASS_INTERVAL).select("run", "value").collect().iter_rows()
     )

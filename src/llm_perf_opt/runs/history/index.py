@@ -49,7 +49,11 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
     """Bring the index of ``directory`` up to date; its files lie there, or in ``out``."""
     directory = directory.expanduser().absolute()
     if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory", hint="give the directory that holds the runs", path=str(directory))
+        raise InputError(
+            f"{directory} is not a directory",
+            hint="give the directory that holds the runs",
+            path=str(directory),
+        )
     folder = (out or directory).expanduser().absolute()
     with store.locked(folder):
         notes = store.set_aside_unreadable(folder)
@@ -129,9 +133,13 @@ def _walk(directory: Path) -> tuple[list[FoundSummary], list[LeftOut]]:
                 found.append(FoundSummary(name, Path(summary.path), status.st_size, status.st_mtime_ns))
                 continue
             if layout.MANIFEST in entries and layout.CONFIG in entries:
-                left_out.append(LeftOut(name, f"a run without {layout.SUMMARY}: it still runs, or was killed"))
+                left_out.append(
+                    LeftOut(name, f"a run without {layout.SUMMARY}: it still runs, or was killed")
+                )
                 continue
-            folders = sorted(n for n, e in entries.items() if e.is_dir(follow_symlinks=False) and not n.startswith("."))
+            folders = sorted(
+                n for n, e in entries.items() if e.is_dir(follow_symlinks=False) and not n.startswith(".")
+            )
         except OSError as error:
             left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
             continue
@@ -186,13 +194,17 @@ def row_of(run_dir: Path) -> RunRow:
         status = path.stat()
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}", hint="give the directory of a finished run", path=str(path)
+            f"cannot read {path}: {error.strerror}",
+            hint="give the directory of a finished run",
+            path=str(path),
         ) from error
     item = FoundSummary(path.parent.name, path, status.st_size, status.st_mtime_ns)
     return read_run(item, path.parent)[0]
 
 
-def open_index(directory: Path, out: Path | None = None, *, renew: bool = True) -> tuple[Path, IndexInfo, list[str]]:
+def open_index(
+    directory: Path, out: Path | None = None, *, renew: bool = True
+) -> tuple[Path, IndexInfo, list[str]]:
     """Return the folder of an index, what it holds and what to note; renewed where it can be written."""
     folder = (out or directory).expanduser().absolute()
     if renew:

@@ -21,8 +21,12 @@ def main(arguments: Sequence[str]) -> int:
         "Flatten every summary.json below DIR into runs.parquet and metrics.parquet, for history, compare --baseline and SQL.\n"
         "What did not change since the last time is not read again; the summaries stay the truth.",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="directory that holds the runs, at any depth")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the index (default: DIR itself)")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="directory that holds the runs, at any depth"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of the index (default: DIR itself)"
+    )
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     options = parser.parse_args(arguments)
     console_logging(Verbosity.quiet if options.json else Verbosity.normal)

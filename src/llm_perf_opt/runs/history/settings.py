@@ -66,7 +66,9 @@ def _from_yaml(text: bytes) -> Mapping[str, Any] | None:
     return {
         key: value
         for key, value in _leaves(tree)
-        if key not in NOT_MEASURED and (key not in defaults or defaults[key] != value) and value not in ({}, None)
+        if key not in NOT_MEASURED
+        and (key not in defaults or defaults[key] != value)
+        and value not in ({}, None)
     }
 
 

@@ -46,5 +46,6 @@ def run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]
             return names, answer.fetchall()
         except duckdb.Error as error:
             raise ConfigError(
-                f"--sql: {str(error).strip()}", hint="the tables are runs and metrics; their columns: docs/history.md"
+                f"--sql: {str(error).strip()}",
+                hint="the tables are runs and metrics; their columns: docs/history.md",
             ) from error

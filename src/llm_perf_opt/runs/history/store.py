@@ -88,7 +88,9 @@ def _check(path: Path, columns: dict[str, pl.DataType]) -> None:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(
-        f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}", hint=f"make it again: {_HINT}", path=str(path)
+        f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}",
+        hint=f"make it again: {_HINT}",
+        path=str(path),
     )
 
 
@@ -136,7 +138,9 @@ def locked(folder: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         lock.release()
 
 
-def write_index(folder: Path, runs: pl.DataFrame, parts: Sequence[Path], kept: Sequence[str], info: IndexInfo) -> None:
+def write_index(
+    folder: Path, runs: pl.DataFrame, parts: Sequence[Path], kept: Sequence[str], info: IndexInfo
+) -> None:
     """Write all files, each whole or not at all: metrics first, so that every run in ``runs.parquet`` has its own.
 
     ``parts`` are new metrics; of those there already, the rows of ``kept`` runs stay. Rows pass through in batches.

@@ -46,7 +46,9 @@ class MlflowSink(Sink):
         uri = os.environ.get(URI_VARIABLE) or f"sqlite:///{run_dir.absolute().parent / 'mlflow.db'}"
         client = tracking.MlflowClient(tracking_uri=uri)
         experiment = self._experiment(client, run_dir, uri)
-        row = run_row(summary, settings_of_run(run_dir, summary), run=run_dir.name, path="", size=0, mtime_ns=0)
+        row = run_row(
+            summary, settings_of_run(run_dir, summary), run=run_dir.name, path="", size=0, mtime_ns=0
+        )
         started_ms = int((seconds_since_1970(summary.run.started) or 0.0) * 1000) or None
         tags = {
             "mlflow.source.name": "llm-perf-opt",
@@ -60,9 +62,21 @@ class MlflowSink(Sink):
             entities.Metric(_name(m.name, m.phase, m.statistic), m.value, started_ms or 0, 0)
             for m in metric_rows(summary, row.run)
         ]
-        named = ("model", "architecture", "dtype", "weights", "device", "batch_size", "cache", "compiled", "settings")
+        named = (
+            "model",
+            "architecture",
+            "dtype",
+            "weights",
+            "device",
+            "batch_size",
+            "cache",
+            "compiled",
+            "settings",
+        )
         params = [
-            entities.Param(name, str(getattr(row, name))[:_LONGEST_VALUE]) for name in named if getattr(row, name) is not None
+            entities.Param(name, str(getattr(row, name))[:_LONGEST_VALUE])
+            for name in named
+            if getattr(row, name) is not None
         ]
         client.log_batch(run.info.run_id, metrics=metrics, params=params)
         for file in FILES:
@@ -84,5 +98,9 @@ class MlflowSink(Sink):
 
 
 def _name(metric: str, phase: str | None, statistic: str) -> str:
-    parts = [metric, *([phase] if phase and phase != metric else []), *([] if statistic == "value" else [statistic])]
+    parts = [
+        metric,
+        *([phase] if phase and phase != metric else []),
+        *([] if statistic == "value" else [statistic]),
+    ]
     return _NOT_A_NAME.sub("_", ".".join(parts))[:250]

@@ -24,7 +24,9 @@ def load_sink(name: str) -> Sink:
         near = nearest_key(name, known)
         hint = f"did you mean {near}? " if near else ""
         raise ConfigError(
-            f"{KEY}: '{name}' is not registered", hint=f"{hint}known: {', '.join(sorted(known)) or 'none'}", key=KEY
+            f"{KEY}: '{name}' is not registered",
+            hint=f"{hint}known: {', '.join(sorted(known)) or 'none'}",
+            key=KEY,
         )
     try:
         kind = known[name].load()
@@ -48,7 +50,9 @@ def check_sinks(names: Sequence[str]) -> None:
     for name in names:
         problem = load_sink(name).check()
         if problem is not None:
-            raise ConfigError(f"{KEY}: {name} cannot be written to: {problem}", hint=f"or leave it out of {KEY}", key=KEY)
+            raise ConfigError(
+                f"{KEY}: {name} cannot be written to: {problem}", hint=f"or leave it out of {KEY}", key=KEY
+            )
 
 
 def send_to_sinks(names: Sequence[str], summary: Summary, run_dir: Path) -> list[str]:
@@ -57,7 +61,7 @@ def send_to_sinks(names: Sequence[str], summary: Summary, run_dir: Path) -> list
     for name in names:
         try:
             load_sink(name).write(summary, run_dir)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # The isolation boundary: whatever a tracker's library raises, the run is done and its files are there.
             LOGGER.debug("sink %s failed", name, exc_info=True)
             notes.append(mask_text(f"The run was not sent to {name}: {type(error).__name__}: {error}"))

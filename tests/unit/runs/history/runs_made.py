@@ -31,7 +31,12 @@ def make_run(
     stat = describe([tpot_s * 0.99, tpot_s, tpot_s * 1.01])
     summary = Summary(
         RunInfo(folder.name, status, started, 2.0, ["llm-perf-opt", "run"]),
-        {"llm_perf_opt": "1.0", "cpu": {"name": cpu, "cores": 2}, "packages": {"torch": "2.13"}, **environment},
+        {
+            "llm_perf_opt": "1.0",
+            "cpu": {"name": cpu, "cores": 2},
+            "packages": {"torch": "2.13"},
+            **environment,
+        },
         Hardware(cpu, "cpu", {}, None, "none"),
         Workload(model="tiny", device="cpu", dtype=dtype, batch_size=1),
         timings=Timings(tpot_s=stat, interval_ratio=0.02),

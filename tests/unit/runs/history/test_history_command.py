@@ -52,7 +52,9 @@ def test_the_commit_that_came_with_a_change_is_named(runs: Path, capsys: pytest.
     assert trend["points"][0]["low"] < trend["points"][0]["value"] < trend["points"][0]["high"]
 
 
-def test_page_and_console_say_the_same(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_and_console_say_the_same(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["history", str(runs), "--html", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     page = (tmp_path / "history.html").read_text(encoding="utf-8")
@@ -103,11 +105,16 @@ def test_baselines(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert named["a"]["name"] == "r03"  # type: ignore[index]
 
 
-def test_nothing_to_compare_with_says_what_differs(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_compare_with_says_what_differs(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", str(runs / "other"), "--baseline", "latest"]) == 3
     said = capsys.readouterr().err
     assert "dtype: float32 → bfloat16" in said and "--any-configuration" in said
-    assert _compare(capsys, str(runs / "other"), "--baseline", "latest", "--any-configuration")["a"]["name"] == "r19"  # type: ignore[index]
+    assert (
+        _compare(capsys, str(runs / "other"), "--baseline", "latest", "--any-configuration")["a"]["name"]
+        == "r19"
+    )  # type: ignore[index]
     elsewhere = make_run(tmp_path, "b", cpu="another", day=30)
     assert main(["compare", str(elsewhere), "--baseline", "latest", "--index", str(runs)]) == 3
     assert "machine: a processor (2 cores) → another (2 cores)" in capsys.readouterr().err

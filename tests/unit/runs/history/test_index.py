@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.runs.history import index as index_module
 from llm_perf_opt.runs.history import store
 from llm_perf_opt.runs.history.index import renew_index
@@ -48,7 +48,9 @@ def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     renew_index(tmp_path)
     read: list[str] = []
     original = index_module.load_summary
-    monkeypatch.setattr(index_module, "load_summary", lambda path: (read.append(path.parent.name), original(path))[1])
+    monkeypatch.setattr(
+        index_module, "load_summary", lambda path: (read.append(path.parent.name), original(path))[1]
+    )
     before = (tmp_path / store.METRICS).stat().st_mtime_ns
     done = renew_index(tmp_path)
     assert read == [] and done.unchanged == 4 and len(done.info.left_out) == 1
@@ -62,14 +64,23 @@ def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     assert sorted(read) == ["b", "e"]
     assert (done.read, done.unchanged, done.removed) == (2, 2, 1)
     assert _runs(tmp_path) == ["a", "b", "d", "e"]
-    medians = store.scan_metrics(tmp_path).filter((pl.col("name") == "tpot") & (pl.col("statistic") == "median")).collect()
+    medians = (
+        store.scan_metrics(tmp_path)
+        .filter((pl.col("name") == "tpot") & (pl.col("statistic") == "median"))
+        .collect()
+    )
     assert sorted(medians["run"]) == ["a", "b", "d", "e"]
     assert medians.filter(pl.col("run") == "b")["value"].item() == pytest.approx(0.5)
 
 
 def test_what_is_no_run_is_named_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path, "good")
-    for name, text in (("foreign", '{"loss": 3}'), ("torn", '{"run": {"id"'), ("list", "[]"), ("later", '{"schema_version": "9.0"}')):
+    for name, text in (
+        ("foreign", '{"loss": 3}'),
+        ("torn", '{"run": {"id"'),
+        ("list", "[]"),
+        ("later", '{"schema_version": "9.0"}'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "summary.json").write_text(text, encoding="utf-8")
     (tmp_path / "running").mkdir()
@@ -125,12 +136,12 @@ def test_two_directories_do_not_share_an_index(tmp_path: Path) -> None:
 def test_writers_at_the_same_time_wait_for_each_other(tmp_path: Path) -> None:
     for number in range(30):
         make_run(tmp_path, f"r{number}")
-    failures: list[BaseException] = []
+    failures: list[LlmPerfError | OSError] = []
 
     def renew() -> None:
         try:
             renew_index(tmp_path)
-        except BaseException as error:  # handed to the test
+        except (LlmPerfError, OSError) as error:
             failures.append(error)
 
     threads = [threading.Thread(target=renew) for _ in range(4)]
