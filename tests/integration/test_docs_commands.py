@@ -37,6 +37,8 @@ NOT_RUN = {
     'make mutants MODULE="analysis/findings --most 25"': "minutes",
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
+    'llm-perf-opt history tmp/runs --sql "SELECT r.commit, median(m.value) FROM runs r JOIN metrics m USING (run) WHERE m.name = '
+    "'tpot' AND m.statistic = 'median' GROUP BY 1\"": "DuckDB is an extra; tests/unit/runs/history runs one where it is installed",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
 }
 """Commands that are not run, with the reason."""

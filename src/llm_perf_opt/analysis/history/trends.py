@@ -18,6 +18,7 @@ MOST_POINTS = 400
 """Latest runs of a trend that are looked at."""
 CLOCK_TOLERANCE_S = 120.0
 """Clocks of machines and file servers may differ by so much."""
+_NAMED_OTHERWISE = ("model.name", "model.adapter", "dataset.adapter", "model.dtype", "infer.batch_size")
 _HIGHER = ("mfu", "mbu", "device_busy")
 
 
@@ -128,7 +129,7 @@ def method(trends: Sequence[Trend]) -> HistoryMethod:
 def label_of(row: RunRow) -> str:
     """Name a configuration: the model, and what was set."""
     settings = settings_of(row)
-    said = [f"{key}={value}" for key, value in settings.items() if key != "model.name"]
+    said = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
     facts = [row.model or "unnamed", row.dtype, f"batch {row.batch_size:g}" if row.batch_size else None]
     shown = ", ".join(said[:6]) + (f" and {len(said) - 6} more" if len(said) > 6 else "")
     return " · ".join(part for part in (*facts, shown) if part)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from llm_perf_opt.core import units
 from llm_perf_opt.model.history import Trend
 from llm_perf_opt.model.statistics import percentile
 from llm_perf_opt.reporting.charts import svg
-from llm_perf_opt.reporting.charts.axes import Plot, Scale, axes, line_path, linear_scale
+from llm_perf_opt.reporting.charts.axes import Plot, Scale, axes, line_path
 from llm_perf_opt.reporting.history.words import formatter, trend_name
 
-_HEIGHT = 300.0
+_HEIGHT = 330.0
 _COLOURS = {"worse": 2, "better": 3, "changed": 1}
 
 
@@ -20,10 +21,10 @@ def trend_chart(trend: Trend) -> str:
     show = formatter(trend.unit)
     title = f"{trend_name(trend)}, {len(trend.points)} runs"
     width = svg.DEFAULT_WIDTH
-    plot = Plot(84.0, width - 24, 46.0, _HEIGHT - 50)
+    plot = Plot(84.0, width - 24, 76.0, _HEIGHT - 50)
     edges = [value for p in trend.points for value in (p.value, p.low, p.high) if value is not None]
     x = Scale(0.5, len(trend.points) + 0.5, plot.left, plot.right)
-    y = linear_scale(edges, plot.bottom, plot.top, binary=trend.unit == "bytes")
+    y = _close_scale(edges, plot)
     body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
     body.append(
         axes(
@@ -31,7 +32,7 @@ def trend_chart(trend: Trend) -> str:
             x,
             y,
             x_label="Run, in the order they began",
-            y_label=trend.unit,
+            y_label="Median of the run; the axis does not begin at zero",
             x_format=units.count,
             y_format=show,
         )
@@ -52,7 +53,11 @@ def trend_chart(trend: Trend) -> str:
         room = plot.right - at > svg.text_width(words) + 8
         body.append(
             svg.text(
-                at + (5 if room else -5), plot.top + 12, words, anchor="start" if room else "end", role="halo"
+                at + (5 if room else -5),
+                plot.bottom - 6 if change.ratio > 1 else plot.top + 12,
+                words,
+                anchor="start" if room else "end",
+                role="halo",
             )
         )
     body.extend(_levels(trend, x, y))
@@ -67,6 +72,13 @@ def trend_chart(trend: Trend) -> str:
             svg.element("circle", svg.hover(text), cx=at, cy=y(point.value), r=3.0, class_="lpo-fill-1")
         )
     return svg.document(title, _description(trend), width, _HEIGHT, body, kind="trend")
+
+
+def _close_scale(values: Sequence[float], plot: Plot) -> Scale:
+    """Return a scale around the values: a change of some percent is what the chart is for."""
+    low, high = min(values), max(values)
+    room = max((high - low) * 0.15, abs(high) * 0.01) or 1.0
+    return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room, plot.bottom, plot.top)
 
 
 def _levels(trend: Trend, x: Scale, y: Scale) -> list[str]:

@@ -49,8 +49,8 @@ def history_html(history: History) -> str:
         data={},
         context={
             "heading": "History of runs",
-            "sentence": f"{history.runs} runs of {len(groups)} configurations and machines; {many} changes of level; "
-            f"{len(history.left_out)} left out.",
+            "sentence": f"{history.runs} runs; configurations and machines: {len(groups)}; changes of level: {many}; "
+            f"left out: {len(history.left_out)}.",
             "directory": history.directory,
             "notes": notes,
             "method": method_words(history.method),
@@ -75,7 +75,7 @@ def _section(number: int, group: list[Trend]) -> Section:
             text_block(f"{change_words(trend, found)}; came with {came_words(found)}.")
             for found in trend.changes
         )
-    return Section(f"series-{number}", first.label, first.label[:40], blocks)
+    return Section(f"series-{number}", first.label, " · ".join(first.label.split(" · ")[:2]), blocks)
 
 
 def _changes(history: History) -> Table:
