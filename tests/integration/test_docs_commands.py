@@ -38,6 +38,8 @@ NOT_RUN = {
     'make mutants MODULE="analysis/findings --most 25"': "minutes",
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
+    'llm-perf-opt history tmp/runs --sql "SELECT r.commit, median(m.value) FROM runs r JOIN metrics m USING (run) WHERE m.name = '
+    "'tpot' AND m.statistic = 'median' GROUP BY 1\"": "DuckDB is an extra; tests/unit/runs/history runs one where it is installed",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
     "pip install 'llm-perf-opt[slurm]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/launcher=slurm hydra.launcher.partition=gpu hydra.launcher.timeout_min=30 hydra.launcher.cpus_per_task=8 model=llama3_8b infer.batch_size=1,2,4,8 model.dtype=bfloat16,float16 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,

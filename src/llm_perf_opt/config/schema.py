@@ -250,6 +250,8 @@ class RunConfig:
     """Also emit one range per module (costs time; for attribution of captures)."""
     exclusive: bool = True
     """Wait until no other run of this tool measures on the same device (GPU, or set of CPUs), and hold it meanwhile."""
+    sinks: list[str] = field(default_factory=list)
+    """Where the finished run is also sent: entry points of the group ``llm_perf_opt.sinks`` (``mlflow``)."""
 
 
 @dataclass

@@ -146,8 +146,10 @@ def run_and_report(
             resolved_yaml=resolved_yaml(raw, overrides, cwd=here),
             config_hash=config_hash(raw, overrides, cwd=here),
             sweep=sweep,
+            started_in=here,
         )
-    return finish_run(outcome, quiet=options.verbosity is Verbosity.quiet, as_json=options.as_json)
+    quiet = options.verbosity is Verbosity.quiet
+    return finish_run(outcome, quiet=quiet, as_json=options.as_json, sinks=config.run.sinks)
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:
