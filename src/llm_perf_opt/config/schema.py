@@ -322,9 +322,9 @@ class AppConfig:
     infer: InferConfig
     dataset: DatasetConfig
     hardware: HardwareConfig
-    sweep: SweepConfig
     workload_command: WorkloadCommandConfig
     pipeline: dict[str, StageConfig]
     """Stage name → its own dataclass."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     resolved_device: str = "cpu"
     """``run.device`` after ``auto`` is settled: ``cpu``, ``cuda:N``, ``xpu:N``, ``mps``, …"""
