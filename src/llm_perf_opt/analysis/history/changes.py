@@ -2,9 +2,10 @@
 
 Of all places where a series could be cut, the one whose sides differ most (difference of means of log values, over its
 standard error) is taken, and the same is done to random orders of the same values. A change is shown when at most
-``alpha`` of the orders are cut as clearly. Then both parts are looked at in the same way. The test is exact for values
-that have no order, whatever their distribution: it uses how much runs differ from run to run, which a run's own repeats
-do not show. Before that, values far from all others are pulled in, so that one disturbed run neither makes a change nor
+``alpha`` of the orders are cut as clearly. Then both parts are looked at in the same way. Where neighbours are alike (the
+machine warms up, others come and go) what a value takes over from the one before is kept in the random orders, so that a
+slow drift is not taken for a step. The test uses how much runs differ from run to run, which a run's own repeats do not
+show. Before that, values far from all others are pulled in, so that one disturbed run neither makes a change nor
 hides one.
 """
 
@@ -40,6 +41,7 @@ _LIKELY = 3.84
 """95 % quantile of chi-squared with one degree of freedom: places that fit the series nearly as well."""
 _CHUNK_ELEMENTS = 2_000_000
 _CONFIDENCE, _RESAMPLES = 0.95, 1000
+_MOST_LIKENESS = 0.9
 _DRIFT = 2.0
 """Standard errors of the correlation of neighbours beyond which a level does not stand still."""
 
@@ -85,10 +87,10 @@ def _segment(
     best = int(np.argmax(scores))
     if not scores[best] > 0:
         return []
-    p = _permutation_p(logs, float(scores[best]), generator)
+    cut = best + LEAST_SIDE
+    p = _permutation_p(logs, float(scores[best]), _likeness(logs, cut), generator)
     if p > alpha:
         return []
-    cut = best + LEAST_SIDE
     left = _segment(logs[:cut], start, generator, alpha)
     return [*left, (start + cut, p), *_segment(logs[cut:], start + cut, generator, alpha)]
 
@@ -106,12 +108,38 @@ def _scores(rows: Array) -> Array:
     return scores
 
 
-def _permutation_p(logs: Array, observed: float, generator: np.random.Generator) -> float:
+def _likeness(logs: Array, cut: int) -> float:
+    """Return how alike neighbours are around the levels on both sides of a cut; the bias of few values is taken out."""
+    rest = np.concatenate([part - part.mean() for part in (logs[:cut], logs[cut:])])
+    power = float((rest**2).sum())
+    if power <= 0:
+        return 0.0
+    seen = min(float((rest[1:] * rest[:-1]).sum()) / power, _likeness_of_differences(logs))
+    return min(max(seen + (2 + 4 * seen) / len(logs), 0.0), _MOST_LIKENESS)
+
+
+def _likeness_of_differences(logs: Array) -> float:
+    """Return the same from differences to the next and the next but one value: further steps touch only a few of them."""
+    near, far = (np.sort((logs[lag:] - logs[:-lag]) ** 2) for lag in (1, 2))
+    kept = [float(squares[: len(squares) - 2 * lag].mean()) for lag, squares in ((1, near), (2, far))]
+    return kept[1] / kept[0] - 1 if kept[0] > 0 else 0.0
+
+
+def _permutation_p(logs: Array, observed: float, likeness: float, generator: np.random.Generator) -> float:
+    """Return how often random orders are cut as clearly; what a value takes over from the one before stays in order."""
+    centred = logs - logs.mean()
+    fresh = centred.copy()
+    fresh[1:] -= likeness * centred[:-1]
+    fresh[0] *= math.sqrt(1 - likeness**2)
     step = max(1, min(PERMUTATIONS, _CHUNK_ELEMENTS // len(logs)))
     as_clear, done = 0, 0
     while done < PERMUTATIONS:
         many = min(step, PERMUTATIONS - done)
-        orders = generator.permuted(np.tile(logs, (many, 1)), axis=1)
+        orders = generator.permuted(np.tile(fresh, (many, 1)), axis=1)
+        if likeness > 0:
+            orders[:, 0] /= math.sqrt(1 - likeness**2)
+            for place in range(1, orders.shape[1]):
+                orders[:, place] += likeness * orders[:, place - 1]
         # Equal values in another order may differ in the last digit.
         as_clear += int((_scores(orders).max(axis=1) >= observed * (1 - 1e-9)).sum())
         done += many
