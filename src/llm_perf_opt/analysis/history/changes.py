@@ -2,9 +2,10 @@
 
 Of all places where a series could be cut, the one whose sides differ most (difference of means of log values, over its
 standard error) is taken, and the same is done to random orders of the same values. A change is shown when at most
-``alpha`` of the orders are cut as clearly. Then both parts are looked at in the same way. The test is exact for values
-that have no order, whatever their distribution: it uses how much runs differ from run to run, which a run's own repeats
-do not show. Before that, values far from all others are pulled in, so that one disturbed run neither makes a change nor
+``alpha`` of the orders are cut as clearly. Then both parts are looked at in the same way. Where neighbours are alike (the
+machine warms up, others come and go) what a value takes over from the one before is kept in the random orders, so that a
+slow drift is not taken for a step. The test uses how much runs differ from run to run, which a run's own repeats do not
+show. Values far from their neighbours are pulled in, in the random orders too, so that one disturbed run neither makes a change nor
 hides one.
 """
 
@@ -38,8 +39,9 @@ _NEIGHBOURS = 2
 """On either side; with these, three runs at a new level are a majority of their neighbourhood."""
 _LIKELY = 3.84
 """95 % quantile of chi-squared with one degree of freedom: places that fit the series nearly as well."""
-_CHUNK_ELEMENTS = 2_000_000
+_CHUNK_ELEMENTS = 400_000
 _CONFIDENCE, _RESAMPLES = 0.95, 1000
+_MOST_LIKENESS = 0.9
 _DRIFT = 2.0
 """Standard errors of the correlation of neighbours beyond which a level does not stand still."""
 
@@ -63,17 +65,18 @@ def find_changes(values: Sequence[float], *, seed: int = SEED, alpha: float = AL
     """Return the changes of level of positive values in their order; none for fewer than ``LEAST_RUNS``."""
     if len(values) < LEAST_RUNS:
         return []
-    logs = _pulled_in(np.log(np.asarray(values, dtype=np.float64)))
+    logs = np.log(np.asarray(values, dtype=np.float64))
     cuts = sorted(_segment(logs, 0, np.random.default_rng(seed), alpha))
-    return [change for change in _describe(np.log(np.asarray(values)), cuts, seed) if _matters(change)]
+    return [change for change in _describe(logs, cuts, seed) if _matters(change)]
 
 
-def _pulled_in(logs: Array) -> Array:
+def _pulled_in(rows: Array) -> Array:
     """Pull values in that are far from their neighbours: one or two disturbed runs, never three that are alike."""
-    padded = np.pad(logs, _NEIGHBOURS, mode="reflect")
-    local = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1), axis=1)
-    spread = float(np.median(np.abs(logs - local)))
-    return np.clip(logs, local - _FAR * spread, local + _FAR * spread) if spread > 0 else logs
+    padded = np.pad(rows, ((0, 0), (_NEIGHBOURS, _NEIGHBOURS)), mode="reflect")
+    local = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1, axis=1), axis=2)
+    reach = _FAR * np.median(np.abs(rows - local), axis=1, keepdims=True)
+    pulled: Array = np.where(reach > 0, np.clip(rows, local - reach, local + reach), rows)
+    return pulled
 
 
 def _segment(
@@ -81,14 +84,14 @@ def _segment(
 ) -> list[tuple[int, float]]:
     if len(logs) < LEAST_RUNS:
         return []
-    scores = _scores(logs[None, :])[0]
+    scores = _scores(_pulled_in(logs[None, :]))[0]
     best = int(np.argmax(scores))
     if not scores[best] > 0:
         return []
-    p = _permutation_p(logs, float(scores[best]), generator)
+    cut = best + LEAST_SIDE
+    p = _permutation_p(logs, float(scores[best]), _likeness(_pulled_in(logs[None, :])[0], cut), generator)
     if p > alpha:
         return []
-    cut = best + LEAST_SIDE
     left = _segment(logs[:cut], start, generator, alpha)
     return [*left, (start + cut, p), *_segment(logs[cut:], start + cut, generator, alpha)]
 
@@ -106,14 +109,40 @@ def _scores(rows: Array) -> Array:
     return scores
 
 
-def _permutation_p(logs: Array, observed: float, generator: np.random.Generator) -> float:
+def _likeness(logs: Array, cut: int) -> float:
+    """Return how alike neighbours are around the levels on both sides of a cut; the bias of few values is taken out."""
+    rest = np.concatenate([part - part.mean() for part in (logs[:cut], logs[cut:])])
+    power = float((rest**2).sum())
+    if power <= 0:
+        return 0.0
+    seen = min(float((rest[1:] * rest[:-1]).sum()) / power, _likeness_of_differences(logs))
+    return min(max(seen + (2 + 4 * seen) / len(logs), 0.0), _MOST_LIKENESS)
+
+
+def _likeness_of_differences(logs: Array) -> float:
+    """Return the same from differences to the next and the next but one value: further steps touch only a few of them."""
+    near, far = (np.sort((logs[lag:] - logs[:-lag]) ** 2) for lag in (1, 2))
+    kept = [float(squares[: len(squares) - 2 * lag].mean()) for lag, squares in ((1, near), (2, far))]
+    return kept[1] / kept[0] - 1 if kept[0] > 0 else 0.0
+
+
+def _permutation_p(logs: Array, observed: float, likeness: float, generator: np.random.Generator) -> float:
+    """Return how often random orders are cut as clearly; what a value takes over from the one before stays in order."""
+    centred = logs - logs.mean()
+    fresh = centred.copy()
+    fresh[1:] -= likeness * centred[:-1]
+    fresh[0] *= math.sqrt(1 - likeness**2)
     step = max(1, min(PERMUTATIONS, _CHUNK_ELEMENTS // len(logs)))
     as_clear, done = 0, 0
     while done < PERMUTATIONS:
         many = min(step, PERMUTATIONS - done)
-        orders = generator.permuted(np.tile(logs, (many, 1)), axis=1)
+        orders = generator.permuted(np.tile(fresh, (many, 1)), axis=1)
+        if likeness > 0:
+            orders[:, 0] /= math.sqrt(1 - likeness**2)
+            for place in range(1, orders.shape[1]):
+                orders[:, place] += likeness * orders[:, place - 1]
         # Equal values in another order may differ in the last digit.
-        as_clear += int((_scores(orders).max(axis=1) >= observed * (1 - 1e-9)).sum())
+        as_clear += int((_scores(_pulled_in(orders)).max(axis=1) >= observed * (1 - 1e-9)).sum())
         done += many
     return (as_clear + 1) / (PERMUTATIONS + 1)
 
@@ -145,7 +174,7 @@ def _describe(logs: Array, cuts: Sequence[tuple[int, float]], seed: int) -> list
 def _likely_places(logs: Array) -> tuple[int, int]:
     """Return the first and last cut whose fit is not significantly worse than the best."""
     n = len(logs)
-    scores = _scores(_pulled_in(logs)[None, :])[0]
+    scores = _scores(_pulled_in(logs[None, :]))[0]
     left = 1 / (1 + scores)  # share of the variance that a cut leaves
     near = np.flatnonzero(n * np.log(left / left.min()) <= _LIKELY)
     return int(near[0]) + LEAST_SIDE, int(near[-1]) + LEAST_SIDE
