@@ -54,8 +54,6 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("index", ("absent",), 3, "not a directory"),
     ("index", ("broken",), 0, "left out"),
     ("history", ("absent",), 3, "not a directory"),
-    ("improve", ("absent",), 3, "does not exist"),
-    ("improve", ("broken",), 3, "summary.json"),
     ("improve", ("--resume", "empty"), 3, "improve.json"),
     ("improve", ("--budget", "nan"), 2, "90s, 10m or 2h"),
     ("improve", ("--only", "thread"), 2, "threads"),

@@ -29,6 +29,7 @@ def improve_console(result: Improvement) -> str:
             one_line(
                 f"best together: {' '.join(best.overrides)}   {result.metric} {words.change_words(best.change_ratio)} "
                 f"{words.interval_words(best.low, best.high)}   tokens {best.output}"
+                + ("" if best.confirmed else "   not confirmed: measured again, the gain was not shown")
             )
         )
         if best.command:
