@@ -21,9 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("LLM_PERF_OPT_SILICON", "off")
 
 # Each test process measures on what it has: one must not wait for the runs of another.
-os.environ.setdefault(
-    "LLM_PERF_OPT_LEASES",
-    str(Path(tempfile.gettempdir()) / f"llm-perf-opt-test-leases-{os.getuid()}-{os.getpid()}"),
+# Not a default: a worker would inherit the directory of the process that started it.
+os.environ["LLM_PERF_OPT_LEASES"] = str(
+    Path(tempfile.gettempdir()) / f"llm-perf-opt-test-leases-{os.getuid()}-{os.getpid()}"
 )
 
 # How long an example takes says something about the machine's other work, not about the code.

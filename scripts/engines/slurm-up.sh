@@ -91,4 +91,4 @@ for _ in $(seq 150); do
   [ "$(sinfo -h -o '%t' -N 2>/dev/null | grep -c idle)" = 2 ] && { sinfo -N; exit 0; }
   sleep 0.2
 done
-echo "the nodes did not come up:" >&2; sinfo -N >&2 || true; tail -5 log/*.log >&2; exit 1
+echo "the nodes did not come up:" >&2; sinfo -N >&2 || true; tail -n 5 log/*.log >&2; exit 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -187,7 +188,9 @@ def test_a_run_that_dies_before_its_first_stage_does_not_say_ok(
 
     monkeypatch.setattr(pipeline, "_write_hardware", fail)
     config = compose_config([*QUICK, f"artifacts.runs_dir={tmp_path / 'run'}"], cwd=tmp_path)
-    with pytest.raises(type(fault)):
+    # An interruption ends the run with a report; a failure is told by whoever called.
+    ended = pytest.raises(ToolError) if isinstance(fault, ToolError) else contextlib.nullcontext()
+    with ended:
         pipeline.execute(
             config,
             Artifacts.for_run(tmp_path / "run"),

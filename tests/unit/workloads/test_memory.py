@@ -94,10 +94,10 @@ def test_the_host_has_some_memory() -> None:
 def test_every_stage_that_loads_the_model_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with_memory(monkeypatch, 1)
-    from llm_perf_opt.runs.app import _plan
+    from llm_perf_opt.runs.app import plan_of
 
     stages = ("torch_profiler", "direct_inference")
     on = [f"pipeline.{name}.enable=true" for name in stages]
-    plan = _plan(prepare(["model=llama3_8b", *on], config_dir=None, config_name="config"))
+    plan = plan_of(prepare(["model=llama3_8b", *on], config_dir=None, config_name="config"))
     skipped = {stage["stage"]: stage["skipped"] for stage in plan["stages"]}
     assert skipped == {"static_analysis": False, "torch_profiler": True, "direct_inference": True}

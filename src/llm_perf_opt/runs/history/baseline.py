@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from llm_perf_opt.analysis.history.trends import better_of, settings_of, why_unusable
@@ -79,11 +80,12 @@ def _named(rows: Sequence[RunRow], name: str, directory: Path) -> RunRow:
 def _alike(
     rows: Sequence[RunRow], ours: RunRow, options: argparse.Namespace, directory: Path
 ) -> list[RunRow]:
-    usable = [row for row in rows if why_unusable(row) is None]
+    # A run that shared its device is better than none: `compare` says so, and leaves one-sided gates undecided.
+    usable = [row for row in rows if why_unusable(replace(row, shared=None)) is None]
     if not usable:
         raise InputError(
             f"--baseline {options.baseline}: {directory} has no other run to compare with"
-            + (f" ({len(rows)} failed, were disturbed or have no time)" if rows else ""),
+            + (f" ({len(rows)} failed or have no time)" if rows else ""),
             hint="run the baseline first, or say where runs are: --index DIR",
         )
     alike = [
@@ -93,7 +95,7 @@ def _alike(
         and (options.any_machine or row.machine == ours.machine)
     ]
     if alike:
-        return alike
+        return [row for row in alike if not row.shared] or alike
     nearest = min(usable, key=lambda row: (len(differences(row, ours)), -(row.started_s or 0.0)))
     said = differences(nearest, ours)
     shown = "; ".join(said[:_MOST_DIFFERENCES]) + (

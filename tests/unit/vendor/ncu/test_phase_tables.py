@@ -96,6 +96,7 @@ def test_without_a_capture_all_phases_are_looked_at_without_a_filter(tmp_path: P
     found = commands(tmp_path / "run")
     assert values(found["run"], "--nvtx-include") == [
         "regex:vision.*/",
+        "regex:encode.*/",
         "regex:prefill.*/",
         "regex:decode.*/",
     ]
