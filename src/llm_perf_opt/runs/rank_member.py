@@ -21,6 +21,7 @@ from llm_perf_opt.core.errors import InputError, LlmPerfError, ToolError
 from llm_perf_opt.core.ranks import ROOT_VARIABLE, Rank
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs import app
+from llm_perf_opt.runs.heartbeat import beating
 from llm_perf_opt.runs.liveness import Watch
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import read_manifest
@@ -107,6 +108,7 @@ def _first_rank(
             stack.enter_context(hold(root))
             command = ["llm-perf-opt", "run", *switches, *job.overrides]
             run = JoinedRun(Artifacts.for_run(root), rank.size, command)
+            stack.enter_context(beating(run.artifacts))
             begin_run(run)
         except LlmPerfError:
             agreed(None)  # the others need not wait for what will not come

@@ -100,6 +100,7 @@ def finish_run_of_ranks(
     if first is not None:
         manifest.facts = {**first.facts, "ranks": run.ranks}
         manifest.lease = first.lease
+        manifest.config_hash = manifest.config_hash or first.config_hash
         manifest.notes += [f"rank {manifest.ranks[0].rank}: {note}" for note in first.notes]
     wrong = [one for one in manifest.ranks if one.status != "ok"]
     ended_early = interrupted or (wrong and all(one.status == "interrupted" for one in wrong))

@@ -15,6 +15,7 @@ from llm_perf_opt.core.console.progress import make_progress
 from llm_perf_opt.core.console.signals import held, settle_interruption
 from llm_perf_opt.core.ranks import ROOT_VARIABLE
 from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.heartbeat import beating
 from llm_perf_opt.runs.manifest import SweepMark
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks
 
@@ -58,7 +59,6 @@ def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cor
 
 def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_json: bool) -> int:
     """Run all ranks in a directory that is held; write the joined summary; return the exit code of all of them."""
-    root = artifacts.root
     run = JoinedRun(
         artifacts,
         job.ranks,
@@ -66,9 +66,13 @@ def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_js
         config_hash=job.config_hash,
         sweep=job.sweep,
     )
-    begin_run(run)
-    cores = len(os.sched_getaffinity(0))
-    said = ""
+    with beating(artifacts):
+        begin_run(run)
+        return _run_and_join(job, run, verbosity=verbosity, as_json=as_json)
+
+
+def _run_and_join(job: RankJob, run: JoinedRun, *, verbosity: Verbosity, as_json: bool) -> int:
+    artifacts, cores, said = run.artifacts, len(os.sched_getaffinity(0)), ""
     try:
         with make_progress(verbosity) as progress, progress.task(f"running {job.ranks} ranks") as task:
             ended = run_process(
@@ -77,7 +81,7 @@ def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_js
                 name="torchrun",
                 timeout_s=None,
                 cwd=job.directory,
-                env=environment_of_ranks(job, root, os.environ, cores),
+                env=environment_of_ranks(job, artifacts.root, os.environ, cores),
                 grace_s=_GRACE_S,
             )
             said = "" if ended.ok else _last_error(ended.stderr)
