@@ -79,6 +79,23 @@ def test_every_rank_has_a_directory_and_the_run_one_summary(profiled: Path) -> N
         assert (profiled / name).is_file()
 
 
+def test_the_ranks_traces_tell_who_waits_for_whom(profiled: Path) -> None:
+    summary = read_json(profiled / "summary.json")
+    assert [one["rank"] for one in summary["ranks"]] == [0, 1]
+    talk = summary["communication"]
+    by_name = {one["name"]: one for one in talk["collectives"]}
+    # One of the embedding, two of each layer, for the prompt and three further tokens; the logits are gathered.
+    layers = 4
+    assert by_name["all_reduce"]["count"] == 4 * (1 + 2 * layers)
+    assert by_name["all_gather"]["count"] == 4
+    # A collective begins when the last rank enters, so that every instant of waiting is part of it.
+    assert 0 <= talk["wait_s"] <= talk["total_s"]
+    assert 0 < talk["exposed_s"] <= talk["total_s"]
+    assert sum(one["last_in"] for one in summary["ranks"]) <= 4 * (2 + 2 * layers)
+    for one in summary["ranks"]:
+        assert one["communication_s"] < one["span_s"]
+
+
 def test_the_text_is_that_of_one_process(profiled: Path, tmp_path: Path) -> None:
     assert main(["run", "-q", *SMALL, *DIRECT_ONLY, f"artifacts.runs_dir={tmp_path / 'alone'}"]) == 0
     assert texts(profiled / "ranks" / "0") == texts(profiled / "ranks" / "1") == texts(tmp_path / "alone")
