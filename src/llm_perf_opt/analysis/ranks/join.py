@@ -80,7 +80,10 @@ def join_ranks(captures: Sequence[Capture]) -> Ranks:
     facts = merge_facts_of_ranks({one.rank: one.capture.facts for one in ordered})
     found.ranks = [_rank_row(one) for one in ordered]
     if facts.axis is not None and facts.axis.communication is not None:
-        found.notes += add_waiting(_calls(ordered), found.ranks, facts.axis.communication)
+        # Processes of one capture have one clock.
+        one_clock = len({one.capture.path for one in ordered}) == 1
+        calls = _calls(ordered, one_clock=one_clock)
+        found.notes += add_waiting(calls, found.ranks, facts.axis.communication, one_clock=one_clock)
     merged = replace(ordered[0].capture, facts=facts, covers_run=False)
     used = {id(one.capture) for one in known}
     found.joined = len(ordered)
@@ -99,7 +102,7 @@ def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:
             continue
         members = [_Member(number, one, timeline, _of_device(axis, timeline, number)) for number in numbers]
         rows = [_rank_row(member) for member in members]
-        add_waiting(_calls(members), rows, axis.communication, one_clock=True)
+        add_waiting(_calls(members, one_clock=True), rows, axis.communication, one_clock=True)
         return rows
     return []
 
@@ -166,12 +169,12 @@ def _rank_row(member: _Member) -> RankUse:
     )
 
 
-def _calls(members: Sequence[_Member]) -> list[RankCalls]:
-    """Return the collectives of the ranks, each on its rank's own clock."""
+def _calls(members: Sequence[_Member], *, one_clock: bool) -> list[RankCalls]:
+    """Return the collectives of the ranks, each on its rank's own clock unless they have one."""
     found = []
     for one in members:
         rows, ops = one.collectives, one.timeline.ops
-        origin = int(ops.start_ns[0]) if len(ops) else 0
+        origin = int(ops.start_ns[0]) if len(ops) and not one_clock else 0
         start, end = ops.start_ns[rows.op] - origin, ops.end_ns[rows.op] - origin
         found.append(RankCalls(one.rank, rows.kind, start, end, rows.bytes))
     return found
