@@ -234,6 +234,7 @@ def test_the_natural_command_reproduces_published_counts(tmp_path: Path) -> None
     )[1]
     assert document["totals"] == {
         "vision_flops": 4_633_315_573_760,
+        "encode_flops": None,
         "prefill_flops": 6_116_473_691_648 - 4_633_315_573_760,
         "prefill_including_vision_flops": 6_116_473_691_648,
         "decode_steps": 100,

@@ -38,6 +38,8 @@ NOT_RUN = {
     'make mutants MODULE="analysis/findings --most 25"': "minutes",
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
     ". .venv/bin/activate": "belongs to make profile",
+    'llm-perf-opt history tmp/runs --sql "SELECT r.commit, median(m.value) FROM runs r JOIN metrics m USING (run) WHERE m.name = '
+    "'tpot' AND m.statistic = 'median' GROUP BY 1\"": "DuckDB is an extra; tests/unit/runs/history runs one where it is installed",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
     "pip install 'llm-perf-opt[slurm]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/launcher=slurm hydra.launcher.partition=gpu hydra.launcher.timeout_min=30 hydra.launcher.cpus_per_task=8 model=llama3_8b infer.batch_size=1,2,4,8 model.dtype=bfloat16,float16 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,
@@ -46,6 +48,7 @@ NOT_RUN = {
     "llm-perf-opt run --multirun hydra/launcher=ray_cluster hydra.launcher.ray.init.address=auto model=llama3_8b infer.batch_size=1,2,4,8 hydra.sweep.dir=/shared/sweeps/llama-batch": _ENGINE,
     "pip install 'llm-perf-opt[optuna]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/sweeper=optuna_search hydra.sweeper.n_trials=30 'hydra.sweeper.direction=[minimize,maximize]' 'sweep.objective=[tpot,tokens_per_s]' 'infer.batch_size=choice(1,2,4,8,16)' 'infer.max_new_tokens=range(16,129,16)' hydra.sweep.dir=tmp/search": _ENGINE,
+    "python benchmarks/improve_rates.py --out tmp/improve_rates": "ten minutes and more",
 }
 """Commands that are not run, with the reason."""
 
@@ -234,6 +237,8 @@ def arguments(command: Command, desk: Path) -> list[str]:
         place = rest.index("--run")
         quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
         return ["compare", *rest[:place], *quick, *rest[place:]]
+    if verb == "improve" and not {"--list", "--plan"} & {*rest}:
+        return ["improve", "--plan", *(word for word in rest if word != "--resume")]
     return [verb, "--dry-run", *rest] if verb == "ncu-profile" else words
 
 

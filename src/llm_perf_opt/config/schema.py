@@ -255,6 +255,8 @@ class RunConfig:
     """Longest a rank waits for another before it gives up, and rank 0 for the end of the others."""
     exclusive: bool = True
     """Wait until no other run of this tool measures on the same device (GPU, or set of CPUs), and hold it meanwhile."""
+    sinks: list[str] = field(default_factory=list)
+    """Where the finished run is also sent: entry points of the group ``llm_perf_opt.sinks`` (``mlflow``)."""
 
 
 @dataclass
@@ -325,9 +327,9 @@ class AppConfig:
     infer: InferConfig
     dataset: DatasetConfig
     hardware: HardwareConfig
-    sweep: SweepConfig
     workload_command: WorkloadCommandConfig
     pipeline: dict[str, StageConfig]
     """Stage name → its own dataclass."""
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     resolved_device: str = "cpu"
     """``run.device`` after ``auto`` is settled: ``cpu``, ``cuda:N``, ``xpu:N``, ``mps``, …"""

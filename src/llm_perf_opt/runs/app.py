@@ -152,6 +152,7 @@ def run_and_report(
                 directory=here,
                 config_hash=config_hash(raw, overrides, cwd=here),
                 sweep=sweep,
+                sinks=tuple(config.run.sinks),
             ),
             artifacts,
             verbosity=options.verbosity,
@@ -167,11 +168,13 @@ def run_and_report(
             resolved_yaml=resolved_yaml(raw, overrides, cwd=here),
             config_hash=config_hash(raw, overrides, cwd=here),
             sweep=sweep,
+            started_in=here,
         )
     return finish_run(
         outcome,
         quiet=options.verbosity is Verbosity.quiet,
         as_json=options.as_json,
+        sinks=() if options.silent else config.run.sinks,
         silent=options.silent,
     )
 

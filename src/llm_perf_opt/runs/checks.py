@@ -21,8 +21,10 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
     ``here``: whether it is for this machine; files and devices of another one are not looked for.
     """
     from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.runs.sinks.registry import check_sinks
     from llm_perf_opt.workloads.registry import load_adapter
 
+    check_sinks(config.run.sinks)
     if config.workload_command.command is not None and ranks_of(config) > 1:
         raise ConfigError(
             "run.ranks is for the built-in workload, and pipeline.workload.command is your own program",

@@ -74,8 +74,12 @@ def execute(
     resolved_yaml: str,
     config_hash: str | None = None,
     sweep: SweepMark | None = None,
+    started_in: Path | None = None,
 ) -> Outcome:
-    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``)."""
+    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``).
+
+    ``started_in``: where the user is, whose repository's commit is recorded; by default the working directory.
+    """
     began = time.perf_counter()
     device_note = _confirm_device(config)
     stages = stages_of(config)
@@ -100,7 +104,7 @@ def execute(
         with beating(artifacts):
             list_files(artifacts, manifest)
             write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
-            atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment())
+            atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
             atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
             manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
             with _interrupts_noted(manifest), device_lease(config, artifacts, manifest):

@@ -37,17 +37,38 @@ def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path
     return [*write_documents(summary, out_dir), *pages]
 
 
-def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool, silent: bool = False) -> int:
-    """Summarise and report a run, also one that failed or was interrupted; ``silent``: nothing is printed."""
+def finish_run(
+    outcome: Outcome, *, quiet: bool, as_json: bool, sinks: Sequence[str] = (), silent: bool = False
+) -> int:
+    """Summarise and report a run, also one that failed or was interrupted; then send it to the sinks.
+
+    ``silent``: nothing is printed.
+    """
     assembled = assemble_run(outcome.run_dir)
     summary = assembled.summary
     save_summary(summary, outcome.run_dir)
     files = render(summary, assembled.facts, outcome.run_dir)
     _list_in_manifest(outcome.run_dir, files)
+    if sinks:
+        _send(sinks, summary, assembled.facts, outcome.run_dir)
     _distrust_beaten_ceilings(summary)
     if not silent:
         print_result(summary, files[0], quiet=quiet, as_json=as_json)
     return outcome.exit_code
+
+
+def _send(sinks: Sequence[str], summary: Summary, facts: Sequence[Facts], run_dir: Path) -> None:
+    """Send a run to its sinks; one that fails is noted in manifest, summary and reports."""
+    from llm_perf_opt.runs.sinks.registry import send_to_sinks
+
+    notes = send_to_sinks(sinks, summary, run_dir)
+    if not notes:
+        return
+    manifest = read_manifest(run_dir)
+    manifest.notes.extend(notes)
+    write_manifest(Artifacts.for_run(run_dir), manifest)
+    summary.notes.extend(notes)
+    save_and_render(summary, facts, run_dir)
 
 
 def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:

@@ -13,6 +13,7 @@ from llm_perf_opt.config.devices import cuda_device_count, torch_version
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.hardware.detect import detect_cpu, detect_gpus
 from llm_perf_opt.hardware.drivers import driver_versions
+from llm_perf_opt.runs.commit import current_commit
 
 PACKAGES = (
     "torch",
@@ -78,10 +79,11 @@ def load_average() -> list[float] | None:
     return list(os.getloadavg()) if hasattr(os, "getloadavg") else None
 
 
-def environment() -> dict[str, Any]:
-    """Collect the environment, without importing torch."""
+def environment(started_in: Path | None = None) -> dict[str, Any]:
+    """Collect the environment, without importing torch; ``started_in``: whose repository's commit is named."""
     return {
         "llm_perf_opt": __version__,
+        "commit": current_commit(started_in or Path.cwd()),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {"name": cpu_name(), "cores": os.cpu_count(), "memory_bytes": memory_bytes()},

@@ -107,7 +107,7 @@ def _first_rank(
             root = _reserved(job)
             stack.enter_context(hold(root))
             command = ["llm-perf-opt", "run", *switches, *job.overrides]
-            run = JoinedRun(Artifacts.for_run(root), rank.size, command)
+            run = JoinedRun(Artifacts.for_run(root), rank.size, command, sinks=job.config.run.sinks)
             stack.enter_context(beating(run.artifacts))
             begin_run(run)
         except LlmPerfError:

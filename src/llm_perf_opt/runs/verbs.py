@@ -32,6 +32,8 @@ VERBS = {
         "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
     ),
     "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
+    "index": Verb("flatten the summaries below a directory into Parquet", "history.index_command"),
+    "history": Verb("trends of all runs, and what came with each change", "history.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(

@@ -51,7 +51,7 @@ def _dropped(measured: Measured, least_gain_ratio: float) -> str:
         return "slower"
     if measured.verdict == "no gain":
         return f"no gain of {units.percent(least_gain_ratio)} or more"
-    return f"not shown: {measured.blocks} pairs of passes do not tell it from no change on this machine"
+    return f"not shown: {measured.blocks} pairs of passes neither show nor exclude a gain of {units.percent(least_gain_ratio)} here"
 
 
 def gain_of(change_ratio: float, metric: Metric) -> float:
@@ -99,7 +99,9 @@ def measured_gain_s(trial: Trial, result: Improvement) -> float | None:
     """Return the seconds per sample that a remedy saved; ``None`` where no time was measured."""
     if trial.measured is None:
         return None
+    # At the baseline's own times, which the bounds of the findings were made of: during the experiment the machine may have
+    # been busier.
     if result.metric in ("total", "ttft"):
-        return -trial.measured.change_ratio * trial.measured.a
+        return -trial.measured.change_ratio * (result.baseline.metric_value or trial.measured.a)
     total = trial.metrics.get("total")
     return None if total is None or result.baseline.total_s is None else -total * result.baseline.total_s

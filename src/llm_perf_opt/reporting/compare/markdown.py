@@ -33,20 +33,22 @@ def comparison_markdown(comparison: Comparison) -> str:
             bullets(f"Note: {md_text(note)}" for note in comparison.notes) + "\n\n"
             if comparison.notes
             else "",
-            section("Gates", _markdown(tables.gate_table(comparison.gates))),
+            section("Gates", table_markdown(tables.gate_table(comparison.gates))),
             *(
                 section(f"Why: {conclusion_tables.whole_name(each)}", _conclusion(each))
                 for each in comparison.conclusions
             ),
-            section("Devices", _markdown(conclusion_tables.device_table(comparison.conclusions))),
-            section("Metrics", _markdown(tables.metric_table(comparison.metrics))),
-            section("Where the change comes from", _markdown(cause_tables.cause_table(comparison.splits))),
-            section("Sample by sample", _markdown(_cut(cause_tables.sample_table(comparison.samples)))),
-            section("What else differs", _markdown(tables.difference_table(comparison))),
-            section("Phases", _markdown(tables.phase_table(comparison.phases))),
-            section("Modules", _markdown(tables.module_table(comparison.modules, MOST_ROWS))),
-            section("Kernel families", _markdown(tables.family_table(comparison.families))),
-            section("Kernels", _markdown(tables.kernel_table(comparison.kernels, MOST_ROWS))),
+            section("Devices", table_markdown(conclusion_tables.device_table(comparison.conclusions))),
+            section("Metrics", table_markdown(tables.metric_table(comparison.metrics))),
+            section(
+                "Where the change comes from", table_markdown(cause_tables.cause_table(comparison.splits))
+            ),
+            section("Sample by sample", table_markdown(_cut(cause_tables.sample_table(comparison.samples)))),
+            section("What else differs", table_markdown(tables.difference_table(comparison))),
+            section("Phases", table_markdown(tables.phase_table(comparison.phases))),
+            section("Modules", table_markdown(tables.module_table(comparison.modules, MOST_ROWS))),
+            section("Kernel families", table_markdown(tables.family_table(comparison.families))),
+            section("Kernels", table_markdown(tables.kernel_table(comparison.kernels, MOST_ROWS))),
             section("How this was made", tables.method_text(comparison)),
         )
     )
@@ -54,14 +56,15 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 def _conclusion(conclusion: Conclusion) -> str:
     said = md_text(" ".join((conclusion.sentence, *conclusion_tables.facts(conclusion))))
-    return f"{said}\n\n{_markdown(conclusion_tables.conclusion_table(conclusion, MOST_ROWS))}"
+    return f"{said}\n\n{table_markdown(conclusion_tables.conclusion_table(conclusion, MOST_ROWS))}"
 
 
 def _cut(value: Table) -> Table:
     return replace(value, rows=value.rows[:MOST_ROWS], left_out=max(0, len(value.rows) - MOST_ROWS))
 
 
-def _markdown(value: Table) -> str:
+def table_markdown(value: Table) -> str:
+    """Return a table of a comparison as Markdown."""
     header = [column.label for column in value.columns]
     numbers = [index for index, column in enumerate(value.columns) if column.number]
     text = table(header, [[_cell(cell) for cell in row.cells] for row in value.rows], numbers=numbers)

@@ -22,13 +22,14 @@ def improve_console(result: Improvement) -> str:
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(3)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        lines.append(one_line(f"  {'   '.join([*cells, *row[3:]])}".rstrip()))
+        lines.append(f"  {one_line('   '.join([*cells, *row[3:]])).rstrip()}")
     if result.best.overrides:
         best = result.best
         lines.append(
             one_line(
                 f"best together: {' '.join(best.overrides)}   {result.metric} {words.change_words(best.change_ratio)} "
                 f"{words.interval_words(best.low, best.high)}   tokens {best.output}"
+                + ("" if best.confirmed else "   not confirmed: measured again, the gain was not shown")
             )
         )
         if best.command:

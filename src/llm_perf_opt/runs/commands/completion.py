@@ -93,7 +93,7 @@ def complete(line: str) -> list[str]:
     verb = before[0]
     if current.startswith("-"):
         return _starting(current, _options(verb))
-    if verb in ("run", "compare", "doctor"):
+    if verb in ("run", "compare", "improve", "doctor"):
         from llm_perf_opt.config.completion import complete_override
 
         return complete_override(current)

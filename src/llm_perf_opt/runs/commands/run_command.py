@@ -65,7 +65,7 @@ class RunArguments:
     resume: bool = False
     resume_dir: Path | None = None
     verbosity: Verbosity = Verbosity.normal
-    given: tuple[str, ...] = ()
+    given: tuple[str, ...] = field(default=(), compare=False)
     """The command line as it was given."""
 
 

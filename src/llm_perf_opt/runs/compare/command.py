@@ -32,6 +32,9 @@ Compare B with A, and gate a regression.
   llm-perf-opt compare A B [options]
       A and B: run directories, outputs of ingest, summary.json files, or folders with several runs of one
       configuration (paired in the order of their names).
+  llm-perf-opt compare B --baseline latest|best|RUN [options]
+      A comes from the index of the runs around B (llm-perf-opt index): the latest before it, the best, or one by its
+      name; of the same configuration and machine.
   llm-perf-opt compare [COMMON key=value …] [options] --run [key=value … of A] -- [key=value … of B]
       run both configurations in turn (A B B A …), in processes of their own, and compare them;
       with --together in one process, pass by pass: the choice for machines that others use too.
@@ -58,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 def _compare(options: argparse.Namespace) -> int:
     gates = [parse_gate(text) for text in options.gate]
     _check_out(options.out)
+    baseline_note = None
     if options.run:
         from llm_perf_opt.runs.compare.launch import Plan
 
@@ -66,6 +70,12 @@ def _compare(options: argparse.Namespace) -> int:
         plan = Plan(options.common, options.overrides_a, options.overrides_b, rounds, options.timeout)
         paths = _measure(plan, options.out, together=options.together)
         names = ("A", "B")
+    elif options.baseline is not None:
+        from llm_perf_opt.runs.history.baseline import find_baseline
+
+        baseline, baseline_note = find_baseline(Path(options.items[0]), options)
+        paths = (str(baseline), options.items[0])
+        names = _names(*paths)
     else:
         paths = (options.items[0], options.items[1])
         names = _names(*paths)
@@ -79,7 +89,10 @@ def _compare(options: argparse.Namespace) -> int:
     method = default_method(options.seed, options.confidence, options.resamples)
     result = compare(a, b, gates, method)
     result.common_overrides = list(options.common) if options.run else []
+    if baseline_note is not None:
+        result.notes.insert(0, baseline_note)
     files = write_comparison(result, options.out) if options.out is not None else []
+    _write_for_ci(result, options)
     _print(result, files, as_json=options.json, quiet=options.quiet)
     return gate_exit_code(result.gates, strict=options.strict)
 
@@ -103,13 +116,24 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_intermixed_args(before)
     if after is None:
-        if len(options.items) != 2:
+        wanted = 1 if options.baseline is not None else 2
+        if options.baseline is not None and len(options.items) != 1:
+            raise ConfigError(
+                f"compare --baseline needs one side, B, not {len(options.items)}",
+                hint="llm-perf-opt compare RUN --baseline latest",
+            )
+        if len(options.items) != wanted:
             raise ConfigError(
                 f"compare needs two sides, not {len(options.items)}",
                 hint="llm-perf-opt compare RUN_A RUN_B, or compare --run key=value -- key=value",
             )
         options.run = False
         return options
+    if options.baseline is not None:
+        raise ConfigError(
+            "--baseline is for a finished run, not for --run",
+            hint="give the run: compare RUN --baseline latest",
+        )
     if "--" not in after:
         raise ConfigError(
             "compare --run needs '--' between the overrides of A and those of B",
@@ -147,6 +171,33 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="METRIC:+N%",
         help="fail when the metric is significantly worse than that: tpot:+3%%, tokens_per_s:-3%% (repeatable)",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="latest|best|RUN",
+        help="take A from the index: the latest run before B, the best, or one by name",
+    )
+    parser.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help="with --baseline: directory of the index (that of the runs around B)",
+    )
+    parser.add_argument(
+        "--by", default="tpot", metavar="METRIC", help="with --baseline best: by which metric (tpot)"
+    )
+    parser.add_argument(
+        "--any-configuration", action="store_true", help="with --baseline: A may have another configuration"
+    )
+    parser.add_argument(
+        "--any-machine", action="store_true", help="with --baseline: A may be of another machine"
+    )
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the gates as JUnit XML")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        metavar="FILE",
+        help="write a short Markdown text, for a comment on a pull request",
     )
     parser.add_argument("--strict", action="store_true", help="fail also when a gate cannot be decided")
     parser.add_argument(
@@ -221,6 +272,16 @@ def write_comparison(result: Comparison, out: Path) -> list[Path]:
         atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
         save_json(out / JSON_NAME, result),
     ]
+
+
+def _write_for_ci(result: Comparison, options: argparse.Namespace) -> None:
+    from llm_perf_opt.reporting.compare.comment import comparison_comment
+    from llm_perf_opt.reporting.compare.junit import comparison_junit
+
+    if options.junit is not None:
+        atomic_write_text(options.junit.expanduser(), comparison_junit(result, strict=options.strict))
+    if options.markdown is not None:
+        atomic_write_text(options.markdown.expanduser(), comparison_comment(result))
 
 
 def _print(result: Comparison, files: list[Path], *, as_json: bool, quiet: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,18 @@ def composed(overrides: Sequence[str]) -> AppConfig:
 
 
 def checked(overrides: Sequence[str]) -> AppConfig:
-    """Compose and check everything, stages included; raises :class:`ConfigError` before anything runs."""
+    """Compose and check everything, stages included; raises :class:`ConfigError` before anything runs.
+
+    A search asks for its baseline before every experiment: what was checked once is not composed again.
+    """
+    return _checked(tuple(timed(overrides)))
+
+
+@functools.lru_cache(maxsize=256)
+def _checked(overrides: tuple[str, ...]) -> AppConfig:
     from llm_perf_opt.runs.app import prepare
 
-    return prepare(timed(overrides), config_dir=None, config_name="config").config
+    return prepare(list(overrides), config_dir=None, config_name="config").config
 
 
 def timed(overrides: Sequence[str]) -> list[str]:

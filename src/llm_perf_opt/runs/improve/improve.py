@@ -84,6 +84,8 @@ class Done:
 
 def improve(request: Request) -> Done:
     """Search, and leave ``improve.json``, ``improve.md`` and ``improve.html``; an interruption leaves them, too."""
+    if request.resume is None:
+        _check(request)
     out, earlier = _directory(request)
     began = time.monotonic()
     with _finishing(out) as finish:
@@ -186,6 +188,13 @@ def _directory(request: Request) -> tuple[Path, Improvement | None]:
     return out, None
 
 
+def _check(request: Request) -> None:
+    """Tell a mistake before anything is written: a run that is none, a wrong key, a name that no remedy has."""
+    configurations.refuse_run_directory(request.overrides)
+    start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
+    _plan(request, start, this_machine())
+
+
 def _start(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
     if earlier is not None:
         run = out / (earlier.baseline.run or baseline.FOLDER)
@@ -195,8 +204,6 @@ def _start(request: Request, out: Path, earlier: Improvement | None) -> baseline
         return start
     if request.run is not None:
         return baseline.from_run(request.run, request.overrides)
-    configurations.refuse_run_directory(request.overrides)
-    configurations.checked(request.overrides)  # a mistake is told before anything is written
     LOGGER.info("baseline: one run with its diagnosis …")
     return baseline.run_first(request.overrides, out)
 

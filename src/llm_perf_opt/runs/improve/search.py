@@ -27,6 +27,8 @@ LEAST_EXPERIMENT_S = 15.0
 """With less time left, no experiment is begun."""
 _SHARE = 2.0
 """An experiment may use so many times its fair share of what is left: most end early."""
+_ENOUGH_PAIRS = 40
+"""Pairs of passes that an experiment has time for, whatever its share."""
 _RESERVED = 0.3
 """Share of the time that is kept for combinations and the confirmation, once there is something to keep."""
 EXPERIMENTS = "experiments"
@@ -199,9 +201,13 @@ class Search:
         self._leave_out(rest, "the time budget was used up (more: --budget, or --resume this directory)")
 
     def _limit(self, left_s: float) -> float:
-        """Return how long one experiment may measure: a share of the time that is left."""
+        """Return how long one experiment may measure: its share of what is left, and enough to tell something.
+
+        A few remedies that are decided are worth more than many that are not; the most promising come first.
+        """
         ahead = max(1, self.planned.tests - len(self.result.tried))
-        return max(LEAST_EXPERIMENT_S, min(left_s, _SHARE * left_s / ahead))
+        enough = _ENOUGH_PAIRS * 2 * (self.result.baseline.total_s or 0.0)
+        return max(LEAST_EXPERIMENT_S, min(left_s, max(enough, _SHARE * left_s / ahead)))
 
     def _known(self, candidate: Candidate, on_top_of: Sequence[str], role: Role) -> Trial | None:
         """Return the trial of an earlier, interrupted search."""

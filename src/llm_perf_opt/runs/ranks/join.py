@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class JoinedRun:
     command: list[str]
     config_hash: str | None = None
     sweep: SweepMark | None = None
+    sinks: Sequence[str] = ()
+    """Who gets the summary of all ranks; single ranks are sent nowhere."""
     began: float = field(default_factory=time.monotonic)
 
     def folder(self, rank: int) -> Path:
@@ -123,7 +126,8 @@ def finish_run_of_ranks(
         "interrupted": interrupted_exit_code() or INTERRUPTED_EXIT,
         "failed": FAILED_EXIT,
     }.get(manifest.status, 0)
-    return finish_run(Outcome(run.artifacts.root, manifest, code), quiet=quiet, as_json=as_json)
+    outcome = Outcome(run.artifacts.root, manifest, code)
+    return finish_run(outcome, quiet=quiet, as_json=as_json, sinks=run.sinks)
 
 
 def _rank_record(run: JoinedRun, rank: int, said: str) -> tuple[RankRecord, Manifest | None]:

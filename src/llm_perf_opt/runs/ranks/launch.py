@@ -35,6 +35,7 @@ class RankJob:
     """Where the user started: relative paths of the command line mean this."""
     config_hash: str | None = None
     sweep: SweepMark | None = None
+    sinks: tuple[str, ...] = ()
 
 
 def command_of_ranks(job: RankJob) -> list[str]:
@@ -65,6 +66,7 @@ def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_js
         command=["llm-perf-opt", "run", *job.switches, *job.overrides],
         config_hash=job.config_hash,
         sweep=job.sweep,
+        sinks=job.sinks,
     )
     with beating(artifacts):
         begin_run(run)

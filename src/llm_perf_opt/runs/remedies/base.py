@@ -61,7 +61,8 @@ class Situation:
     findings: list[Finding] = field(default_factory=list)
     mixture: bool | None = None
     """Whether the model has routed experts; ``None``: not known."""
-    phases: tuple[str, ...] = ("prefill", "decode")
+    phases: tuple[str, ...] | None = None
+    """``None``: as the model's adapter says."""
     samples: int | None = None
     weight_bytes: int | None = None
 

@@ -48,7 +48,6 @@ BUILT_IN: list[Remedy] = [
         name="compile-all",
         title="decode step and vision encoder compiled",
         options=fixed("model.compile=true", "model.cache=static", "model.compile_vision=true"),
-        answers=("dispatch", *_LAUNCHING),
         effect="rounding",
         cost=_COMPILING,
         why_not=conditions.sees_nothing,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llm_perf_opt.config.schema import CacheKind, Dtype
 from llm_perf_opt.runs.remedies import settings
 from llm_perf_opt.runs.remedies.base import Situation
+from llm_perf_opt.workloads.registry import load_adapter
 
 _HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 
@@ -58,7 +61,15 @@ def no_cuda_graphs(situation: Situation) -> str | None:
 
 def sees_nothing(situation: Situation) -> str | None:
     """For remedies of the vision encoder."""
-    return None if "vision" in situation.phases else "the model has no vision encoder"
+    return None if "vision" in _phases(situation) else "the model has no vision encoder"
+
+
+def _phases(situation: Situation) -> Sequence[str]:
+    if situation.phases is not None:
+        return situation.phases
+    if situation.config.workload_command.command is not None:
+        return ()
+    return load_adapter(situation.config.model, situation.config.infer).phases
 
 
 def cuts_no_tiles(situation: Situation) -> str | None:
@@ -70,7 +81,7 @@ def cuts_no_tiles(situation: Situation) -> str | None:
 
 def no_experts(situation: Situation) -> str | None:
     """For mixtures of experts."""
-    return None if situation.mixture else "the model has no routed experts"
+    return "the model has no routed experts" if situation.mixture is False else None
 
 
 def half_precision_already(situation: Situation) -> str | None:

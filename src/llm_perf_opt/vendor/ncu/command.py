@@ -21,6 +21,8 @@ DEFAULT_METRICS = (
     "sm__ops_path_tensor_src_bf16_dst_fp32.sum",
     "sm__ops_path_tensor_src_fp16_dst_fp32.sum",
     "sm__ops_path_tensor_src_fp16_dst_fp16.sum",
+    "sm__ops_path_tensor_src_fp16.sum",
+    "sm__ops_path_tensor_src_fp8.sum",
     "sm__ops_path_tensor_src_tf32_dst_fp32.sum",
     "launch__waves_per_multiprocessor",
     "launch__registers_per_thread",

@@ -17,6 +17,7 @@ from llm_perf_opt.runs.improve.configurations import (
     other_work,
 )
 from llm_perf_opt.runs.improve.plan import plan
+from llm_perf_opt.runs.remedies import conditions
 from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy
 from llm_perf_opt.runs.remedies.built_in import BUILT_IN
 from llm_perf_opt.runs.remedies.registry import all_remedies
@@ -45,14 +46,16 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
     pages.write_text("always [madvise] never\n")
     known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
     known.phases = ("vision", "prefill", "decode")
-    tried = 0
-    for remedy in BUILT_IN:
-        if remedy.name == "cuda-graphs":  # its key comes with another release
-            continue
-        for option in remedy.options(known):
-            composed(option)
-            tried += 1
-    assert tried > 30
+    chosen = [
+        remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"
+    ]  # its key is another release's
+    assert sum(map(len, chosen)) > 30
+    # As few compositions as the keys allow: the settings at one place of all remedies go together.
+    for place in range(max(map(len, chosen))):
+        together: list[str] = []
+        for options in chosen:
+            together = merged(together, options[place]) if place < len(options) else together
+        composed(together)
 
 
 def test_the_variables_that_are_meant_reach_the_configuration() -> None:
@@ -75,7 +78,6 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
     [
         ("compile-vision", ["model=llama_tiny"], {}, "no vision encoder"),
         ("experts", ["model=llama_tiny"], {"mixture": False}, "no routed experts"),
-        ("experts", ["model=llama_tiny"], {"mixture": None}, "no routed experts"),
         ("compile-decode", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "no decode step"),
         (
             "compile-decode",
@@ -162,3 +164,15 @@ def test_names_are_unique_and_two_models_may_not_fit() -> None:
     assert not plan(BUILT_IN, tight).two_do_not_fit
     tight.machine = dataclasses.replace(tight.machine, memory_bytes=200)
     assert plan(BUILT_IN, tight).two_do_not_fit
+
+
+def test_before_the_baseline_the_adapter_says_which_phases_there_are(tmp_path: Path) -> None:
+    """Nothing is known of the model yet: what cannot be excluded is planned."""
+    sees, reads = (
+        Situation(config=composed([f"model={name}"]), metric="total", machine=Machine(cpus=2, root=tmp_path))
+        for name in ("deepseek_ocr", "llama_tiny")
+    )
+
+    assert conditions.sees_nothing(sees) is None
+    assert conditions.sees_nothing(reads) == "the model has no vision encoder"
+    assert conditions.no_experts(sees) is None

@@ -1,0 +1,1 @@
+"""Runs over time: rows of an index, trends, changes of level."""

@@ -1,0 +1,1 @@
+"""The index of many runs, and what is made from it."""

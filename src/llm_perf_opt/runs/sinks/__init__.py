@@ -1,0 +1,1 @@
+"""Where finished runs are also sent: plug-ins, MLflow among them."""
