@@ -2,6 +2,7 @@
 
     python benchmarks/ranks_ingest.py --work /tmp/bench --kernels 1e6 --ranks 1,2,4,8
     python benchmarks/ranks_ingest.py --work /tmp/bench --kernels 1e5 --ranks 1,2,4,8 --form kineto
+    python benchmarks/ranks_ingest.py --work /tmp/bench --kernels 5e3 --ranks 4,16,64 --form kineto
 
 Every measurement is ``llm-perf-opt ingest`` of a folder, in a process of its own (start-up and reports included). The exit
 code is 1 when a rank of the largest job costs more than 1.25 times a rank of the smallest one, or when memory grows by more
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 MOST_GROWTH = 1.25
 SUFFIX = {"nsys": "sqlite", "kineto": "json"}
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 OPTION = {"nsys": "--nsys", "kineto": "--trace"}
 
 
@@ -37,8 +40,20 @@ def generate(work: Path, form: str, kernels: int, rank: int) -> Path:
             command = [str(HERE.with_name("gen_kineto.py")), "synth"]
         command += ["--kernels", str(kernels), "--out", str(unfinished)]
         subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        if form == "kineto":
+            make_rank(unfinished, rank)
         unfinished.rename(out)
     return out
+
+
+def make_rank(trace: Path, rank: int) -> None:
+    """Let a trace say which rank it is of, and let one kernel in twenty be a collective."""
+    text = trace.read_text(encoding="utf-8")
+    text = text.replace('"rank": 0, "world_size": 1', f'"rank": {rank}')
+    trace.write_text(
+        re.sub(r'"void at::native::reduce_kernel<512, 1, [^"]*MeanOps[^"]*"', f'"{ALL_REDUCE}"', text),
+        encoding="utf-8",
+    )
 
 
 def measure(form: str, files: list[Path], work: Path) -> tuple[float, float, int]:

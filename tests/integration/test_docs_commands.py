@@ -30,6 +30,8 @@ from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 _ENGINE = "needs an engine; tests/integration/engines runs the like of it on real ones"
+_RANKS = "tests/integration/test_ranks.py runs the like of it"
+_RANK_CAPTURES = "needs a GPU for each rank; tests/unit/stages/test_nsys_ranks.py reads such a capture"
 NOT_RUN = {
     "make profile": "makes a virtual environment from the network; CI runs it",
     'make profile RUN_ARGS="infer.max_new_tokens=64 run.repeats=5"': "the same",
@@ -49,6 +51,13 @@ NOT_RUN = {
     "pip install 'llm-perf-opt[optuna]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/sweeper=optuna_search hydra.sweeper.n_trials=30 'hydra.sweeper.direction=[minimize,maximize]' 'sweep.objective=[tpot,tokens_per_s]' 'infer.batch_size=choice(1,2,4,8,16)' 'infer.max_new_tokens=range(16,129,16)' hydra.sweep.dir=tmp/search": _ENGINE,
     "python benchmarks/improve_rates.py --out tmp/improve_rates": "ten minutes and more",
+    "llm-perf-opt run model=llama_tiny run.device=cpu run.ranks=2": _RANKS,
+    "torchrun --nproc-per-node 2 -m llm_perf_opt run model=hf_causal_lm model.path=CHECKPOINT": _RANKS,
+    "nsys profile -o all torchrun --nproc-per-node 2 -m llm_perf_opt run …": _RANK_CAPTURES,
+    "llm-perf-opt ingest --nsys all.nsys-rep --out tmp/ranks": _RANK_CAPTURES,
+    "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile --session-new=r$RANK-$$ -o captures/rank%q{RANK} python -m llm_perf_opt run …'": _RANK_CAPTURES,
+    'for one in captures/*.nsys-rep; do nsys export --type sqlite "$one"; done': _RANK_CAPTURES,
+    "llm-perf-opt ingest --nsys captures/ --out tmp/ranks": _RANK_CAPTURES,
 }
 """Commands that are not run, with the reason."""
 

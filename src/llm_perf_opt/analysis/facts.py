@@ -15,6 +15,7 @@ from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Sec
 
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
     from llm_perf_opt.analysis.operators.work import OperatorWork
+    from llm_perf_opt.analysis.rank_calls import HostCollectives
     from llm_perf_opt.analysis.targets.calls import ShapedCalls
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
@@ -78,6 +79,8 @@ class Facts:
     model: dict[str, str] = field(default_factory=dict)
     """``name``, ``architecture``, ``dtype`` of the model, where known."""
     captures: list[Capture] = field(default_factory=list)
+    host_collectives: list[HostCollectives] = field(default_factory=list)
+    """Of ranks that talk on the host (gloo), where no device was captured."""
     recordings: list[Path] = field(default_factory=list)
     """Traces of graphs being recorded: they say whose kernels a graph launch runs, and nothing of how long they take."""
     operators: list[Operator] = field(default_factory=list)

@@ -10,6 +10,7 @@ from llm_perf_opt.analysis.captures.truncation import find_shortages
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
 from llm_perf_opt.analysis.memory_prediction import join_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
+from llm_perf_opt.analysis.ranks.host import join_host_ranks
 from llm_perf_opt.analysis.ranks.join import join_ranks
 from llm_perf_opt.analysis.targets.calls import ShapedCalls
 from llm_perf_opt.analysis.timeline.totals import (
@@ -109,6 +110,10 @@ def join(facts: Sequence[Facts]) -> Joined:
         notes=[note for each in facts for note in each.notes],
     )
     join_captures(joined, [capture for each in facts for capture in each.captures])
+    if not joined.ranks and joined.communication is None:
+        host = join_host_ranks([one for each in facts for one in each.host_collectives])
+        joined.ranks, joined.communication = host.ranks, host.communication
+        joined.notes += host.notes
     for each in facts:
         _fill_in(joined.model, each.model)
         _fill_in(joined.budget, each.budget)

@@ -48,6 +48,12 @@ RANGES: tuple[RangeRule, ...] = (
     _between("run.representative_max_new_tokens", 1, _MOST_TOKENS),
     _between("run.threads", 1, _MOST_THREADS),
     _between("run.interop_threads", 1, _MOST_THREADS),
+    _between("run.ranks", 1, _MOST_THREADS),
+    RangeRule(
+        "run.ranks_timeout_s",
+        lambda v: 0 < v <= MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+    ),
     _between("infer.max_new_tokens", 1, _MOST_TOKENS),
     _between("infer.no_repeat_ngram_size", 0, _MOST_TOKENS),
     _between("infer.batch_size", 1, _MANY),

@@ -248,6 +248,11 @@ class RunConfig:
     ``LD_PRELOAD``): the run starts itself again with them."""
     nvtx_modules: bool = False
     """Also emit one range per module (costs time; for attribution of captures)."""
+    ranks: int = 1
+    """Processes one model is split over (tensor parallel); more than one: the run starts them with ``torchrun``. A run that
+    ``torchrun`` started has as many as that says."""
+    ranks_timeout_s: float = 300.0
+    """Longest a rank waits for another before it gives up, and rank 0 for the end of the others."""
     exclusive: bool = True
     """Wait until no other run of this tool measures on the same device (GPU, or set of CPUs), and hold it meanwhile."""
     sinks: list[str] = field(default_factory=list)

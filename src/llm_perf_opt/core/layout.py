@@ -45,6 +45,9 @@ SCRATCH = "tmp"
 WORKLOAD = "workload"
 """Scratch of the inner program of a vendor capture; not a stage."""
 
+RANKS = "ranks"
+"""Folder of a run of several ranks: below it one run directory for each, named by its number."""
+
 PROGRAM = "program"
 """Folder of the user's own program: its wall-clock without a tool, and what it printed."""
 

@@ -87,10 +87,11 @@ def communication_text(summary: Summary) -> str:
     talk = summary.communication
     if talk is None:
         return ""
-    words = (
-        f"Communication runs for {units.seconds(talk.total_s)} per device, {units.seconds(talk.exposed_s)} of it with nothing "
-        "else running"
+    # Without a device the ranks talk on the host, and who else used its cores is not known.
+    whose, alone = (
+        ("device", "nothing else running") if summary.devices else ("rank", "the rank waiting in it")
     )
+    words = f"Communication runs for {units.seconds(talk.total_s)} per {whose}, {units.seconds(talk.exposed_s)} of it with {alone}"
     words += f" ({units.percent(talk.share_ratio)} of the span)." if talk.share_ratio is not None else "."
     if talk.wait_s is not None:
         words += f" A rank waits in collectives for the last one to enter for {units.seconds(talk.wait_s)} on average."

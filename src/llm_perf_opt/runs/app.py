@@ -15,13 +15,15 @@ from llm_perf_opt.config.hydra_bridge.launch import JobSettings, job_settings, r
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
 from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
 from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.runs import old_places
-from llm_perf_opt.runs.checks import check_names
+from llm_perf_opt.runs.checks import check_names, ranks_of
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import SweepMark
@@ -51,6 +53,8 @@ class RunOptions:
     """Recorded in the command of the manifest (``--config-dir DIR``), which then can be repeated."""
     as_json: bool = False
     verbosity: Verbosity = Verbosity.normal
+    silent: bool = False
+    """Print no result: somebody else reports this run together with others."""
 
 
 def check_configuration(
@@ -136,6 +140,24 @@ def run_and_report(
 
     here = settings.original_directory
     config = settle_adapters(typed_config(raw, overrides, cwd=here))
+    if config.run.ranks > 1 and this_rank() is None:
+        from llm_perf_opt.runs.ranks.launch import RankJob, run_ranks
+
+        return run_ranks(
+            RankJob(
+                ranks=config.run.ranks,
+                threads=config.run.threads,
+                overrides=overrides,
+                switches=options.switches,
+                directory=here,
+                config_hash=config_hash(raw, overrides, cwd=here),
+                sweep=sweep,
+                sinks=tuple(config.run.sinks),
+            ),
+            artifacts,
+            verbosity=options.verbosity,
+            as_json=options.as_json,
+        )
     with make_progress(options.verbosity) as progress:
         outcome = execute(
             config,
@@ -148,8 +170,13 @@ def run_and_report(
             sweep=sweep,
             started_in=here,
         )
-    quiet = options.verbosity is Verbosity.quiet
-    return finish_run(outcome, quiet=quiet, as_json=options.as_json, sinks=config.run.sinks)
+    return finish_run(
+        outcome,
+        quiet=options.verbosity is Verbosity.quiet,
+        as_json=options.as_json,
+        sinks=() if options.silent else config.run.sinks,
+        silent=options.silent,
+    )
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:
@@ -187,6 +214,7 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
     return {
         "run_dir": str(prepared.run_dir),
         "device": prepared.config.resolved_device,
+        "ranks": ranks_of(prepared.config),
         "stages": stages,
     }
 
@@ -204,6 +232,8 @@ def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
 def print_plan(plan: dict[str, Any]) -> None:
     """Print a plan for people."""
     print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
+    if plan["ranks"] > 1:
+        print(f"ranks: {plan['ranks']}, each in {layout.RANKS}/<rank>/ of the run directory")
     for stage in plan["stages"]:
         print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped here' if stage['skipped'] else ''}")
         for problem in stage["problems"]:

@@ -9,9 +9,11 @@ from typing import Any, TypeVar, cast
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import Joined, join
+from llm_perf_opt.analysis.ranks.slim import kept_in_bounds, of_further_rank
 from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
 from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.hardware.resolve import unknown_hardware
 from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.model.codec import decode_file, to_plain
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
@@ -45,7 +47,7 @@ class Assembled:
 def assemble_run(run_dir: Path) -> Assembled:
     """Build the summary of a run directory from its files alone."""
     manifest = read_manifest(run_dir)
-    facts = stage_facts(run_dir, manifest.stages)
+    facts = stage_facts(run_dir, manifest.stages) if not manifest.ranks else _rank_facts(run_dir, manifest)
     known = known_facts(manifest)
     subject = Subject(
         run=RunInfo(
@@ -66,9 +68,25 @@ def assemble_run(run_dir: Path) -> Assembled:
     catalogue = Path(known.hardware_catalogue) if known.hardware_catalogue else None
     choice = DeviceChoice(known.hardware_device, catalogue)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
+    if manifest.ranks:
+        # Work is counted for the whole model; against the limits of one device it would look several times too good.
+        reason = f"the run used {len(manifest.ranks)} ranks, and limits are those of one device"
+        hardware = unknown_hardware(known.device, reason)
     assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
     add_experiments(assembled.summary)
     return assembled
+
+
+def _rank_facts(run_dir: Path, manifest: Manifest) -> list[Facts]:
+    """Read the ranks one after the other; of most of them only captures and collectives are kept."""
+    found: list[Facts] = []
+    for one in manifest.ranks:
+        folder = run_dir / one.directory
+        if one.status == "missing":
+            continue
+        own = stage_facts(folder, read_manifest(folder).stages)
+        found += kept_in_bounds(own if not found else map(of_further_rank, own))
+    return found
 
 
 def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.ranks import this_rank
+from llm_perf_opt.workloads.base import ModelAdapter
 from llm_perf_opt.workloads.models.model_kinds import AUTO, HF_ADAPTERS
 from llm_perf_opt.workloads.setup import check_model_type
 
@@ -23,9 +25,17 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
     from llm_perf_opt.workloads.registry import load_adapter
 
     check_sinks(config.run.sinks)
+    if config.workload_command.command is not None and ranks_of(config) > 1:
+        raise ConfigError(
+            "run.ranks is for the built-in workload, and pipeline.workload.command is your own program",
+            hint="let the command start its ranks itself: pipeline.workload.command=[torchrun,…]",
+            key="run.ranks",
+        )
     if config.workload_command.command is None:
         if here or config.model.adapter != AUTO:
-            load_adapter(config.model, config.infer)
+            adapter = load_adapter(config.model, config.infer)
+            if here:
+                check_split(config, adapter)
         if here:
             _check_checkpoint(config)
             check_model_type(config.model)
@@ -35,6 +45,52 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
             kind = catalogue.named(config.hardware.device).kind
             if here:
                 _check_device_kind(config, kind)
+
+
+def ranks_of(config: AppConfig) -> int:
+    """Return how many ranks a run has: those of the launcher that started it, else ``run.ranks``."""
+    rank = this_rank()
+    if rank is None:
+        return config.run.ranks
+    if config.run.ranks not in (1, rank.size):
+        raise ConfigError(
+            f"run.ranks={config.run.ranks}, but this run was started as rank {rank.rank} of {rank.size}",
+            hint="leave run.ranks out under torchrun",
+            key="run.ranks",
+        )
+    return rank.size
+
+
+def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
+    """Refuse what a run of several ranks cannot do."""
+    ranks = ranks_of(config)
+    if ranks == 1:
+        return
+    captures = [name for name in ("nsys", "ncu") if name in config.pipeline and config.pipeline[name].enable]
+    wrong = [
+        (config.model.compile, "model.compile=true", "model.compile=false"),
+        (config.model.cuda_graphs, "model.cuda_graphs=true", "model.cuda_graphs=false"),
+        (
+            config.model.quantise_weights is not None,
+            "model.quantise_weights",
+            "leave model.quantise_weights out",
+        ),
+        (
+            bool(captures),
+            " and ".join(f"pipeline.{name}.enable=true" for name in captures),
+            "put the tool around the ranks, and read what it wrote with ingest: docs/ranks.md",
+        ),
+    ]
+    for is_so, what, fix in wrong:
+        if is_so:
+            raise ConfigError(f"{what} does not go with {ranks} ranks", hint=fix, key="run.ranks")
+    reason = adapter.why_not_split(ranks)
+    if reason is not None:
+        raise ConfigError(
+            f"the model cannot be split over {ranks} ranks: {reason}",
+            hint="run.ranks=1, another number of ranks, or a model with a tensor-parallel plan (Llama, Qwen3, Qwen3-MoE, …)",
+            key="run.ranks",
+        )
 
 
 def _check_device_kind(config: AppConfig, kind: str) -> None:

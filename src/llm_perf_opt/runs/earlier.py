@@ -75,7 +75,7 @@ class Earlier:
     def _items(self) -> list[Path]:
         """Return what is that run's, the manifest last: until then an interrupted move is recognised."""
         named = self.manifest.stages if self.manifest is not None else {}
-        known = (layout.PROGRAM, *stage_types(), *named)
+        known = (layout.PROGRAM, layout.RANKS, *stage_types(), *named)
         folders = [name for name in dict.fromkeys(known) if _is_plain(name)]
         items = [self.root / name for name in folders]
         # Not the whole of tmp/: where a run directory is also somebody's working directory, other runs lie there.
@@ -112,7 +112,7 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
         with contextlib.suppress(InputError):
             manifest = read_manifest(root)
         return Earlier(root, manifest)
-    known = dict.fromkeys((*stages, *stage_types()))
+    known = dict.fromkeys((*stages, layout.RANKS, *stage_types()))
     strange = [name for name in known if _holds_anything(root / name)]
     if strange:
         raise ConfigError(

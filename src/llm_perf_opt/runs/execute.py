@@ -45,6 +45,7 @@ from llm_perf_opt.runs.provenance import environment
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.vendor.workload import program_name
 from llm_perf_opt.workloads.process_settings import apply_process_settings
+from llm_perf_opt.workloads.rank_group import in_group, leave_group
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -111,6 +112,10 @@ def execute(
                 write_manifest(artifacts, manifest)
                 for stage in stages:
                     _run_stage(stage, problems[stage.name], context, manifest, results)
+                    if results[stage.name].status == "failed" and in_group():
+                        # The others wait for this rank where it failed; at its next collective they would mistake it.
+                        leave_group()
+                        break
     except BaseException as error:
         # Before or between stages: without this the manifest of a run that died would say "ok".
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

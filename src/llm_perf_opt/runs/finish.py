@@ -37,8 +37,13 @@ def render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> list[Path
     return [*write_documents(summary, out_dir), *pages]
 
 
-def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool, sinks: Sequence[str] = ()) -> int:
-    """Summarise and report a run, also one that failed or was interrupted; then send it to the sinks."""
+def finish_run(
+    outcome: Outcome, *, quiet: bool, as_json: bool, sinks: Sequence[str] = (), silent: bool = False
+) -> int:
+    """Summarise and report a run, also one that failed or was interrupted; then send it to the sinks.
+
+    ``silent``: nothing is printed.
+    """
     assembled = assemble_run(outcome.run_dir)
     summary = assembled.summary
     save_summary(summary, outcome.run_dir)
@@ -47,7 +52,8 @@ def finish_run(outcome: Outcome, *, quiet: bool, as_json: bool, sinks: Sequence[
     if sinks:
         _send(sinks, summary, assembled.facts, outcome.run_dir)
     _distrust_beaten_ceilings(summary)
-    print_result(summary, files[0], quiet=quiet, as_json=as_json)
+    if not silent:
+        print_result(summary, files[0], quiet=quiet, as_json=as_json)
     return outcome.exit_code
 
 
@@ -123,7 +129,14 @@ def _facts_with_pages(run_dir: Path) -> list[Facts]:
     """Read again what pages are made from; the output of ``ingest`` has no manifest, its captures lie elsewhere."""
     if not (run_dir / layout.MANIFEST).is_file():
         return []
-    return stage_facts(run_dir, read_manifest(run_dir).stages, with_pages_only=True)
+    manifest = read_manifest(run_dir)
+    if manifest.ranks:  # pages are those of the first rank that left anything
+        there = [one for one in manifest.ranks if one.status != "missing"]
+        folder = run_dir / there[0].directory if there else None
+        return (
+            [] if folder is None else stage_facts(folder, read_manifest(folder).stages, with_pages_only=True)
+        )
+    return stage_facts(run_dir, manifest.stages, with_pages_only=True)
 
 
 def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.signals import raise_if_interrupted
+from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.hardware.lease import Held, cpu_device, gpu_device, hold_device
 from llm_perf_opt.hardware.sharing import CpuWatch, GpuWatch, gpu_name
 from llm_perf_opt.runs.manifest import DeviceLease, Manifest, write_manifest
@@ -26,6 +27,12 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
         yield
         return
     on_gpu = config.resolved_device.startswith("cuda")
+    rank = this_rank()
+    if rank is not None and not on_gpu:
+        # The ranks of a machine share its processor by design: the first holds it, and who else used it cannot be told.
+        with _processor_of_ranks(config, artifacts, manifest, first=rank.local_rank == 0):
+            yield
+        return
     index = int(config.resolved_device.partition(":")[2] or 0) if on_gpu else 0
     device = gpu_device(gpu_name(index)) if on_gpu else cpu_device()
     holding: contextlib.AbstractContextManager[Held] = (
@@ -51,3 +58,22 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
                 manifest.notes.append(
                     f"The device was shared ({device.name}): {lease.shared}. Times may be too long."
                 )
+
+
+@contextlib.contextmanager
+def _processor_of_ranks(
+    config: AppConfig, artifacts: Artifacts, manifest: Manifest, *, first: bool
+) -> Iterator[None]:
+    if not first or not config.run.exclusive:
+        yield
+        return
+    device = cpu_device()
+    with hold_device(device, str(artifacts.root), check=raise_if_interrupted) as held:
+        manifest.lease = DeviceLease(
+            device.name, exclusive=held.reason is None, waited_s=held.waited_s, began=now_text()
+        )
+        write_manifest(artifacts, manifest)
+        try:
+            yield
+        finally:
+            manifest.lease.ended = now_text()

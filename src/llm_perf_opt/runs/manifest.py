@@ -77,6 +77,18 @@ class DeviceLease:
 
 
 @dataclass(slots=True)
+class RankRecord:
+    """What became of one rank of a run of several; the rest is in its own directory."""
+
+    rank: int
+    directory: str
+    """Relative to the run's."""
+    status: ManifestStatus | Literal["died", "missing"]
+    """Its own, or ``died``: it ended without a word; ``missing``: it never began."""
+    reason: str | None = None
+
+
+@dataclass(slots=True)
 class Manifest:
     """The run as a whole."""
 
@@ -100,6 +112,8 @@ class Manifest:
     heartbeat: Heartbeat | None = None
     sweep: SweepMark | None = None
     lease: DeviceLease | None = None
+    ranks: list[RankRecord] = field(default_factory=list)
+    """Of a run of several ranks: each of them. What was measured is in their directories."""
 
 
 @dataclass(slots=True)

@@ -299,6 +299,10 @@ class ModelAdapter(ABC):
         """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""
         return []
 
+    def why_not_split(self, ranks: int) -> str | None:
+        """Say why the model cannot be split over so many ranks; ``None``: ``build`` makes this rank's part in a group of them."""
+        return f"adapter {self.name} does not split its model over ranks"
+
     def tiling(self) -> Tiling | None:
         """Say how pages are cut into tiles; ``None``: the model knows no tiles."""
         return None

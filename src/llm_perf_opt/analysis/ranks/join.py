@@ -1,30 +1,21 @@
-"""Several ranks of one program: their captures as one, and who waits for whom.
-
-Clocks of ranks may differ. A collective ends at about the same time on every rank that takes part, so the ends of the
-collectives they share tell the difference, and the beginnings then tell who came last.
-"""
+"""Several ranks of one program: their captures as one, and who waits for whom (:mod:`.waiting`)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
+from llm_perf_opt.analysis.rank_calls import RankCalls
 from llm_perf_opt.analysis.ranks.names import ranks_in_names
-from llm_perf_opt.analysis.timeline.communication import CollectiveRows, bus_factor
+from llm_perf_opt.analysis.ranks.waiting import add_waiting
+from llm_perf_opt.analysis.timeline.communication import CollectiveRows
 from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
-from llm_perf_opt.core import units
-from llm_perf_opt.model.parallel import Communication, RankUse
-from llm_perf_opt.model.timeline import Int64, Timeline
-
-_TOGETHER_NS = 5_000
-"""Ranks that enter a collective this close to one another did not wait."""
-_STRAGGLER = 0.5
-"""A rank that causes more than this share of the waiting (and more than its turn) holds the others up."""
+from llm_perf_opt.model.parallel import RankUse
+from llm_perf_opt.model.timeline import Timeline
 
 
 @dataclass(slots=True)
@@ -89,7 +80,10 @@ def join_ranks(captures: Sequence[Capture]) -> Ranks:
     facts = merge_facts_of_ranks({one.rank: one.capture.facts for one in ordered})
     found.ranks = [_rank_row(one) for one in ordered]
     if facts.axis is not None and facts.axis.communication is not None:
-        found.notes += _add_waiting(ordered, found.ranks, facts.axis.communication)
+        # Processes of one capture have one clock.
+        one_clock = len({one.capture.path for one in ordered}) == 1
+        calls = _calls(ordered, one_clock=one_clock)
+        found.notes += add_waiting(calls, found.ranks, facts.axis.communication, one_clock=one_clock)
     merged = replace(ordered[0].capture, facts=facts, covers_run=False)
     used = {id(one.capture) for one in known}
     found.joined = len(ordered)
@@ -108,7 +102,7 @@ def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:
             continue
         members = [_Member(number, one, timeline, _of_device(axis, timeline, number)) for number in numbers]
         rows = [_rank_row(member) for member in members]
-        _add_waiting(members, rows, axis.communication)
+        add_waiting(_calls(members, one_clock=True), rows, axis.communication, one_clock=True)
         return rows
     return []
 
@@ -175,125 +169,12 @@ def _rank_row(member: _Member) -> RankUse:
     )
 
 
-# --- who waits for whom ------------------------------------------------------------------------------------
-
-
-def _add_waiting(members: Sequence[_Member], rows: list[RankUse], communication: Communication) -> list[str]:
-    """Match the collectives of the ranks and write down the waiting; say what could not be matched."""
-    talking = [one for one in members if len(one.collectives)]
-    if len(talking) < 2:
-        return []
-    matched, left_out = _match(talking)
-    notes = []
-    if left_out:
-        notes.append(
-            f"{left_out} collective calls have no partner in the other ranks' captures and were left out of the waiting."
-        )
-    if not matched:
-        return notes
-    begin, end, kinds = _table(talking, matched)
-    one_clock = all(one.timeline is talking[0].timeline for one in talking)
-    shift = np.median(end - end[:, :1], axis=0).astype(np.int64) * (not one_clock)
-    if int(np.abs(shift).max()) > 0:
-        begin, end = begin - shift, end - shift
-        worst = int(np.abs(shift).max())
-        if worst > 1_000_000:
-            notes.append(
-                f"The clocks of the ranks differ by up to {units.seconds(worst / 1e9)}; they were aligned by the ends of "
-                f"{len(kinds)} collectives."
-            )
-    last = begin.max(axis=1)
-    waits = np.clip(np.minimum(last[:, None], end) - begin, 0, None)
-    late = begin.argmax(axis=1)
-    caused = np.where(waits.max(axis=1) > _TOGETHER_NS, waits.sum(axis=1), 0)
-    ranks = [one.rank for one in talking]
-    _fill_rows(rows, ranks, waits, late, caused)
-    _fill_collectives(communication, kinds, ranks, waits, end - begin, late, caused, _sizes(talking, matched))
-    return notes
-
-
-def _match(members: Sequence[_Member]) -> tuple[list[tuple[int, ...]], int]:
-    """Pair the n-th collective of every kind over all ranks; return rows of each, and how many have no partner."""
-    places: list[dict[tuple[str, int], int]] = []
+def _calls(members: Sequence[_Member], *, one_clock: bool) -> list[RankCalls]:
+    """Return the collectives of the ranks, each on its rank's own clock unless they have one."""
+    found = []
     for one in members:
-        seen: Counter[str] = Counter()
-        start = one.timeline.ops.start_ns[one.collectives.op]
-        own: dict[tuple[str, int], int] = {}
-        for row in np.argsort(start, kind="stable").tolist():
-            kind = one.collectives.kind[row]
-            own[kind, seen[kind]] = row
-            seen[kind] += 1
-        places.append(own)
-    common = set(places[0]).intersection(*places[1:])
-    matched = [tuple(own[key] for own in places) for key in sorted(common, key=lambda key: places[0][key])]
-    return matched, sum(len(own) for own in places) - len(matched) * len(places)
-
-
-def _table(members: Sequence[_Member], matched: list[tuple[int, ...]]) -> tuple[Int64, Int64, list[str]]:
-    """Begin and end of every matched collective (rows) on every rank (columns), and its kind."""
-    begin = np.empty((len(matched), len(members)), np.int64)
-    end = np.empty_like(begin)
-    for column, one in enumerate(members):
-        ops = one.collectives.op[[row[column] for row in matched]]
-        origin = int(one.timeline.ops.start_ns[0])
-        begin[:, column] = one.timeline.ops.start_ns[ops] - origin
-        end[:, column] = one.timeline.ops.end_ns[ops] - origin
-    first = members[0].collectives
-    return begin, end, [first.kind[row[0]] for row in matched]
-
-
-def _sizes(members: Sequence[_Member], matched: list[tuple[int, ...]]) -> Int64:
-    first = members[0].collectives
-    return first.bytes[[row[0] for row in matched]]
-
-
-def _fill_rows(rows: list[RankUse], ranks: list[int], waits: Int64, late: Int64, caused: Int64) -> None:
-    others = max(1, len(ranks) - 1)
-    by_rank = {row.rank: row for row in rows}
-    for column, rank in enumerate(ranks):
-        mine = (late == column) & (caused > 0)
-        row = by_rank[rank]
-        row.waits_s = float(waits[:, column].sum()) / 1e9
-        row.last_in = int(mine.sum())
-        row.causes_wait_s = float(caused[mine].sum()) / others / 1e9
-
-
-def _fill_collectives(
-    communication: Communication,
-    kinds: list[str],
-    ranks: list[int],
-    waits: Int64,
-    lengths: Int64,
-    late: Int64,
-    caused: Int64,
-    sizes: Int64,
-) -> None:
-    names = np.array(kinds)
-    for one in communication.collectives:
-        mine = names == one.name
-        if not mine.any():
-            continue
-        one.wait_s = float(waits[mine].sum()) / len(ranks) / 1e9
-        one.last_rank = _most_waited_for(late[mine], caused[mine], ranks)
-        moving = float((lengths[mine] - waits[mine]).sum()) / len(ranks) / 1e9
-        if one.bytes is not None and moving > 0 and (sizes[mine] >= 0).all():
-            one.algorithm_bytes_per_s = float(sizes[mine].sum()) / moving
-            if one.group_size is not None:
-                one.bus_bytes_per_s = one.algorithm_bytes_per_s * bus_factor(one.name, one.group_size)
-    communication.wait_s = float(waits.sum()) / len(ranks) / 1e9
-    total = float(caused.sum())
-    slowest = _most_waited_for(late, caused, ranks)
-    if slowest is None or total <= 0:
-        return
-    share = float(caused[late == ranks.index(slowest)].sum()) / total
-    if share > max(_STRAGGLER, 1.2 / len(ranks)):
-        communication.straggler = slowest
-        communication.straggler_share_ratio = share
-
-
-def _most_waited_for(late: Int64, caused: Int64, ranks: list[int]) -> int | None:
-    weight: Mapping[int, float] = {
-        rank: float(caused[late == column].sum()) for column, rank in enumerate(ranks)
-    }
-    slowest = max(weight, key=lambda rank: (weight[rank], -rank))
-    return slowest if weight[slowest] > 0 else None
+        rows, ops = one.collectives, one.timeline.ops
+        origin = int(ops.start_ns[0]) if len(ops) and not one_clock else 0
+        start, end = ops.start_ns[rows.op] - origin, ops.end_ns[rows.op] - origin
+        found.append(RankCalls(one.rank, rows.kind, start, end, rows.bytes))
+    return found

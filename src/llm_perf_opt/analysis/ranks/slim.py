@@ -43,6 +43,16 @@ def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterat
         yield facts
 
 
+def of_further_rank(facts: Facts) -> Facts:
+    """Return what a rank beside the first adds: its captures and collectives. Timings and counts are of the same work."""
+    return Facts(
+        stage=facts.stage,
+        sources=facts.sources,
+        captures=facts.captures,
+        host_collectives=facts.host_collectives,
+    )
+
+
 def only_collectives(capture: Capture) -> None:
     """Forget the rows of a capture that was summed up, except what tells when its collectives ran."""
     timeline, axis = capture.found, capture.facts.axis

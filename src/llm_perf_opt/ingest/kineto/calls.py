@@ -91,16 +91,19 @@ _ARGS = msgspec.json.Decoder(_CallArgs)
 class _CallDecoder(PieceDecoder):
     """Decode a piece and return the calls of some operators as rows: start, end, thread, signature."""
 
-    def __init__(self, names: frozenset[str], threads: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, names: frozenset[str], threads: list[dict[str, Any]], categories: frozenset[str]
+    ) -> None:
         super().__init__()
         self._names = names
+        self._categories = categories
         self._numbers = _thread_numbers(threads)
         self._threads: dict[tuple[bytes, bytes], int | None] = {}
         self.signatures: dict[tuple[str, bytes, bytes, bytes], int] = {}
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
-        names = self._names
-        chosen = (each for each in raw_events(text) if each.name in names and each.cat in OPERATORS)
+        names, categories = self._names, self._categories
+        chosen = (each for each in raw_events(text) if each.name in names and each.cat in categories)
         return [row for each in chosen if (row := self._row(each)) is not None]
 
     def _row(self, event: RawEvent) -> tuple[int, int, int, int] | None:
@@ -151,12 +154,18 @@ def _as_raw(value: Any) -> msgspec.Raw:
         return msgspec.Raw(b"")  # a number or a nesting that means nothing
 
 
-def read_operator_calls(path: Path, names: frozenset[str], threads: list[dict[str, Any]]) -> OperatorCalls:
+def read_operator_calls(
+    path: Path,
+    names: frozenset[str],
+    threads: list[dict[str, Any]],
+    *,
+    categories: frozenset[str] = OPERATORS,
+) -> OperatorCalls:
     """Read every call of the operators in ``names``; ``threads`` are those of the timeline of the same file.
 
-    Calls without a time, and of threads the timeline does not have, are left out.
+    Calls without a time, and of threads the timeline does not have, are left out. ``categories``: of events to look at.
     """
-    decoder = _CallDecoder(names, threads)
+    decoder = _CallDecoder(names, threads, categories)
     rows: list[Any] = [row for piece in EventStream(path, decoder=decoder) for row in piece]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     order = order_by_thread(table[:, 2], table[:, 0], table[:, 1])

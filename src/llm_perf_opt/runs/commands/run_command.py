@@ -18,6 +18,7 @@ from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
 from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.process.restart import restart_with
 
 if TYPE_CHECKING:
@@ -153,6 +154,11 @@ def _run(parsed: RunArguments) -> int:
     if parsed.multirun or parsed.resume:
         from llm_perf_opt.runs.sweep.launch import SweepCommand, run_command
 
+        if this_rank() is not None:
+            raise ConfigError(
+                "--multirun inside of torchrun: every rank would run the whole sweep",
+                hint="llm-perf-opt run --multirun run.ranks=2 …, which starts the ranks of each job",
+            )
         return run_command(
             SweepCommand(
                 overrides=parsed.overrides,
@@ -170,6 +176,18 @@ def _run(parsed: RunArguments) -> int:
     if parsed.plan:
         return app.show_plan(job, as_json=parsed.json)
     restart_with(job.config.run.env, ["run", *parsed.given])
+    rank = this_rank()
+    if rank is not None:
+        from llm_perf_opt.runs.rank_member import run_member
+
+        return run_member(
+            job,
+            rank,
+            parsed.hydra_flags,
+            switches=_switches(parsed),
+            verbosity=parsed.verbosity,
+            as_json=parsed.json,
+        )
     reserved = app.reserve_run_directory(job, parsed.overrides)
     try:
         return app.launch(

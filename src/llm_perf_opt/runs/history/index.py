@@ -132,7 +132,7 @@ def _walk(directory: Path) -> tuple[list[FoundSummary], list[LeftOut]]:
             if summary is not None and stat.S_ISREG((status := summary.stat()).st_mode):
                 found.append(FoundSummary(name, Path(summary.path), status.st_size, status.st_mtime_ns))
                 continue
-            if layout.MANIFEST in entries and layout.CONFIG in entries:
+            if layout.MANIFEST in entries and (layout.CONFIG in entries or layout.RANKS in entries):
                 left_out.append(
                     LeftOut(name, f"a run without {layout.SUMMARY}: it still runs, or was killed")
                 )

@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.facts import Capture, Facts
 
 if TYPE_CHECKING:
     from llm_perf_opt.model.captured import CapturedRange
-    from llm_perf_opt.model.timeline import KernelTotals
+    from llm_perf_opt.model.timeline import KernelTotals, Timeline
 
 
 def nsys_facts(path: Path) -> Facts:
@@ -25,6 +25,9 @@ def nsys_facts(path: Path) -> Facts:
 
     found = read_nsys(path)
     if isinstance(found, Timeline):
+        ranks = _ranks_in(found)
+        if ranks:
+            return _facts_of_ranks(path, ranks)
         attribution = attribute(found)
         facts = summarise_timeline(found, attribution=attribution, source=str(path))
         captures = [Capture(path, found, facts, attribution, tool="nsys", covers_run=True, tables=True)]
@@ -41,3 +44,42 @@ def nsys_facts(path: Path) -> Facts:
                 Capture(path, table, facts, tool="nsys", covers_run=True, tables=not captures, range=part)
             )
     return replace(said, sources={"nsys": (path,)}, captures=captures)
+
+
+def _ranks_in(found: Timeline) -> list[Timeline]:
+    """Return the processes of a capture that talk to one another: ranks, which nsys saw from around their launcher.
+
+    Processes that do not talk are programs beside one another, and stay together.
+    """
+    from llm_perf_opt.analysis.timeline.budget import communication_names
+    from llm_perf_opt.ingest.nsys.processes import by_process
+
+    parts = list(by_process(found).values())
+    if len(parts) < 2:
+        return []
+    talking = [part for part in parts if communication_names(part)[part.ops.name].any()]
+    return talking if len(talking) > 1 else []
+
+
+def _facts_of_ranks(path: Path, parts: list[Timeline]) -> Facts:
+    """Read every rank by itself; they are joined later, as captures of several files are."""
+    from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.engines import engine_facts
+    from llm_perf_opt.analysis.timeline.summary import summarise_timeline
+
+    captures, said = [], Facts()
+    for rank, part in enumerate(parts):
+        part.facts.update(rank=rank, world_size=len(parts))
+        attribution = attribute(part)
+        facts = summarise_timeline(part, attribution=attribution, source=str(path))
+        captures.append(
+            Capture(path, part, facts, attribution, tool="nsys", covers_run=True, tables=rank == 0)
+        )
+        if rank == 0:
+            engine = engine_facts("nsys", part, attribution)
+            said = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
+    note = (
+        f"{path.name} holds {len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of "
+        "their devices. Tables of single launches are those of rank 0."
+    )
+    return replace(said, sources={"nsys": (path,)}, captures=captures, notes=[*said.notes, note])

@@ -82,6 +82,19 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
         # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
         facts.module_shares = module_host_shares(timeline, attribution)
         facts.host_seconds = phase_host_seconds(timeline, attribution)
+        _add_host_collectives(facts, path, capture)
+
+
+def _add_host_collectives(facts: Facts, path: Path, capture: KinetoCapture) -> None:
+    """Find what a rank on a CPU says to the others; payloads where the trace recorded shapes."""
+    from llm_perf_opt.analysis.ranks.host import host_collectives
+    from llm_perf_opt.ingest.kineto.calls import has_shapes
+    from llm_perf_opt.ingest.kineto.host_payloads import host_payloads
+
+    shaped = has_shapes(capture.facts)
+    payloads = host_payloads(path, capture.facts["threads"]) if shaped else []
+    found = host_collectives(capture.timeline, path.name, payloads)
+    facts.host_collectives += [found] if found is not None else []
 
 
 def _count_work(facts: Facts, path: Path, capture: KinetoCapture, attribution: Attribution) -> None:

@@ -20,6 +20,7 @@ from llm_perf_opt.workloads.engine.results import (
     WorkloadResult,
 )
 from llm_perf_opt.workloads.engine.tuning import tune
+from llm_perf_opt.workloads.rank_group import agreed
 from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def run_workload(
             run.require_samples()
             levels.append(pass_level([batch.repeats[-1].total_s() for batch in run.result.batches]))
             passed_s = clock() - began
-            stopped = stop_reason(levels, passed_s, least=workload.repeats, until=workload.until)
+            # Ranks have clocks of their own, and must stop after the same pass.
+            stopped = agreed(stop_reason(levels, passed_s, least=workload.repeats, until=workload.until))
     if engine.compilations is not None:
         run.result.compilations = engine.compilations.summary()
     run.result.measuring = Measuring(len(levels), stopped, interval_ratio(levels), passed_s)

@@ -32,6 +32,7 @@ from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
 from llm_perf_opt.workloads.models.meta_routing import spread_evenly
 from llm_perf_opt.workloads.models.model_kinds import refuse_model_type
 from llm_perf_opt.workloads.models.model_state import refuse_batches, state_protocol
+from llm_perf_opt.workloads.models.tensor_parallel import why_not_split
 from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
 
 if TYPE_CHECKING:
@@ -270,6 +271,12 @@ class HfCausalLmAdapter(TransformersAdapter):
             0,
             {"prompt_tokens": lengths, "padded": len(set(lengths)) > 1},
         )
+
+    def why_not_split(self, ranks: int) -> str | None:
+        """Say why the model cannot be split over ranks: transformers' plan is for decoders of text."""
+        if self.name != HfCausalLmAdapter.name:
+            return super().why_not_split(ranks)
+        return why_not_split(self.text_config(), ranks)
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""

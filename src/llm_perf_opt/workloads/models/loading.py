@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.hardware.accelerator import seeded
+from llm_perf_opt.workloads.models.tensor_parallel import distributed_config, split
+from llm_perf_opt.workloads.rank_group import in_group
 from llm_perf_opt.workloads.shortage import is_out_of_memory
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def build_random(
     """Build a model with random weights straight on the device, in its data type; the same seed gives the same weights.
 
     Weights are scaled so that activations stay near one through the layers: numbers stay finite in every data
-    type, and the next token depends on the previous ones (a tiny constant scale would make all logits equal).
+    type, and the next token depends on the previous ones (a tiny constant scale would make all logits equal). In a group of
+    ranks, every rank draws the whole model and keeps its part.
     """
     import torch
 
@@ -79,7 +82,7 @@ def build_random(
         # transformers sets norms, special parameters and the non-persistent buffers (RoPE); filled ones are marked.
         model.initialize_weights()
         model.tie_weights()
-    return model.eval()
+    return split(model) if in_group() else model.eval()
 
 
 def _fill_random_weights(model: torch.nn.Module, device: str, seed: int) -> None:
@@ -206,7 +209,8 @@ def load_pretrained(
 ) -> torch.nn.Module:
     """Load a checkpoint straight onto the device; a missing, unexpected or differently shaped tensor is an error.
 
-    Tensors go from the file to the device one by one: the host never holds the whole model besides.
+    Tensors go from the file to the device one by one: the host never holds the whole model besides. In a group of ranks, each
+    reads its own part of them.
     """
     from safetensors import SafetensorError
 
@@ -219,7 +223,11 @@ def load_pretrained(
                 dtype=dtype,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
-                device_map={"": device},
+                **(
+                    {"distributed_config": distributed_config()}
+                    if in_group()
+                    else {"device_map": {"": device}}
+                ),
                 **options,
             )
     except SafetensorError as error:
@@ -243,7 +251,7 @@ def load_pretrained(
             key="model",
         ) from error
     _check_keys(source, info)
-    loaded: torch.nn.Module = model.to(device).eval()
+    loaded: torch.nn.Module = model.eval() if in_group() else model.to(device).eval()
     return loaded
 
 

@@ -15,8 +15,8 @@ from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.runs import heartbeat, manifest
 from llm_perf_opt.runs.heartbeat import beating, new_heartbeat, process_start
+from llm_perf_opt.runs.liveness import Watch
 from llm_perf_opt.runs.manifest import new_manifest, read_manifest, write_manifest
-from llm_perf_opt.runs.sweep.liveness import Watch
 
 
 @pytest.fixture

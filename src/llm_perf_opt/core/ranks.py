@@ -1,0 +1,50 @@
+"""Which of several processes this one is, where a launcher (``torchrun``) started several for one program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llm_perf_opt.core.errors import ConfigError
+
+ROOT_VARIABLE = "LLM_PERF_OPT_RANKS_ROOT"
+"""Set for ranks that ``run.ranks`` started: the run's directory, which their parent holds and reports."""
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One process of a group."""
+
+    rank: int
+    size: int
+    """Processes of the group."""
+    local_rank: int
+    """Its number on its machine."""
+
+
+def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
+    """Return which rank this process is; ``None``: it was started alone."""
+    found = os.environ if environment is None else environment
+    if not found.get("WORLD_SIZE"):
+        return None
+    size = _number(found, "WORLD_SIZE")
+    if size <= 1:
+        return None
+    if not found.get("RANK"):
+        raise ConfigError(
+            f"WORLD_SIZE={size} says that this is one of several processes, and RANK does not say which",
+            hint="start with torchrun, or unset WORLD_SIZE",
+        )
+    rank = _number(found, "RANK")
+    if rank >= size:
+        raise ConfigError(f"RANK={rank} is not below WORLD_SIZE={size}", hint="start with torchrun")
+    return Rank(rank, size, _number(found, "LOCAL_RANK") if found.get("LOCAL_RANK") else rank)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not (text.isascii() and text.isdigit() and int(text) <= _MOST):
+        raise ConfigError(f"{name}={text} is no number of a rank", hint="start with torchrun, or unset it")
+    return int(text)

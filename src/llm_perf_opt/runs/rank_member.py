@@ -1,0 +1,173 @@
+"""One rank of a run that ``torchrun`` (or ``run.ranks``) started: a run directory of its own below that of all.
+
+Without a parent of ours rank 0 also holds the directory of all, and joins the ranks when they have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from llm_perf_opt.config.hydra_bridge.values import override
+from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.core.console.logs import Verbosity
+from llm_perf_opt.core.console.signals import held, settle_interruption
+from llm_perf_opt.core.errors import InputError, LlmPerfError, ToolError
+from llm_perf_opt.core.ranks import ROOT_VARIABLE, Rank
+from llm_perf_opt.process.runtime_env import prepare_process
+from llm_perf_opt.runs import app
+from llm_perf_opt.runs.heartbeat import beating
+from llm_perf_opt.runs.liveness import Watch
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import read_manifest
+from llm_perf_opt.runs.ranks.join import (
+    JoinedRun,
+    begin_run,
+    finish_run_of_ranks,
+    rank_directory,
+    wait_for_ranks,
+)
+from llm_perf_opt.workloads.rank_group import agreed, enter_group, leave_group
+
+_POLL_S = 0.1
+_STOPPED_WAIT_S = 20.0
+"""For ranks that were asked to stop; torchrun kills them after half a minute."""
+
+
+def run_member(
+    job: app.Prepared,
+    rank: Rank,
+    hydra_flags: Sequence[str],
+    *,
+    switches: Sequence[str],
+    verbosity: Verbosity,
+    as_json: bool,
+) -> int:
+    """Run this rank; return the exit code: its own, and for rank 0 without a parent that of all ranks."""
+    limit = job.config.run.ranks_timeout_s
+    prepare_process()
+    enter_group(rank, job.config.resolved_device, limit)
+    parent = os.environ.get(ROOT_VARIABLE)
+
+    def launch(root: Path) -> int:
+        return app.launch(
+            [
+                *hydra_flags,
+                *translate_overrides(job.overrides),
+                *_overrides_of_rank(job, rank),
+                *(override(key, str(rank_directory(root, rank.rank))) for key in app.RUN_DIRECTORY_KEYS),
+            ],
+            app.RunOptions(
+                overrides=(*job.overrides, *_overrides_of_rank(job, rank)),
+                switches=tuple(switches),
+                verbosity=verbosity if rank.rank == 0 and parent is None and not as_json else Verbosity.quiet,
+                silent=True,
+            ),
+        )
+
+    with _leaving():
+        if parent is not None:
+            return launch(Path(parent))
+        if rank.rank == 0:
+            return _first_rank(
+                job, rank, launch, switches=switches, quiet=verbosity is Verbosity.quiet, as_json=as_json
+            )
+        root = _shared(rank, agreed(None))
+        code = launch(root)
+        _wait_for_report(root, limit)
+        return code
+
+
+def _overrides_of_rank(job: app.Prepared, rank: Rank) -> list[str]:
+    """Return what differs between ranks: the device, and what one of them is enough for."""
+    on_gpu = job.config.resolved_device.startswith("cuda")
+    device = [override("run.device", f"cuda:{rank.local_rank}")] if on_gpu else []
+    if rank.rank == 0:
+        return device
+    return [*device, "pipeline.static_analysis.enable=false", "hardware.probe=false"]
+
+
+def _first_rank(
+    job: app.Prepared,
+    rank: Rank,
+    launch: Callable[[Path], int],
+    *,
+    switches: Sequence[str],
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Hold the directory of all ranks, run rank 0 in its own, and join them."""
+    with contextlib.ExitStack() as stack:
+        try:
+            root = _reserved(job)
+            stack.enter_context(hold(root))
+            command = ["llm-perf-opt", "run", *switches, *job.overrides]
+            run = JoinedRun(Artifacts.for_run(root), rank.size, command, sinks=job.config.run.sinks)
+            stack.enter_context(beating(run.artifacts))
+            begin_run(run)
+        except LlmPerfError:
+            agreed(None)  # the others need not wait for what will not come
+            raise
+        agreed(str(root))
+        try:
+            launch(root)
+            wait_for_ranks(run, job.config.run.ranks_timeout_s)
+        except KeyboardInterrupt:
+            # torchrun stops the others when one of them dies, and asks only once.
+            settle_interruption()
+            with held():
+                wait_for_ranks(run, _STOPPED_WAIT_S)
+                finish_run_of_ranks(run, quiet=True, as_json=False)
+            raise
+        with held():
+            return finish_run_of_ranks(run, quiet=quiet, as_json=as_json)
+
+
+def _reserved(job: app.Prepared) -> Path:
+    if explicit_keys(job.overrides).intersection(app.RUN_DIRECTORY_KEYS):
+        return Artifacts.for_run(job.run_dir).root
+    return reserve_directory(job.run_dir)
+
+
+def _shared(rank: Rank, root: str | None) -> Path:
+    """Return the directory that rank 0 chose; every rank writes below it."""
+    if root is None:
+        raise ToolError("rank 0 could not begin, and so does not this one", hint="see what rank 0 printed")
+    if not (Path(root) / layout.MANIFEST).is_file():
+        raise ToolError(
+            f"rank {rank.rank} does not see {root}, where rank 0 writes",
+            hint="give a directory that all machines share: artifacts.runs_dir=DIR",
+            path=root,
+        )
+    return Path(root)
+
+
+def _wait_for_report(root: Path, timeout_s: float) -> None:
+    """Stay until rank 0 has reported all ranks: torchrun would end it when a rank that failed leaves first."""
+    limit = time.monotonic() + timeout_s
+    watch_every = 0
+    while time.monotonic() < limit:
+        with contextlib.suppress(InputError):
+            manifest = read_manifest(root)
+            if manifest.status != "running":
+                return
+            watch_every += 1
+            if (
+                watch_every % 20 == 0
+                and not Watch(root).judge(manifest.heartbeat, root / layout.MANIFEST).alive
+            ):
+                return
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _leaving() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        leave_group()

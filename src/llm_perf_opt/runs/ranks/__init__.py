@@ -1,0 +1,1 @@
+"""Several ranks of one run: started by us, and joined into one summary."""

@@ -1,0 +1,96 @@
+"""The ranks of one run as a group that talks: entered before the model is built, left at the first failure.
+
+A rank that fails must not go on to the next collective, which the others would take for the one they wait in. It leaves
+instead; their connections break, and each says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.ranks import Rank
+
+T = TypeVar("T")
+LOGGER = logging.getLogger("llm_perf_opt")
+
+
+def enter_group(rank: Rank, device: str, timeout_s: float) -> None:
+    """Meet the other ranks; no rank waits longer than ``timeout_s`` for another, here or later."""
+    if device == "cpu":
+        # transformers splits over whatever accelerator torch sees, and this run was told not to use one.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import torch
+    import torch.distributed as dist
+
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(rank.local_rank)
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
+        )
+    except (RuntimeError, ValueError) as error:
+        raise ToolError(
+            f"rank {rank.rank} of {rank.size} did not meet the others: {_first_line(error)}",
+            hint="start all ranks with one torchrun; MASTER_ADDR and MASTER_PORT must be reachable; "
+            "run.ranks_timeout_s is the limit of waiting",
+        ) from error
+
+
+def in_group() -> bool:
+    """Whether this process is in a group of several ranks now."""
+    dist = _distributed()
+    return dist is not None and bool(dist.is_initialized()) and int(dist.get_world_size()) > 1
+
+
+def group_size() -> int:
+    """Return how many ranks the group has; 1 outside of one."""
+    dist = _distributed()
+    return int(dist.get_world_size()) if dist is not None and dist.is_initialized() else 1
+
+
+def agreed(value: T) -> T:
+    """Return rank 0's value on every rank; outside of a group, the value itself.
+
+    Whatever follows from a clock must be agreed on: two ranks that measure differently many passes wait for ever.
+    """
+    if not in_group():
+        return value
+    import torch.distributed as dist
+
+    box: list[Any] = [value]
+    try:
+        dist.broadcast_object_list(box, src=0, device=None)
+    except RuntimeError as error:
+        raise ToolError(
+            f"another rank is gone: {_first_line(error)}", hint="see the run.log of the other ranks"
+        ) from error
+    found: T = box[0]
+    return found
+
+
+def leave_group() -> None:
+    """Close the connections to the other ranks; whoever waits for this one is told by a broken connection."""
+    if not in_group():
+        return
+    import torch.distributed as dist
+
+    # A group whose connections are broken already cannot be left in an orderly way, and need not be.
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+
+
+def _distributed() -> Any:
+    """Return ``torch.distributed`` where it is loaded: a process that never entered a group need not load torch."""
+    import sys
+
+    return sys.modules.get("torch.distributed")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,32 @@
+"""Which rank a process is, by the variables of its launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.ranks import Rank, this_rank
+
+
+@pytest.mark.parametrize("given", [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
+def test_a_process_alone_has_no_rank(given: dict[str, str]) -> None:
+    assert this_rank(given) is None
+
+
+def test_a_launcher_tells_the_rank() -> None:
+    assert this_rank({"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"}) == Rank(3, 4, 1)
+    assert this_rank({"WORLD_SIZE": "4", "RANK": "3"}) == Rank(3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"WORLD_SIZE": "2"}, "RANK does not say which"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE=two is no number"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK=-1 is no number"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 is not below WORLD_SIZE=2"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        this_rank(given)
