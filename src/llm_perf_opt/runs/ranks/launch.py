@@ -55,7 +55,7 @@ def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cor
         if "OMP_NUM_THREADS" in given
         else {"OMP_NUM_THREADS": str(job.threads or max(1, cores // job.ranks))}
     )
-    return {ROOT_VARIABLE: str(root), "TORCHELASTIC_ERROR_FILE": "", **threads}
+    return {ROOT_VARIABLE: str(root), **threads}
 
 
 def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_json: bool) -> int:

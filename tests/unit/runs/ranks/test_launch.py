@@ -1,0 +1,84 @@
+"""How ranks are started, and what is made of manifests they left."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.runs.heartbeat import new_heartbeat
+from llm_perf_opt.runs.manifest import StageRecord, new_manifest, read_manifest, write_manifest
+from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks, wait_for_ranks
+from llm_perf_opt.runs.ranks.launch import RankJob, command_of_ranks, environment_of_ranks
+
+
+def job(threads: int | None = None) -> RankJob:
+    return RankJob(2, threads, ("model=llama_tiny", "run.ranks=2"), ("--config-dir", "mine"), Path("/here"))
+
+
+def test_the_command_of_the_ranks() -> None:
+    assert command_of_ranks(job()) == [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2",
+        "-m", "llm_perf_opt", "run", "-q", "--config-dir", "mine", "model=llama_tiny", "run.ranks=2",
+    ]  # fmt: skip
+
+
+def test_cores_are_shared_out_unless_the_user_says_otherwise() -> None:
+    def threads(one: RankJob, given: dict[str, str], cores: int) -> str | None:
+        return environment_of_ranks(one, Path("/run"), given, cores).get("OMP_NUM_THREADS")
+
+    assert threads(job(), {}, 8) == "4"
+    assert threads(job(), {}, 1) == "1"
+    assert threads(job(threads=3), {}, 8) == "3"
+    assert threads(job(), {"OMP_NUM_THREADS": "7"}, 8) is None
+
+
+def leave_manifest(run: JoinedRun, rank: int, status: str, *, alive: bool = True) -> None:
+    artifacts = Artifacts.for_run(run.folder(rank))
+    manifest = new_manifest(artifacts, ["llm-perf-opt", "run"])
+    manifest.status, manifest.heartbeat = status, new_heartbeat()  # type: ignore[assignment]
+    if not alive:
+        manifest.heartbeat.process_started = 1
+    state = "ok" if status == "ok" else "running"
+    manifest.stages["direct_inference"] = StageRecord(status=state)  # type: ignore[arg-type]
+    write_manifest(artifacts, manifest)
+
+
+def test_what_became_of_every_rank_is_said(tmp_path: Path) -> None:
+    """One ended well, one was killed, one never began, one is not done when the time is up."""
+    run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 4, ["llm-perf-opt", "run"])
+    begin_run(run)
+    leave_manifest(run, 0, "ok")
+    leave_manifest(run, 1, "running", alive=False)
+    leave_manifest(run, 3, "running")
+    wait_for_ranks(run, 0.0)
+    assert finish_run_of_ranks(run, quiet=True, as_json=False) == 1
+    manifest = read_manifest(tmp_path / "run")
+    assert [one.status for one in manifest.ranks] == ["ok", "died", "missing", "running"]
+    assert manifest.status == "failed"
+    assert manifest.stages["direct_inference"].status == "failed"
+    assert manifest.reason is not None
+    assert "rank 2 missing: it left no manifest.json" in manifest.reason
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["run"]["status"] == "failed"
+
+
+def test_ranks_that_have_all_ended_are_not_waited_for(tmp_path: Path) -> None:
+    run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 2, ["llm-perf-opt", "run"])
+    begin_run(run)
+    leave_manifest(run, 0, "ok")
+    leave_manifest(run, 1, "running", alive=False)
+    wait_for_ranks(run, 3600.0)
+    assert finish_run_of_ranks(run, quiet=True, as_json=False) == 1
+
+
+def test_an_earlier_run_is_moved_aside_with_its_ranks(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 1, ["llm-perf-opt", "run"])
+        begin_run(run)
+        assert not run.folder(0).exists()
+        leave_manifest(run, 0, "ok")
+        finish_run_of_ranks(run, quiet=True, as_json=False)
+    (earlier,) = (tmp_path / "run").glob("earlier-*")
+    assert (earlier / "ranks" / "0" / "manifest.json").is_file()
