@@ -357,3 +357,30 @@ def test_only_files_that_our_processes_name_are_removed(tmp_path: Path) -> None:
     assert other_name.exists()
     assert link.is_symlink()
     assert foreign.exists()
+
+
+def test_a_signal_lost_in_a_destructor_prints_no_traceback(tmp_path: Path) -> None:
+    """It is raised again; what else goes wrong in a destructor is still told."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\n"
+        "from llm_perf_opt.core.console import signals\n"
+        "class Asked:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        sum(range(1000))\n"
+        "class Wrong:\n"
+        "    def __del__(self):\n"
+        "        raise ValueError('kept')\n"
+        "signal.signal(signal.SIGINT, signals._on_signal)\n"
+        "one = Asked()\n"
+        "del one\n"
+        "signals.settle_interruption()\n"
+        "other = Wrong()\n"
+        "del other\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "KeyboardInterrupt" not in done.stderr
+    assert "ValueError: kept" in done.stderr

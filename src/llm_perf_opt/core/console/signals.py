@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 import termios
 import threading
 from collections.abc import Iterator
@@ -147,7 +148,15 @@ def _leave_closed_terminal() -> None:
                 os.close(nowhere)
 
 
+def _say_nothing_of_lost_signals(lost: sys.UnraisableHookArgs) -> None:
+    """An exception in a destructor is printed and dropped; a signal that ended there is raised again anyway."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+
+
 def _on_signal(number: int, _frame: FrameType | None) -> None:
+    if sys.unraisablehook is sys.__unraisablehook__:  # somebody else's stays
+        sys.unraisablehook = _say_nothing_of_lost_signals
     if number == signal.SIGHUP:
         _leave_closed_terminal()
     if number in _STATE.holding:
