@@ -18,8 +18,8 @@ from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
 from llm_perf_opt.ingest.kineto.decode import BadPiece, PieceDecoder
 from llm_perf_opt.ingest.kineto.events import AnyEvent
 from llm_perf_opt.ingest.kineto.part_files import write_part
-from llm_perf_opt.ingest.kineto.stream import BETWEEN_EVENTS, GUESS_WINDOW_BYTES, PIECE_BYTES
-from llm_perf_opt.ingest.kineto.window import Window
+from llm_perf_opt.ingest.kineto.stream import GUESS_WINDOW_BYTES, PIECE_BYTES
+from llm_perf_opt.ingest.kineto.window import BETWEEN_EVENTS, Window
 
 UNUSUAL = 3
 """Exit code: the part is not what a part of a sound trace is."""

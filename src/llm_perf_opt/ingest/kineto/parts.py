@@ -20,7 +20,8 @@ from types import TracebackType
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.ingest.kineto.columns import Columns
 from llm_perf_opt.ingest.kineto.part_files import read_part
-from llm_perf_opt.ingest.kineto.stream import BETWEEN_EVENTS, GUESS_WINDOW_BYTES, EventStream
+from llm_perf_opt.ingest.kineto.stream import GUESS_WINDOW_BYTES, EventStream
+from llm_perf_opt.ingest.kineto.window import BETWEEN_EVENTS
 
 LEAST_PART_BYTES = 128 << 20
 """Below this, starting a process costs more than it saves."""

@@ -27,7 +27,7 @@ from llm_perf_opt.core.sizes import UNPACK_VARIABLE, most_unpacked, require_regu
 from llm_perf_opt.ingest.kineto.collectives import CollectiveEvents
 from llm_perf_opt.ingest.kineto.decode import BadPiece, PieceDecoder, repair
 from llm_perf_opt.ingest.kineto.events import AnyEvent
-from llm_perf_opt.ingest.kineto.window import TooMuchText, Window
+from llm_perf_opt.ingest.kineto.window import BETWEEN_EVENTS, TooMuchText, Window
 
 Codes = npt.NDArray[np.uint8]
 
@@ -38,7 +38,6 @@ _EVENT_LIMIT_BYTES = 64 << 20
 GUESS_WINDOW_BYTES = 64 << 10
 _KEY_MARGIN_BYTES = 4096
 _UNPACKED_FREE_BYTES = 16 << 20
-BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _DISTRIBUTED, _SCHEMA = b'"distributedInfo"', b'"schemaVersion"'
 _ALONE = re.compile(rb'"world_size"\s*:\s*1\s*[,}]')

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 T = TypeVar("T")
 
-_BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
+BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _OPEN = 1
 """Text starts here; the byte before holds the bracket that makes a piece an array."""
 
@@ -90,7 +90,7 @@ class Window:
         place, last = self._data.find(mark, _OPEN, _OPEN + end), _OPEN + end
         while place >= 0:
             begin = self._data.rfind(b"{", _OPEN, max(_OPEN, self._data.rfind(b'"ph"', _OPEN, place)))
-            behind = _BETWEEN_EVENTS.search(self._data, place, last)
+            behind = BETWEEN_EVENTS.search(self._data, place, last)
             stop = behind.start() + 1 if behind is not None else self._data.rfind(b"}", place, last) + 1
             if begin >= 0:
                 yield bytes(self._data[begin:stop])

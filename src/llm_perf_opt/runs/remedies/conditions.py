@@ -51,11 +51,9 @@ def static_already(situation: Situation) -> str | None:
 
 
 def no_cuda_graphs(situation: Situation) -> str | None:
-    """For CUDA graphs: a GPU, and a release that can."""
+    """For CUDA graphs."""
     if situation.on_cpu:
         return "there is no GPU here"
-    if not hasattr(situation.config.model, "cuda_graphs"):
-        return "this release cannot capture the decode step"
     return "captured already" if situation.config.model.cuda_graphs else no_decode(situation)
 
 
