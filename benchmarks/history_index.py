@@ -1,8 +1,6 @@
 """The index over many generated summaries: time per summary, memory, and what renewing without a change costs.
 
 >>> python -m benchmarks.history_index --runs 10000 100000 --out tmp/history   # doctest: +SKIP
-
-Also how often the test for changes of level finds one where there is none (``--rates``).
 """
 
 from __future__ import annotations
@@ -14,13 +12,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-
-from llm_perf_opt.analysis.history.changes import find_changes
 
 _CHILD = """
 import json, resource, sys, time
@@ -83,54 +78,14 @@ def measure_index(source: Path, out: Path, runs: int) -> None:
         )
 
 
-def _autocorrelated(generator: np.random.Generator, n: int, share: float) -> np.ndarray:
-    noise = generator.normal(0, 0.02, n)
-    for place in range(1, n):
-        noise[place] += share * noise[place - 1]
-    return noise
-
-
-NOISES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "normal": lambda g, n: g.normal(0, 0.02, n),
-    "heavy tails (t, 2 degrees)": lambda g, n: 0.02 * g.standard_t(2, n),
-    "one side only (log-normal)": lambda g, n: 0.02 * np.exp(g.normal(0, 1, n)),
-    "neighbours alike (AR 0.3)": lambda g, n: _autocorrelated(g, n, 0.3),
-    "neighbours alike (AR 0.6)": lambda g, n: _autocorrelated(g, n, 0.6),
-}
-
-
-def share_with_a_change(
-    noise: str, runs: int, series: int, *, step: float = 0.0, seed: int = 1
-) -> tuple[float, float]:
-    """Return how many of generated series show a change, and how many of these without a doubt; ``step`` in the middle."""
-    generator = np.random.default_rng(seed)
-    shown = sure = 0
-    for _ in range(series):
-        logs = NOISES[noise](generator, runs)
-        logs[runs // 2 :] += step
-        found = find_changes(np.exp(logs).tolist())
-        shown += bool(found)
-        sure += any(not change.drifting for change in found)
-    return shown / series, sure / series
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", type=Path, help="directory of a real run to make summaries from")
     parser.add_argument("--out", type=Path, default=Path("tmp/history"))
     parser.add_argument("--runs", type=int, nargs="*", default=[10_000])
-    parser.add_argument(
-        "--rates", type=int, default=0, metavar="SERIES", help="measure false alarms on so many series"
-    )
     options = parser.parse_args()
     for runs in options.runs:
         measure_index(options.source, options.out, runs)
-    for noise in NOISES if options.rates else ():
-        for runs in (10, 30, 100):
-            rows = [share_with_a_change(noise, runs, options.rates, step=step) for step in (0.0, 0.05)]
-            print(
-                f"{noise}, {runs} runs: false alarms {rows[0][0]:.1%} (without a doubt {rows[0][1]:.1%}), 5 % step found {rows[1][0]:.0%}"
-            )
     print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/improve_rates.py --out tmp/improve_rates                 # measures for some minutes, then judges
     python benchmarks/improve_rates.py --timings …/timings.json                # judges again
-    python benchmarks/improve_rates.py --real 5                                # also: whole experiments of identical configurations
+    python benchmarks/improve_rates.py --real 50                               # instead: whole experiments of identical sides
 
 One long run of a tiny decoder through the real engine gives thousands of passes with this machine's own noise: tails, bursts,
 drift. Disjoint stretches of it are dealt to the two sides in the order an experiment measures (A B B A or B A A B by chance).
@@ -26,15 +26,20 @@ from pathlib import Path
 from compare_rates import measure, noise
 from llm_perf_opt.analysis.compare.metrics import run_series
 from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass
-from llm_perf_opt.runs.improve.experiment import run_experiment
+from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.runs.improve.measuring.worker import take_turns
 from llm_perf_opt.runs.improve.spec import Letter, Spec
-from llm_perf_opt.runs.improve.worker import take_turns
 
 TESTS = 14
 """Tests of a search of usual size, which share the family error."""
 FAMILY_ERROR, LEAST_GAIN, MOST_BLOCKS = 0.05, 0.02, 80
 FACTORS = (1.0, 0.95, 0.9, 0.8, 0.5, 1.05, 1.1)
-REAL = ["model=llama_tiny", "infer.max_new_tokens=5", "dataset.synthetic_tokens=16"]
+REAL = [
+    "model=llama_tiny",
+    "model.arch.num_hidden_layers=2",
+    "infer.max_new_tokens=4",
+    "dataset.synthetic_tokens=16",
+]
 
 
 def stretches(samples: list[list[float]]) -> Iterator[list[list[float]]]:
@@ -107,19 +112,49 @@ def families(found: list[list[list[float]]]) -> None:
     )
 
 
-def real(count: int) -> None:
-    print("\n| real experiment of identical sides | change | pairs | verdict |\n|---|---:|---:|---|")
+def real(count: int, workload: list[str]) -> None:
+    """Run whole experiments on two sides with the same settings, half of them in two processes."""
+    print(
+        "| real experiment of identical sides | change | interval | pairs | verdict | s |\n|---|---:|---|---:|---|---:|"
+    )
+    found: list[Outcome] = []
     for number in range(count):
         with tempfile.TemporaryDirectory() as folder:
-            wanted = Spec(REAL, REAL, "total", FAMILY_ERROR / TESTS, LEAST_GAIN, MOST_BLOCKS, 60, number, 2)
-            outcome = run_experiment(wanted, Path(folder) / "x", own_processes=number % 2 == 1)
+            wanted = Spec(
+                workload,
+                workload,
+                "total",
+                FAMILY_ERROR / TESTS,
+                LEAST_GAIN,
+                MOST_BLOCKS,
+                60,
+                number,
+                2,
+                checks_text=False,
+            )
+            outcome = run_experiment(
+                wanted, Path(folder) / "x", own_processes=number % 2 == 1, with_page=False
+            )
+        found.append(outcome)
         measured = outcome.measured
-        if measured is None:
-            sys.exit(f"an experiment failed: {outcome.failure}")
-        print(
-            f"| {outcome.how} | {measured.change_ratio:+.1%} | {measured.blocks} | {measured.verdict} |",
-            flush=True,
+        shown = (
+            f"failed: {outcome.failure} | | | |"
+            if measured is None
+            else f"{measured.change_ratio:+.1%} | {measured.low:+.0%} … {measured.high:+.0%} | {measured.blocks} | {measured.verdict} |"
         )
+        print(f"| {number + 1}, {outcome.how} | {shown} {outcome.seconds:.1f} |", flush=True)
+    print(
+        "\n| B against A | experiments | kept | called slower | failed | pairs needed, median |\n|---|---:|---:|---:|---:|---:|"
+    )
+    for how in (None, "one process", "own processes"):
+        mine = [outcome for outcome in found if how in (None, outcome.how)]
+        verdicts = [outcome.measured.verdict for outcome in mine if outcome.measured is not None]
+        if verdicts:
+            pairs = statistics.median(o.measured.blocks for o in mine if o.measured is not None)
+            print(
+                f"| identical, real{f', {how}' if how else ''} | {len(mine)} | {verdicts.count('gain')} | {verdicts.count('slower')} | "
+                f"{len(mine) - len(verdicts)} | {pairs:g} |"
+            )
 
 
 def main() -> int:
@@ -130,11 +165,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("tmp/improve_rates"))
     parser.add_argument("--passes", type=int, default=6600, help="passes of the long run")
     parser.add_argument("--repeats", type=int, default=3, help="orders each stretch is dealt in")
-    parser.add_argument("--real", type=int, default=0, help="whole experiments of identical configurations")
+    parser.add_argument(
+        "--real", type=int, default=0, help="instead: so many whole experiments of identical configurations"
+    )
+    parser.add_argument("--workload", nargs="*", default=REAL, metavar="key=value", help="of --real")
     options = parser.parse_args()
-    judge(options.timings or measure(options.out, options.passes), options.repeats)
     if options.real:
-        real(options.real)
+        real(options.real, options.workload)
+    else:
+        judge(options.timings or measure(options.out, options.passes), options.repeats)
     return 0
 
 

@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 
 from llm_perf_opt.config.schema import ImageMode, InferConfig
-from llm_perf_opt.workloads.models.preprocess import (
+from llm_perf_opt.workloads.images import load_image
+from llm_perf_opt.workloads.models.deepseek.page_views import (
     ViewSpec,
-    load_image,
     make_views,
     to_pixels,
     view_spec,

@@ -17,7 +17,13 @@ from llm_perf_opt.analysis.roofline.demand import Point, own_point
 from llm_perf_opt.analysis.roofline.what_if import price, started_by, what_if
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import Gemm, open_silicon
-from llm_perf_opt.model.operators import AttentionShape, ExpertShape, OperatorShapes, ProductShape, SmallShape
+from llm_perf_opt.model.static.operators import (
+    AttentionShape,
+    ExpertShape,
+    OperatorShapes,
+    ProductShape,
+    SmallShape,
+)
 from llm_perf_opt.model.summary import (
     AttentionPart,
     Coverage,

@@ -66,11 +66,11 @@ def type_name(annotation: object) -> str:
     )
     for old, new in (
         ("typing.", ""),
-        ("llm_perf_opt.model.summary.", ""),
         ("NoneType", "null"),
         (" | None", " or null"),
     ):
         text = text.replace(old, new)
+    text = re.sub(r"\bllm_perf_opt\.model\.[\w.]+\.(?=\w)", "", text)
     # A type with limits becomes Optional[float] where a plain one is float | None.
     text = re.sub(r"Optional\[([^][]+)\]", r"\1 or null", text)
     return f"`{text}`"
@@ -87,10 +87,11 @@ def summary_page() -> str:
         "# summary.json\n\n",
         GENERATED,
         (model.__doc__ or "").strip().replace("``", "`"),
-        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/summary/summary.schema.json`.\n\n",
+        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/model/summary.schema.json`.\n\n",
         versions_page(),
     ]
-    classes = [c for c in vars(model).values() if isinstance(c, type) and dataclasses.is_dataclass(c)]
+    named = (getattr(model, name) for name in model.__all__)
+    classes = [one for one in named if isinstance(one, type) and dataclasses.is_dataclass(one)]
     for cls in [model.Summary, *[c for c in classes if c is not model.Summary]]:
         hints, docs = typing.get_type_hints(cls), field_docs(cls)
         parts.append(

@@ -20,6 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Measured tables are for the tests that ask for them: every other run would read them for its what-if page.
 os.environ.setdefault("LLM_PERF_OPT_SILICON", "off")
 
+# Tests start a hundred processes: each would compile our sources, and each test process rewrite every assertion, again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Each test process measures on what it has: one must not wait for the runs of another.
 # Not a default: a worker would inherit the directory of the process that started it.
 os.environ["LLM_PERF_OPT_LEASES"] = str(
@@ -31,6 +35,16 @@ settings.register_profile("any-machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any-machine")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whole files go to the test processes, in the order of collection: folders with real runs before the unit tests.
+
+    Left to itself, pytest-xdist begins with the files of most tests, and two processes would wait at the end for one of
+    a few slow tests.
+    """
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
 
 
 @pytest.fixture(scope="session")

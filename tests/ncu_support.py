@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
-from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.stages.base import StageContext
 

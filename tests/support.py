@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.warm import warm_server
+
 Result = TypeVar("Result")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,13 +30,23 @@ QUICK = (
 
 
 def cli(
-    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 240.0
+    *arguments: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 240.0,
+    anew: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m llm_perf_opt`` in a process of its own."""
+    """Run ``python -m llm_perf_opt`` in a process of its own, forked from one that has the imports where that is the same.
+
+    ``anew``: in one that imports everything itself.
+    """
+    environment = {**os.environ, **(env or {})}
+    if not anew and warm_server().can_run(environment):
+        return warm_server().run(arguments, cwd or Path.cwd(), environment, timeout_s=timeout_s)
     return subprocess.run(
         [sys.executable, "-m", "llm_perf_opt", *arguments],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=timeout_s,

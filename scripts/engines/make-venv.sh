@@ -2,7 +2,8 @@
 # Environments with the plug-ins of engines beside that of the checkout (.venv): their tests use them. Each sees the packages
 # of .venv and adds its own, in exact versions, some of which .venv has differently.
 #
-#   make-venv.sh            .venv-engines (Slurm, Ray on Hydra 1.3) and .venv-optuna (Optuna, joblib on Hydra 1.4)
+#   make-venv.sh            .venv-engines (Slurm, Ray on Hydra 1.3), .venv-optuna (Optuna, joblib on Hydra 1.4) and
+#                           .venv-history (DuckDB, MLflow)
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=$root/.venv/bin/python
@@ -21,3 +22,4 @@ make_one() {
 
 make_one .venv-engines constraints.txt
 make_one .venv-optuna constraints-optuna.txt
+make_one .venv-history constraints-history.txt

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.core.artifacts import Artifacts, create_stage2_root, reserve_directory
 from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts, create_stage2_root, reserve_directory
 from llm_perf_opt.runs.commands.migrate import migrate, plan_moves
 
 STAGES = ("static_analysis", "torch_profiler", "nsys", "ncu", "direct_inference")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.model.summary import Hardware, RunInfo, Summary, Workload
 from llm_perf_opt.reporting.pages import write_pages

@@ -1,4 +1,8 @@
-"""Every combination of the four stage toggles runs, small, with the real tools where they are installed."""
+"""Every combination of the four stage toggles runs, small, with the real tools where they are installed.
+
+nsys captures the workload for the first combination that has it, by itself, and for all four together. The rest are given
+the report of the first again: what nsys watches is a process of its own, and the same in all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ import pytest
 import yaml
 
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import SilentProgress
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.process.tools import find_tool
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.finish import finish_run
+from tests.nsys_support import recording_nsys
 from tests.support import files_below, read_json
 
 STAGES = ("static_analysis", "torch_profiler", "nsys", "ncu")
@@ -28,15 +34,25 @@ SMALL = (
 )
 
 
+@pytest.fixture(scope="module")
+def captured_once(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The override that makes nsys give its first capture again."""
+    real = find_tool("nsys")
+    if real is None:
+        return []
+    return [f"pipeline.nsys.executable={recording_nsys(tmp_path_factory.mktemp('nsys') / 'tool', real)}"]
+
+
 @pytest.mark.contract("B2", "B17")
 @pytest.mark.parametrize(
     "bits", range(16), ids=lambda bits: "+".join(s for n, s in enumerate(STAGES) if bits >> n & 1) or "none"
 )
 def test_B17_every_combination_of_toggles_runs(
-    bits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bits: int, tmp_path: Path, captured_once: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = [name for number, name in enumerate(STAGES) if bits >> number & 1]
     toggles = [f"pipeline.{name}.enable={'true' if name in wanted else 'false'}" for name in STAGES]
+    toggles += captured_once if wanted != [*STAGES] else []
     run = tmp_path / "run"
     config = compose_config([*SMALL, *toggles, f"artifacts.runs_dir={run}"], cwd=tmp_path)
     artifacts, command = Artifacts.for_run(run), ["llm-perf-opt", "run", *toggles]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import QUICK, cli, read_json
+from tests.warm import warm_server
 
 ROWS = [
     f"{part}{number}"
@@ -54,10 +53,8 @@ def test_E5_profiling_captures_and_direct_inference_share_one_engine(tmp_path: P
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    inner = subprocess.run(
-        [sys.executable, "-m", "llm_perf_opt.runs.workload", *QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+    words = [*QUICK, prediction, f"hydra.run.dir={tmp_path / 'inner'}"]
+    inner = warm_server().run(words, tmp_path, module="llm_perf_opt.runs.workload", timeout_s=240)
     assert inner.returncode == 0, inner.stderr
     profiled, direct, captured = (
         _texts(folder)

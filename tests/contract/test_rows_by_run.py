@@ -14,7 +14,7 @@ from llm_perf_opt.cli import main
 from llm_perf_opt.config.legacy import LEGACY_ROOTS
 from llm_perf_opt.core.stage import StageConfig
 from llm_perf_opt.runs.commands.run_command import parse_arguments
-from llm_perf_opt.runs.old_places import NOTE, lead_to
+from llm_perf_opt.runs.directory.old_places import NOTE, lead_to
 from llm_perf_opt.stages.ncu import NcuStage
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
 from tests.ncu_support import context

@@ -14,9 +14,9 @@ from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw, register_schema
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import stage as registry
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import (
     Problem,
     StageConfig,
@@ -24,7 +24,7 @@ from llm_perf_opt.core.stage import (
     stage_types,
 )
 from llm_perf_opt.runs.execute import execute
-from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.testing.stages import StageConformance
 from tests.support import QUICK, files_below

@@ -14,19 +14,17 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import SilentProgress
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.files import atomic_write_bytes
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.runs import execute as pipeline
 from tests.support import QUICK, cli, files_below, read_json
+from tests.warm import WarmProcess, warm_server
 
 
-def _start(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "llm_perf_opt", "run", *overrides],
-        cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+def _start(cwd: Path, *overrides: str) -> WarmProcess:
+    return warm_server().start(["run", *overrides], cwd)
 
 
 def test_ctrl_c_in_a_running_stage_leaves_a_report_and_exits_130(tmp_path: Path) -> None:
@@ -106,7 +104,7 @@ def test_a_directory_without_write_permission_is_explained(tmp_path: Path) -> No
     locked.chmod(0o555)
     code = (
         "import os, sys\n"
-        "from llm_perf_opt.core.artifacts import reserve_directory\n"
+        "from llm_perf_opt.core.run_directory.artifacts import reserve_directory\n"
         "from llm_perf_opt.core.errors import ToolError\n"
         "from pathlib import Path\n"
         "if os.geteuid() == 0:\n"

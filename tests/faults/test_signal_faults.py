@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.core.console import signals
 from llm_perf_opt.core.console.signals import (
     Interrupted,
     held,
@@ -27,6 +28,7 @@ from llm_perf_opt.process.tools import find_tools
 from tests.faults.processes import guards_of, nsys_files_of, nsys_part, started_by, wait_for
 from tests.nsys_support import alive, fake_nsys
 from tests.support import read_json
+from tests.warm import WarmProcess, warm_server
 
 ASKED = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 NO_OTHER_STAGE = (
@@ -38,7 +40,12 @@ NO_OTHER_STAGE = (
 )
 
 
-def _start(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
+def _start(cwd: Path, *overrides: str) -> WarmProcess:
+    return warm_server().start(["run", *NO_OTHER_STAGE, *overrides], cwd)
+
+
+def _start_anew(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
+    """Start one that first has to import everything."""
     return subprocess.Popen(
         [sys.executable, "-m", "llm_perf_opt", "run", *NO_OTHER_STAGE, *overrides],
         cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -90,7 +97,7 @@ def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
     """Also while Python starts and Hydra composes; a signal that comes too late finds a complete run."""
     tool = fake_nsys(tmp_path / "tool", "time.sleep(120)")
     run = tmp_path / "run"
-    process = _start(
+    process = _start_anew(
         tmp_path,
         f"pipeline.nsys.executable={tool}",
         "pipeline.workload.command=[sleep,1]",
@@ -186,7 +193,10 @@ def test_nohup_stays_nohup(slow_tool: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ASKED)
-def test_a_signal_that_a_library_swallows_comes_again(number: signal.Signals) -> None:
+def test_a_signal_that_a_library_swallows_comes_again(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_AGAIN_S", 0.3)
     with pytest.raises(Interrupted) as caught, stop_signals():
         for _ in range(2):
             try:

@@ -107,7 +107,7 @@ def test_a_tool_that_may_not_be_run_is_not_called_missing(
 
 
 def test_a_missing_tokenizer_is_not_an_image_problem(tmp_path: Path) -> None:
-    from llm_perf_opt.workloads.models.tokenizer import load_tokenizer
+    from llm_perf_opt.workloads.models.checkpoints.tokenizer import load_tokenizer
 
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json") as caught:
         load_tokenizer(tmp_path)

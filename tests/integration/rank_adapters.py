@@ -1,4 +1,4 @@
-"""Adapters whose second rank does not come to its end."""
+"""Adapters of which one rank does not come to its end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ _SECOND = os.environ.get("RANK") == "1"
 class Killed(HfCausalLmAdapter):
     """Its second rank is killed before the first pass."""
 
+    doomed = "1"
+
     def prepare(self, samples: Sequence[Sample], device: str, dtype: Any) -> Batch:
-        if _SECOND:
+        if os.environ.get("RANK") == self.doomed:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().prepare(samples, device, dtype)
+
+
+class FirstKilled(Killed):
+    """Its first rank is."""
+
+    doomed = "0"
 
 
 class Failing(HfCausalLmAdapter):

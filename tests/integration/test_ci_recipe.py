@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,20 +24,47 @@ QUICKER = [
 ]
 
 
-def _command(workflow: dict[str, object], step: str, run_id: str) -> list[str]:
+def _text(workflow: dict[str, object], step: str, run_id: str) -> str:
     steps = workflow["jobs"]["measure"]["steps"]  # type: ignore[index]
-    text = next(item["run"] for item in steps if item.get("name") == step)
+    text: str = next(item["run"] for item in steps if item.get("name") == step)
     text = text.replace("${{ github.run_id }}", run_id).replace("${{ github.run_attempt }}", "1")
-    text = text.replace("$RUN_ARGS", workflow["env"]["RUN_ARGS"]).replace("\\\n", " ")  # type: ignore[index]
     assert "${{" not in text
-    words = shlex.split(text)
+    return text
+
+
+def _command(workflow: dict[str, object], step: str, run_id: str) -> list[str]:
+    text = _text(workflow, step, run_id)
+    words = shlex.split(text.replace("$RUN_ARGS", workflow["env"]["RUN_ARGS"]).replace("\\\n", " "))  # type: ignore[index]
     assert words[0] == "llm-perf-opt"
     return words[1:]
+
+
+def _comment(workflow: dict[str, object], folder: Path, *, fails: str = "") -> tuple[list[str], str]:
+    """Run the step that comments, as the runner does (``bash -e``); return what ``gh`` was asked and the job's summary."""
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    gh, asked, shown = tools / "gh", folder / "asked", folder / "summary.md"
+    for path in (asked, shown):
+        path.unlink(missing_ok=True)
+    gh.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ncase "$*" in {fails or "never"}) exit 1;; esac\n')
+    gh.chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": str(shown),
+        "NUMBER": "7",
+    }
+    done = subprocess.run(
+        ["bash", "-e", "-c", _text(workflow, "Comment", "200")], cwd=folder, env=env, check=False, timeout=60
+    )
+    assert done.returncode == 0
+    return asked.read_text().splitlines() if asked.exists() else [], shown.read_text()
 
 
 @pytest.mark.slow
 def test_the_workflow_runs(tmp_path: Path) -> None:
     workflow = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
+    assert _comment(workflow, tmp_path) == ([], "No run of main to compare with yet.\n")
     for run_id in ("100", "200"):
         words = [w for w in _command(workflow, "Measure", run_id) if not w.startswith("run.repeats=")]
         done = cli(*words, *QUICKER, cwd=tmp_path)
@@ -53,3 +82,17 @@ def test_the_workflow_runs(tmp_path: Path) -> None:
     assert [case.get("name") for case in suite.iter("testcase")] == ["gate tpot:+5.0%", "gate ttft:+5.0%"]
     assert int(suite.get("failures", "0")) == sum(g["status"] == "regression" for g in comparison["gates"])
     assert re.search(r"\*\*tpot\*\*: ", (tmp_path / "comparison" / "comment.md").read_text(encoding="utf-8"))
+    edit, new = (
+        "pr comment 7 --body-file comparison/comment.md --edit-last",
+        "pr comment 7 --body-file comparison/comment.md",
+    )
+    comment = (tmp_path / "comparison" / "comment.md").read_text(encoding="utf-8")
+    assert _comment(workflow, tmp_path) == ([edit], comment)
+    assert _comment(workflow, tmp_path, fails="*--edit-last") == (
+        [edit, new],
+        comment,
+    )  # the first comment of all
+    assert _comment(workflow, tmp_path, fails="*") == (
+        [edit, new],
+        comment,
+    )  # from a fork, without the right to

@@ -81,7 +81,7 @@ def test_inputs_yaml_names_the_samples_with_hashes(quick_run: Path) -> None:
 
 
 def test_env_json_holds_no_secret(tmp_path: Path) -> None:
-    from llm_perf_opt.runs.provenance import environment
+    from llm_perf_opt.runs.records.provenance import environment
 
     os.environ["MY_API_TOKEN"] = "hunter2"
     try:

@@ -26,9 +26,9 @@ from llm_perf_opt.config.schema import (
     SamplingConfig,
     WorkloadCommandConfig,
 )
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.direct_inference import NAME, DirectInferenceConfig, DirectInferenceStage
 from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput

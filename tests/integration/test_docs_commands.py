@@ -31,7 +31,7 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 _ENGINE = "needs an engine; tests/integration/engines runs the like of it on real ones"
 _RANKS = "tests/integration/test_ranks.py runs the like of it"
-_RANK_CAPTURES = "needs a GPU for each rank; tests/unit/stages/test_nsys_ranks.py reads such a capture"
+_RANK_CAPTURES = "tests/integration/test_ranks.py makes such a capture with the real tool, and reads it"
 NOT_RUN = {
     "make profile": "makes a virtual environment from the network; CI runs it",
     'make profile RUN_ARGS="infer.max_new_tokens=64 run.repeats=5"': "the same",
@@ -51,13 +51,10 @@ NOT_RUN = {
     "pip install 'llm-perf-opt[optuna]'": _ENGINE,
     "llm-perf-opt run --multirun hydra/sweeper=optuna_search hydra.sweeper.n_trials=30 'hydra.sweeper.direction=[minimize,maximize]' 'sweep.objective=[tpot,tokens_per_s]' 'infer.batch_size=choice(1,2,4,8,16)' 'infer.max_new_tokens=range(16,129,16)' hydra.sweep.dir=tmp/search": _ENGINE,
     "python benchmarks/improve_rates.py --out tmp/improve_rates": "ten minutes and more",
-    "llm-perf-opt run model=llama_tiny run.device=cpu run.ranks=2": _RANKS,
     "torchrun --nproc-per-node 2 -m llm_perf_opt run model=hf_causal_lm model.path=CHECKPOINT": _RANKS,
-    "nsys profile -o all torchrun --nproc-per-node 2 -m llm_perf_opt run …": _RANK_CAPTURES,
+    "nsys profile -s none --cpuctxsw=none -o all torchrun --nproc-per-node 2 -m llm_perf_opt run …": _RANK_CAPTURES,
     "llm-perf-opt ingest --nsys all.nsys-rep --out tmp/ranks": _RANK_CAPTURES,
-    "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile --session-new=r$RANK-$$ -o captures/rank%q{RANK} python -m llm_perf_opt run …'": _RANK_CAPTURES,
-    'for one in captures/*.nsys-rep; do nsys export --type sqlite "$one"; done': _RANK_CAPTURES,
-    "llm-perf-opt ingest --nsys captures/ --out tmp/ranks": _RANK_CAPTURES,
+    "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile -s none --cpuctxsw=none --session-new=r$RANK-$$ -o captures/rank%q{RANK} python bench.py'": _RANK_CAPTURES,
 }
 """Commands that are not run, with the reason."""
 
@@ -178,6 +175,9 @@ def _make_captures(folder: Path) -> None:
         )
     table = "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
     table += '90.0,900,9,100.0,1,1,1,0,"void ns::Sobel<float, (int)2>(uchar4 *)"\n10.0,100,1,100.0,1,1,1,0,k(int)\n'
+    (folder / "captures").mkdir()
+    for rank in (0, 1):
+        write_export(folder / "captures" / f"rank{rank}.sqlite", {"NVTX_EVENTS": [nvtx(0, 9_000, "decode")]})
     (folder / "nsys").mkdir()
     for place in ("kern_sum.csv", "nsys/summary.csv"):
         (folder / place).write_text(table)
@@ -254,7 +254,9 @@ def arguments(command: Command, desk: Path) -> list[str]:
 def _run_words(words: list[str]) -> list[str]:
     """Plan what needs a GPU, a tool or much memory; shorten the rest, where the command itself does not say."""
     line = " ".join(words)
-    if "--plan" in words or re.search(r"pipeline\.(nsys|ncu)\.enable=true|llama3_8b|DeepSeek-OCR", line):
+    if "--plan" in words or re.search(
+        r"pipeline\.(nsys|ncu)\.enable=true|run\.ranks=|llama3_8b|DeepSeek-OCR", line
+    ):
         return words if "--plan" in words else ["--plan", *words]
     preset = next((word.partition("=")[2] for word in words if word.startswith("model=")), None)
     if preset is None and not re.search(r"deepseek_ocr|dataset\.|enable=false", line):
@@ -364,5 +366,6 @@ def test_B13_every_key_that_is_set_in_the_documentation_exists(page: Path) -> No
     for key in (
         set(re.findall(rf"(?<![\w./@])((?:{sections})(?:\.\w+)+)=", current_text(page))) - wrong_on_purpose
     ):
-        free = key.startswith("model.arch.") or ".output.extra." in key or "machine_noise" in key
+        mapping = key.rpartition(".")[0] in ("run.env", "run.phase_threads")
+        free = mapping or key.startswith("model.arch.") or ".output.extra." in key or "machine_noise" in key
         assert free or key in known_keys(), f"{page.name}: {key}"

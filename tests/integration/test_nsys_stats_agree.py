@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -84,13 +86,32 @@ def test_the_h100_capture_agrees(tool: Path, shared_data: Path, tmp_path: Path) 
     assert sum(one.count for one in copies) == int((timeline.ops.kind != 0).sum())
 
 
+_CAPTURES = 3
+
+
+def _has_ranges(tool: Path, report: Path, folder: Path) -> bool:
+    """Ask SQLite itself whether the tool recorded any range of the program."""
+    output = folder / "probe.sqlite"
+    output.unlink(missing_ok=True)
+    ask_tool([tool, "export", "--type", "sqlite", "--output", output, report], output)
+    with contextlib.closing(sqlite3.connect(output)) as base:
+        known = {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
+        if "NVTX_EVENTS" not in known:
+            return False
+        return bool(base.execute("SELECT count(*) FROM NVTX_EVENTS WHERE end IS NOT NULL").fetchone()[0])
+
+
 @every_version
 def test_real_exports_are_read_lazy_and_complete(tool: Path, tmp_path: Path) -> None:
     """A capture without a GPU: no CUPTI tables at all, or (``--lazy=false``) all of them, empty."""
     target = Path(__file__).with_name("nvtx_target.py")
     report = tmp_path / "run.nsys-rep"
     profile = [tool, "profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none", "-o", report]
-    ask_tool([*profile, sys.executable, target, "--rounds", "2"], report)
+    for _ in range(_CAPTURES):
+        ask_tool([*profile, sys.executable, target, "--rounds", "2"], report)
+        if _has_ranges(tool, report, tmp_path):
+            break
+        report.unlink()  # on a loaded machine nsys now and then ends without the program's ranges
     for lazy in ("true", "false"):
         output = tmp_path / f"lazy-{lazy}.sqlite"
         ask_tool([tool, "export", "--type", "sqlite", f"--lazy={lazy}", "--output", output, report], output)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.runs.assemble import assemble_run
 from llm_perf_opt.runs.finish import report_run, save_and_render
-from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
 from tests.support import QUICK, cli, files_below
 
 RAW = {"manifest.json", "env.json", "config.yaml", "inputs.yaml", "hardware.json", "run.log"}

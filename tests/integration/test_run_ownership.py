@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import yaml
 
 from llm_perf_opt.cli import main
 from tests.support import cli, files_below, read_json
+from tests.warm import warm_server
 
 TINY = (
     "infer.max_new_tokens=3",
@@ -79,16 +78,8 @@ def test_a_failing_run_does_not_show_the_numbers_of_the_one_before(tmp_path: Pat
 
 
 def test_a_second_run_at_the_same_time_is_refused_before_any_work(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "llm_perf_opt", "run", "model=llama_tiny", *TINY[1:], *DIRECT]
-    long = [*command, "infer.max_new_tokens=100000", "artifacts.runs_dir=run"]
-    first = subprocess.Popen(
-        long,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command = ["run", "model=llama_tiny", *TINY[1:], *DIRECT]
+    first = warm_server().start([*command, "infer.max_new_tokens=100000", "artifacts.runs_dir=run"], tmp_path)
     try:
         deadline = time.monotonic() + 120
         while not (tmp_path / "run" / "manifest.json").is_file():
@@ -109,8 +100,7 @@ def test_a_second_run_at_the_same_time_is_refused_before_any_work(tmp_path: Path
         assert "run.lock was left behind by process" in third.stderr
         assert not (tmp_path / "run" / "run.lock").exists()
     finally:
-        if first.poll() is None:
-            first.kill()
+        first.kill()
 
 
 def test_interrupted_predictions_are_continued_and_nothing_else(tmp_path: Path) -> None:

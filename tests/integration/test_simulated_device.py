@@ -63,6 +63,7 @@ def test_a_whole_run_takes_the_device_that_torch_offers(device: Path, tmp_path: 
         *stages,
         env={"PYTHONPATH": path},
         cwd=tmp_path,
+        anew=True,  # torch looks for devices while it is imported
     )
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

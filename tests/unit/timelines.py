@@ -10,8 +10,8 @@ import numpy as np
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 from llm_perf_opt.ingest.linking import link_ranges, order_by_thread
-from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget
+from llm_perf_opt.model.summary.parallel import IdleOwner
 from llm_perf_opt.model.timeline import (
     CollectiveCalls,
     DeviceOps,

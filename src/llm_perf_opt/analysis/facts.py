@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # stages are imported for help and checks, which must not wai
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
     from llm_perf_opt.model.captured import CapturedRange
     from llm_perf_opt.model.counters import NcuCapture
-    from llm_perf_opt.model.static import StaticDocument
+    from llm_perf_opt.model.static.document import StaticDocument
     from llm_perf_opt.model.timeline import KernelTotals, Timeline
     from llm_perf_opt.model.wall_clock import WallClock
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from llm_perf_opt.analysis.captures.truncation import find_shortages
 from llm_perf_opt.analysis.facts import Capture, Facts, ModulePhase, ProfiledPass
-from llm_perf_opt.analysis.memory_prediction import join_memory
+from llm_perf_opt.analysis.memory.prediction import join_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.ranks.host import join_host_ranks
 from llm_perf_opt.analysis.ranks.join import join_ranks
@@ -25,8 +25,6 @@ from llm_perf_opt.analysis.timeline.totals import (
 )
 from llm_perf_opt.core.phases import DECODE, WHOLE
 from llm_perf_opt.model.counters import NcuCapture
-from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, RankUse
-from llm_perf_opt.model.profiled import CounterConditions
 from llm_perf_opt.model.summary import (
     Budget,
     Finding,
@@ -37,6 +35,8 @@ from llm_perf_opt.model.summary import (
     Static,
     Telemetry,
 )
+from llm_perf_opt.model.summary.parallel import Communication, DeviceUse, IdleGap, RankUse
+from llm_perf_opt.model.summary.profiled import CounterConditions
 from llm_perf_opt.model.wall_clock import WallClock
 
 T = TypeVar("T")
@@ -114,6 +114,10 @@ def join(facts: Sequence[Facts]) -> Joined:
         host = join_host_ranks([one for each in facts for one in each.host_collectives])
         joined.ranks, joined.communication = host.ranks, host.communication
         joined.notes += host.notes
+    if not joined.ranks:
+        from llm_perf_opt.analysis.range_table import rank_rows
+
+        joined.ranks = rank_rows([capture for each in facts for capture in each.captures])
     for each in facts:
         _fill_in(joined.model, each.model)
         _fill_in(joined.budget, each.budget)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
+from llm_perf_opt.analysis.ranks.join import rank_of
+from llm_perf_opt.analysis.ranks.names import ranks_in_names, without_rank
 from llm_perf_opt.analysis.timeline.range_meaning import meaning_of
 from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import Section, SectionTable
+from llm_perf_opt.model.summary import RankUse, Section, SectionTable
 from llm_perf_opt.model.timeline import KernelTotals, Timeline
 
 _MOST = 60
@@ -46,11 +48,92 @@ def range_totals(found: Timeline | KernelTotals) -> list[RangeTotal]:
 
 
 def range_sections(captures: Sequence[Capture]) -> list[Section]:
-    """Return a section per capture that holds ranges and no kernel."""
+    """Return a section per capture that holds ranges and no kernel; captures of one range on several ranks share one."""
+    sections: list[Section | None] = []
+    for group in _beside_one_another(captures):
+        ranked = _by_rank(group)
+        alone = [one for one in group if not any(one is other for other in ranked.values())]
+        sections += [_section_of_ranks(ranked), *map(_section, alone)]
+    return [section for section in sections if section is not None]
+
+
+def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
+    """Return the ranks of captures without device work: all that is known is from when to when each had ranges open."""
+    rows: list[RankUse] = []
+    for group in _beside_one_another(captures):
+        found = []
+        for rank, capture in _by_rank(group).items():
+            if isinstance(capture.found, Timeline):
+                ranges = capture.found.ranges
+                span = int(ranges.end_ns.max()) - int(ranges.start_ns.min())
+                found.append(RankUse(rank=rank, span_s=span / 1e9, source=capture.path.name))
+        rows = max(rows, found, key=len)
+    return rows
+
+
+def _beside_one_another(captures: Sequence[Capture]) -> list[list[Capture]]:
+    """Group captures without device work by tool and by what their names say beside the rank."""
+    groups: dict[tuple[str, str], list[Capture]] = {}
+    for one in captures:
+        if not one.facts.kernels:
+            groups.setdefault((one.tool, without_rank(one.path)), []).append(one)
+    return list(groups.values())
+
+
+def _by_rank(captures: Sequence[Capture]) -> dict[int, Capture]:
+    """Return rank → its capture, where there are several ranks; else nothing."""
+    by_name = ranks_in_names([one.path for one in captures])
+    found: dict[int, Capture] = {}
+    for one in captures:
+        rank = rank_of(one, by_name[one.path])
+        if rank is not None and isinstance(one.found, Timeline) and len(one.found.ranges):
+            found.setdefault(rank, one)
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+def _section_of_ranks(ranked: Mapping[int, Capture]) -> Section | None:
+    """Return the ranges of all ranks beside one another: who was quick and who was not."""
+    totals: dict[str, dict[int, RangeTotal]] = {}
+    for rank, capture in ranked.items():
+        for row in range_totals(capture.found):
+            totals.setdefault(row.name, {})[rank] = row
+    if not totals:
+        return None
+    ordered = sorted(totals.items(), key=lambda item: (-_mean_ns(item[1]), item[0]))
+    more = f" The {_MOST} longest of {len(ordered)} names." if len(ordered) > _MOST else ""
+    return Section(
+        stage=next(iter(ranked.values())).tool or "capture",
+        title=f"Ranges of {len(ranked)} ranks: {without_rank(next(iter(ranked.values())).path)}",
+        paragraphs=[
+            "The captures hold no device work, so there are no kernels and no budget. These are their ranges, by host time of "
+            f"each rank; a range inside another counts in both, and the tool that recorded them adds time of its own.{more}"
+        ],
+        tables=[
+            SectionTable(
+                ["range", "phase", "count", "mean of the ranks", "shortest", "on rank", "longest", "on rank"],
+                [_row_of_ranks(name, by_rank) for name, by_rank in ordered[:_MOST]],
+            )
+        ],
+    )
+
+
+def _mean_ns(by_rank: Mapping[int, RangeTotal]) -> float:
+    return sum(row.total_ns for row in by_rank.values()) / len(by_rank)
+
+
+def _row_of_ranks(name: str, by_rank: Mapping[int, RangeTotal]) -> list[str]:
+    quickest = min(by_rank, key=lambda rank: (by_rank[rank].total_ns, rank))
+    slowest = max(by_rank, key=lambda rank: (by_rank[rank].total_ns, -rank))
+    counts = sorted({row.count for row in by_rank.values()})
     return [
-        section
-        for capture in captures
-        if not capture.facts.kernels and (section := _section(capture)) is not None
+        name,
+        meaning_of(name).phase or units.MISSING,
+        str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
+        units.seconds(_mean_ns(by_rank) / 1e9),
+        units.seconds(by_rank[quickest].total_ns / 1e9),
+        str(quickest),
+        units.seconds(by_rank[slowest].total_ns / 1e9),
+        str(slowest),
     ]
 
 

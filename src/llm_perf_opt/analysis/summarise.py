@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.join import Joined
 from llm_perf_opt.analysis.kernels.apart import name_apart
 from llm_perf_opt.analysis.ledger import ModuleTime, build_ledger
-from llm_perf_opt.analysis.memory_prediction import predict_memory
+from llm_perf_opt.analysis.memory.prediction import predict_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.roofline.demand import compute_dtypes
 from llm_perf_opt.analysis.roofline.limits import fastest_dtype
@@ -246,18 +246,18 @@ def _explain(
     summary.findings = rank_findings([*find_all(summary), *joined.findings])
     if summary.static is not None and dtype is not None and catalogue is not None:
         from llm_perf_opt.analysis.expected.tables import silicon_use, tables_of
-        from llm_perf_opt.analysis.roofline.launches import measured_launch
+        from llm_perf_opt.analysis.roofline.host_cost import started_in
         from llm_perf_opt.analysis.roofline.what_if import FOCUS, note_beaten_floors, what_if
 
         focus = [*FOCUS, *(device.name for device in catalogue.devices if device.origin == "user")]
+        tables = tables_of(silicon)
         summary.what_if = what_if(
             summary.static,
             catalogue,
             dtype=dtype,
             focus=focus,
-            step_launches=summary.metrics.get("launches_per_token"),
-            launch_cost=measured_launch(summary.hardware),
-            tables=tables_of(silicon),
+            started=started_in(summary, tables),
+            tables=tables,
         )
         summary.silicon = silicon_use(silicon)
         timed = summary.timings

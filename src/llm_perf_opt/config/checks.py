@@ -10,6 +10,7 @@ from llm_perf_opt.config.dimensions import wrong_dimensions
 from llm_perf_opt.config.schema import AppConfig, CacheKind, ModelConfig, Weights
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.phases import REQUEST_PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def check_config(config: AppConfig) -> None:
             )
     _check_time_limits(config)
     _check_variables(config)
+    _check_phase_threads(config)
     _check_model(config)
     _check_workload(config)
 
@@ -110,6 +112,22 @@ def _check_variables(config: AppConfig) -> None:
                 f"run.env.{name}: no process can be started with it",
                 hint="give a name of letters, digits and underscores, and plain text",
                 key="run.env",
+            )
+
+
+def _check_phase_threads(config: AppConfig) -> None:
+    """Phases that there are, and numbers of threads that can be."""
+    for phase, count in config.run.phase_threads.items():
+        key = f"run.phase_threads.{phase}"
+        if phase not in REQUEST_PHASES:
+            raise ConfigError(
+                f"{key}: there is no such phase", hint=f"phases: {', '.join(REQUEST_PHASES)}", key=key
+            )
+        if not 1 <= count <= _MOST_THREADS:
+            raise ConfigError(
+                f"{key}={count} is out of range",
+                hint=f"use a value of at least 1 and at most {_MOST_THREADS}",
+                key=key,
             )
 
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.checks import check_config
 from llm_perf_opt.config.devices import resolve_device
-from llm_perf_opt.config.hydra_bridge.compose import compose_raw
+from llm_perf_opt.config.hydra_bridge.compose import compose_raw, copied
 from llm_perf_opt.config.hydra_bridge.errors import explain
 from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import translate_config
@@ -34,6 +34,7 @@ _FREE_FORM = (
     "pipeline.direct_inference.output.extra",
     "pipeline.workload.env",
     "run.env",
+    "run.phase_threads",
 )
 """Subtrees whose keys are the user's own; who uses them checks them."""
 
@@ -69,7 +70,11 @@ def typed_config(
 
     ``here``: whether it is for this machine; a device of another one is not looked for.
     """
-    current = current_config(raw, overrides, cwd=cwd)
+    return typed(current_config(raw, overrides, cwd=cwd), here=here)
+
+
+def typed(current: DictConfig, *, here: bool = True) -> AppConfig:
+    """Turn a configuration of this release's keys (:func:`current_config`) into checked dataclasses."""
     try:
         config = _to_objects(current)
     except OmegaConfBaseException as error:
@@ -92,7 +97,11 @@ def _device(wanted: str, *, here: bool) -> str:
 
 def config_hash(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> str:
     """Return a digest of what a run is asked to do; where it writes and with whom it shares a device is left out."""
-    current = current_config(raw, overrides, cwd=cwd)
+    return digest(current_config(raw, overrides, cwd=cwd))
+
+
+def digest(current: DictConfig) -> str:
+    """Return the digest of a configuration of this release's keys (:func:`current_config`), which is used up by it."""
     for name in ("hydra", "artifacts", "sweep"):
         current.pop(name, None)
     plain: Any = OmegaConf.to_container(current, resolve=True, enum_to_str=True)
@@ -103,7 +112,7 @@ def config_hash(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | N
 
 def current_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path | None = None) -> DictConfig:
     """Return a copy with the keys of this release only, and with absolute paths; unknown keys are refused."""
-    current = raw.copy()
+    current = copied(raw)
     OmegaConf.set_struct(current, False)
     try:
         for message in translate_config(current, overrides):

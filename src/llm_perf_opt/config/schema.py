@@ -51,6 +51,15 @@ class CacheKind(StrEnum):
     """Room for the whole answer, all of which attention sees, behind a mask: shapes stay the same, as compiling needs."""
 
 
+class CacheDtype(StrEnum):
+    """Data type keys and values are kept in; attention computes in the model's own."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float8 = "float8"
+    """Four bits of exponent, three of mantissa (e4m3)."""
+
+
 class ImageMode(StrEnum):
     """DeepSeek-OCR resolution modes."""
 
@@ -68,6 +77,19 @@ class WeightFormat(StrEnum):
 
     int8 = "int8"
     int4 = "int4"
+
+
+class SiliconTables(StrEnum):
+    """Measured operator tables of the extra ``silicon``."""
+
+    auto = "auto"
+    """Used where they are installed, vLLM's kernels first."""
+    off = "off"
+    """Not used: no expected times and no kernel targets."""
+    vllm = "vllm"
+    """This framework's kernels first; another answers where it has no table that reaches a shape."""
+    sglang = "sglang"
+    trtllm = "trtllm"
 
 
 @dataclass
@@ -94,6 +116,8 @@ class ModelConfig:
     """``grouped_mm``, ``batched_mm``, ``eager``; null: the model's default."""
     decode_experts_implementation: str | None = None
     """The same for decode alone, where few positions meet the experts; null: as ``model.experts_implementation``."""
+    prefill_experts_implementation: str | None = None
+    """The same for prefill alone; null: as ``model.experts_implementation``."""
     compile_vision: bool = False
     """Compile the vision encoder with ``torch.compile``, once for each shape of a page."""
     channels_last: bool = False
@@ -110,6 +134,9 @@ class ModelConfig:
     cache: CacheKind = CacheKind.dynamic
     """``dynamic`` grows by copying for every token; ``preallocated`` has room for the whole answer and is written in place;
     ``static`` also keeps all shapes the same behind a mask, as compiling needs."""
+    cache_dtype: CacheDtype | None = None
+    """Keep keys and values in fewer bits: less memory, and one conversion of what attention reads in every step; null: in
+    ``model.dtype``."""
     trust_remote_code: bool = False
     """Run code that comes with a checkpoint. Needs a local path or a pinned revision."""
     seed: int = 0
@@ -144,6 +171,8 @@ class InferConfig:
     """Prepare inputs in page-locked memory and copy them to the device from there."""
     pad_to_multiple: int | None = None
     """Fill prompts up to a multiple of this many positions, so that requests of about the same length have the same shape."""
+    bucket_by_length: bool = False
+    """Make batches of requests of similar length, so that fewer positions are padding; answers keep their names."""
     max_tiles: int = 9
     """Most tiles a page is cut into (9 in the published code, 6 in its vLLM port)."""
     warmup_rounds: int = 1
@@ -239,6 +268,8 @@ class RunConfig:
     """Decode length under profilers and captures; null: ``infer.max_new_tokens``."""
     threads: int | None = None
     """CPU threads of torch; null: torch's default."""
+    phase_threads: dict[str, int] = field(default_factory=dict)
+    """CPU threads of torch in single phases (``run.phase_threads.decode=1``); the others have ``run.threads``."""
     interop_threads: int | None = None
     """Threads of torch that run independent operators side by side; null: torch's default."""
     affinity: str | None = None
@@ -277,6 +308,9 @@ class HardwareConfig:
     """YAML file with further devices."""
     probe: bool = True
     """Measure this machine's own ceilings (seconds, cached)."""
+    silicon: SiliconTables = SiliconTables.auto
+    """Measured operator tables behind expected times and kernel targets (extra ``silicon``): ``auto``, ``off``, or the framework
+    whose kernels are taken first."""
 
 
 @dataclass

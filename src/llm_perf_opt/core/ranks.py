@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from llm_perf_opt.core.errors import ConfigError
 
 ROOT_VARIABLE = "LLM_PERF_OPT_RANKS_ROOT"
 """Set for ranks that ``run.ranks`` started: the run's directory, which their parent holds and reports."""
+GROUP_VARIABLE = "LLM_PERF_OPT_RANKS_GROUP"
+"""Set for programs that every rank starts beside itself (a capture): the name of the group they make among themselves."""
+_MARK = re.compile(r"llm_perf_opt: rank (\d{1,6}) of (\d{1,6})")
 _MOST = 100_000
 
 
@@ -22,6 +26,11 @@ class Rank:
     """Processes of the group."""
     local_rank: int
     """Its number on its machine."""
+
+    @property
+    def mark(self) -> str:
+        """What a rank writes into a capture of several processes, so that a reader knows it again."""
+        return f"llm_perf_opt: rank {self.rank} of {self.size}"
 
 
 def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
@@ -41,6 +50,14 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
     if rank >= size:
         raise ConfigError(f"RANK={rank} is not below WORLD_SIZE={size}", hint="start with torchrun")
     return Rank(rank, size, _number(found, "LOCAL_RANK") if found.get("LOCAL_RANK") else rank)
+
+
+def rank_in_mark(text: str) -> tuple[int, int] | None:
+    """Return rank and number of ranks of a mark (:attr:`Rank.mark`); ``None``: it is none."""
+    found = _MARK.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        return None
+    return int(found[1]), int(found[2])
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

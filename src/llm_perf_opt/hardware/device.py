@@ -28,6 +28,9 @@ class Device:
     memory_source: str | None
     origin: Origin
     note: str | None = None
+    link_bytes_per_s: float | None = None
+    """To other devices of the machine, one direction, all links together."""
+    link_source: str | None = None
 
     def matches(self, reported: str) -> bool:
         """Say whether a driver's name is this device, as a whole and without regard to case."""
@@ -45,6 +48,8 @@ class Device:
             source=self.origin,
             memory_bytes=self.memory_bytes,
             bandwidth_source=self.bandwidth_source,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_source=self.link_source,
             reached_flops_per_s=dict(reached.flops_per_s),
             reached_bandwidth_bytes_per_s=reached.bandwidth_bytes_per_s,
             reached_bandwidth_source=reached.bandwidth_source,

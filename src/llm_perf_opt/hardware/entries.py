@@ -18,7 +18,7 @@ from llm_perf_opt.hardware.device import Device, Origin
 from llm_perf_opt.model.summary import Peak
 
 _COMMON_KEYS = frozenset(("name", "kind", "match", "note"))
-_MEMORY_KEYS = ("memory_gib", "bandwidth_gb_per_s")
+_MEMORY_KEYS = ("memory_gib", "bandwidth_gb_per_s", "link_gb_per_s")
 _DIRECT_KEYS = frozenset((*_MEMORY_KEYS, "source", "peaks"))
 _FORMS = {"value": "", "sparse": "with 2:4 sparsity", "package": "for the package of two"}
 _KEYS = _COMMON_KEYS | _DIRECT_KEYS | {"printed"}
@@ -51,7 +51,7 @@ def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, st
         if "printed" in entry
         else _parse_direct_figures(entry, here, titles)
     )
-    memory, bandwidth = (figures.pop(key, None) for key in _MEMORY_KEYS)
+    memory, bandwidth, link = (figures.pop(key, None) for key in _MEMORY_KEYS)
     return Device(
         name=name,
         kind="gpu" if kind == "gpu" else "cpu",
@@ -61,6 +61,8 @@ def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, st
         bandwidth_source=bandwidth.source if bandwidth else None,
         memory_bytes=memory.value * 2.0**30 if memory else None,
         memory_source=memory.source if memory else None,
+        link_bytes_per_s=link.value * 1e9 if link else None,
+        link_source=link.source if link else None,
         origin=origin,
         note=entry.get("note"),
     )

@@ -1,7 +1,7 @@
 """A device is measured by one run at a time: a lock for each GPU (by its UUID) and each processor core.
 
 The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They bind
-runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.sharing`).
+runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.contention.sharing`).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def cpu_device(cores: Sequence[int] | None = None) -> LeasedDevice:
     return LeasedDevice(f"cpu {_ranges(usable)}", tuple(f"cpu-{core:04d}" for core in usable))
 
 
-def gpu_device(name: str) -> LeasedDevice:
-    """Return a GPU by a name that no other GPU has."""
-    kept = "".join(character if character.isalnum() or character in "-." else "-" for character in name)
-    return LeasedDevice(name, (f"gpu-{kept}",))
+def gpu_device(*names: str) -> LeasedDevice:
+    """Return GPUs by names that no other GPU has."""
+    locks = ("".join(c if c.isalnum() or c in "-." else "-" for c in name) for name in sorted(names))
+    return LeasedDevice(", ".join(names), tuple(f"gpu-{lock}" for lock in locks))
 
 
 def lease_directory() -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.detect import detect_cpu, detect_device
-from llm_perf_opt.hardware.measured import ProbeResult
 from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
+from llm_perf_opt.hardware.probe.measured import ProbeResult
 from llm_perf_opt.model.summary import Hardware
 
 _UNCLEAR_SLICE = (
@@ -130,7 +130,7 @@ def _resolve_cpu(
     cache_dir: Path | None,
     items: tuple[str, ...] | None,
 ) -> Hardware:
-    from llm_perf_opt.hardware.probe import cpu_hardware, probe
+    from llm_perf_opt.hardware.probe.ceilings import cpu_hardware, probe
 
     cpu = detect_cpu()
     device, _ = catalogue.look_up(cpu.name)
@@ -153,7 +153,7 @@ def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
 ) -> ProbeResult:
     """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
-    from llm_perf_opt.hardware.probe import probe
+    from llm_perf_opt.hardware.probe.ceilings import probe
 
     measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)
     measured.describe(hardware)

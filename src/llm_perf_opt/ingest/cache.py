@@ -33,7 +33,7 @@ from llm_perf_opt.model.timeline import (
 CACHE_VARIABLE = "LLM_PERF_OPT_CACHE"
 """Environment variable: another directory for caches; ``off`` for none."""
 
-_VERSION = 5
+_VERSION = 6
 """Raise whenever a reader would read the same file differently."""
 _HEAD = "head"
 _SMALLEST_BYTES = 16 << 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file, from_plain, to_plain
-from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.static.document import StaticDocument
 from llm_perf_opt.model.summary import Static
 
 _HINT = "give a static_compute.json written by the static_analysis stage"

@@ -10,8 +10,8 @@ from typing import Literal
 
 from llm_perf_opt.model.conclusion import Cause, Conclusion
 
-SCHEMA_VERSION = "1.2"
-"""1.2: ``sentence`` and ``conclusions``; ratios of captured times are at equal work."""
+SCHEMA_VERSION = "1.3"
+"""1.2: ``sentence`` and ``conclusions``; ratios of captured times are at equal work. 1.3: ``expected``."""
 
 Better = Literal["lower", "higher"]
 Outcome = Literal[
@@ -193,6 +193,46 @@ class Method:
 
 
 @dataclass(slots=True)
+class ExpectedMetric:
+    """What tables predict of one metric, beside what was measured."""
+
+    name: str
+    """``ttft``, ``tpot`` or ``tokens_per_s``."""
+    unit: str
+    a: float
+    """Expected of A."""
+    b: float
+    ratio: float
+    """B ÷ A, expected."""
+    measured_ratio: float | None = None
+    """B ÷ A, measured; ``None``: it was not, or the sides are not comparable."""
+    measured_low_ratio: float | None = None
+    measured_high_ratio: float | None = None
+
+
+@dataclass(slots=True)
+class ExpectedChange:
+    """What tables of measured operators predict of a change of data type, batch size, ranks or device."""
+
+    changed: list[Difference]
+    """What of these differs."""
+    metrics: list[ExpectedMetric] = field(default_factory=list)
+    """Empty where the tables do not reach."""
+    by: Literal["measured operators", "roofline"] | None = None
+    """``measured operators``: at least half of the step's work rests on tables on both sides; ``roofline``: less does."""
+    measured_share_ratio: float | None = None
+    """Share of a step's work that rests on measurements, the smaller of both sides."""
+    source: str | None = None
+    """Frameworks and versions of the tables."""
+    launched: Literal["one by one", "as graphs"] | None = None
+    """How the kernels of these times are started."""
+    host_bound: bool = False
+    """Whether launching takes longer than the work on both sides, so that the change hardly shows."""
+    reason: str | None = None
+    """Why nothing is predicted."""
+
+
+@dataclass(slots=True)
 class Comparison:
     """The root of ``comparison.json``."""
 
@@ -218,3 +258,5 @@ class Comparison:
     families: list[FamilyChange] = field(default_factory=list)
     kernels: list[KernelChange] = field(default_factory=list)
     gates: list[GateResult] = field(default_factory=list)
+    expected: ExpectedChange | None = None
+    """``None``: the sides differ in neither data type, batch size, ranks nor device."""

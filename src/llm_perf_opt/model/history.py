@@ -83,6 +83,54 @@ class MetricRow:
 
 
 @dataclass(slots=True)
+class FindingRow:
+    """One row of ``findings.parquet``: what a search (``improve``) says of one finding it tried remedies of."""
+
+    search: str
+    """Directory of the search, relative to the indexed directory."""
+    file_size: int
+    """Bytes of its ``improve.json``; with the next it tells whether the file changed since."""
+    file_mtime_ns: int
+    started: str
+    """As the search wrote it (ISO 8601)."""
+    device: str | None
+    """Name of the hardware, as in ``runs.parquet`` (``hardware``)."""
+    model: str | None
+    metric: str
+    finding: str
+    phase: str | None
+    grade: str
+    """``confirmed``, ``partly``, ``wrong``, ``not shown``."""
+    predicted_gain_s: float | None
+    measured_gain_s: float | None
+    helped: int
+    """Remedies of this finding that helped …"""
+    tried: int
+    """… of so many."""
+
+
+@dataclass(slots=True)
+class FindingRecord:
+    """How well the advice of one rule did on one machine, over all searches."""
+
+    finding: str
+    phase: str | None
+    device: str | None
+    trials: int
+    """Searches that could tell."""
+    helped: int
+    """Of these, searches in which a remedy helped."""
+    not_shown: int
+    """Searches that could not tell."""
+    predicted_gain_s: float | None
+    """Median of the upper bounds that the findings named."""
+    measured_gain_s: float | None
+    """Median of what the best remedy gave."""
+    last: str | None
+    """When the latest search began."""
+
+
+@dataclass(slots=True)
 class LeftOut:
     """A file or directory that is no part of the index or of a trend, and why."""
 
@@ -99,6 +147,8 @@ class IndexInfo:
     directory: str
     runs: int = 0
     metrics: int = 0
+    findings: int = 0
+    """Rows of ``findings.parquet``."""
     left_out: list[LeftOut] = field(default_factory=list)
     schema_version: str = SCHEMA_VERSION
 
@@ -167,6 +217,10 @@ class Trend:
     """Why no change was looked for; ``None``: it was."""
     older: int = 0
     """Runs before the first of ``points`` that were not looked at."""
+    drift_ratio: float | None = None
+    """Last ÷ first run by a straight line, where that describes the runs better than any step."""
+    wanders: bool = False
+    """Whether the level wanders from run to run: only changes that come at once are shown then."""
 
 
 @dataclass(slots=True)
@@ -194,4 +248,6 @@ class History:
     method: HistoryMethod
     left_out: list[LeftOut] = field(default_factory=list)
     """Not in the index, or in no trend."""
+    findings: list[FindingRecord] = field(default_factory=list)
+    """The track record of advice, by rule and machine."""
     schema_version: str = SCHEMA_VERSION

@@ -22,8 +22,14 @@ OutputResult = Literal["equal", "differs", "failed"]
 Effect = Literal["nothing", "rounding", "quality"]
 """What a remedy may do to the answer: leave it, change the last bits of its arithmetic, or change what the model is."""
 Verdict = Literal["gain", "no gain", "slower", "not shown"]
+PredictedBy = Literal["bound", "measured operators", "roofline"]
+"""``bound``: the finding's upper bound; ``measured operators``: expected times of which at least half of a step rests on tables
+of measured operators; ``roofline``: expected times of which less does."""
 Role = Literal["single", "combination", "confirmation"]
+Grade = Literal["confirmed", "partly", "wrong", "not shown"]
 Status = Literal["complete", "out of time", "interrupted"]
+SearchKind = Literal["greedy", "optuna"]
+"""Singles, then together one by one; or combinations that Optuna proposes."""
 
 
 @dataclass(slots=True)
@@ -68,6 +74,16 @@ class OutputCheck:
 
 
 @dataclass(slots=True)
+class Answered:
+    """A finding that a remedy answers."""
+
+    finding: str
+    phase: str | None
+    predicted_gain_s: float | None
+    """The finding's upper bound per sample."""
+
+
+@dataclass(slots=True)
 class Trial:
     """One experiment: what was tried, what it should have given, what it gave."""
 
@@ -76,7 +92,7 @@ class Trial:
     finding: str | None
     """The finding it answers; ``None``: no finding of this run asked for it."""
     predicted_gain_s: float | None
-    """The finding's upper bound per sample."""
+    """Seconds per sample that it should save, comparable with ``measured_gain_s``; below zero: it should cost."""
     measured: Measured | None
     output: OutputResult
     decision: Decision
@@ -93,7 +109,9 @@ class Trial:
     """What adopting it costs (memory, a warm-up, a dependency)."""
     check: OutputCheck | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    """Change ratios of the other metrics, without intervals."""
+    """Change ratios of the other metrics."""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Their intervals, with an error of 5 % at each end."""
     how: Literal["one process", "own processes"] | None = None
     seconds: float = 0.0
     """What the experiment took."""
@@ -101,6 +119,18 @@ class Trial:
     """Page of the comparison, relative to this file."""
     patch: bool = False
     """Whether code patched the model beside the overrides."""
+    answers: list[Answered] = field(default_factory=list)
+    """All findings that it answers; ``finding`` is the one with the largest bound."""
+    predicted_by: PredictedBy | None = None
+    """What ``predicted_gain_s`` is; ``None``: nothing predicts it."""
+    predicted_source: str | None = None
+    """Frameworks and versions of the tables; with a bound why no table predicts this change of type, batch or ranks."""
+    predicted_measured_share_ratio: float | None = None
+    """Share of the expected step that rests on measured operators, the smaller of both sides."""
+    predicted_change_ratio: float | None = None
+    """B ÷ A − 1 of the metric by expected times; ``None`` for bounds."""
+    bound_gain_s: float | None = None
+    """The finding's upper bound per sample, whatever predicts."""
 
 
 @dataclass(slots=True)
@@ -169,7 +199,9 @@ class FindingGrade:
     """Largest measured gain of its remedies; below zero: all made it slower."""
     helped: int
     tried: int
-    grade: Literal["confirmed", "partly", "wrong", "not shown"]
+    grade: Grade
+    predicted_by: PredictedBy | None = None
+    """What ``predicted_gain_s`` is: of several remedies the largest prediction."""
 
 
 @dataclass(slots=True)
@@ -185,6 +217,7 @@ class ImproveMethod:
     seed: int
     bound: str
     """The test in words."""
+    search: SearchKind = "greedy"
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file, from_plain, save_json, to_plain
 from llm_perf_opt.model.limits import SummedSeconds
 from llm_perf_opt.model.summary import SCHEMA_VERSION, Summary

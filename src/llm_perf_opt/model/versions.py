@@ -55,6 +55,12 @@ SCHEMA_CHANGES = (
     ),
     SchemaChange(
         "1.1",
+        "`static.splits` is new: the model over several ranks on paper; `ranks[]` has weights, cache, `link_bytes` and `floor_s` of"
+        " each; `hardware` has `link_bytes_per_s`, rows of `what_if` have `link_bytes` and `communication_s`, and floors know"
+        " `communication`",
+    ),
+    SchemaChange(
+        "1.1",
         "kernels have `profiled`, the launches behind their counters next to those of the run; `counters` says under which "
         "conditions they were measured; counters of one phase no longer stand with the rows of another",
     ),
@@ -97,6 +103,11 @@ SCHEMA_CHANGES = (
         "rows of `what_if` have expected times beside floors (`ttft_expected_s`, `tpot_expected_s`, launched one by one `…_eager_s`, "
         "`measured_share_ratio`, `tokens_per_s_expected`, `tokens_per_s_per_w`, `expected_source`), `prompt_tokens` and "
         "`tensor_parallel`; `silicon` says which tables they rest on; `static.operators` has the model's operators by shape",
+    ),
+    SchemaChange(
+        "1.1",
+        "expected times have ends (`…_expected_low_s`, `…_expected_high_s`), and what the host takes to launch an operator "
+        "(`eager_host_s`, `eager_host_source`, `eager_is_bound`); `silicon.reason`; `workload.ranks`",
     ),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.run_directory import layout
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.facts import Capture, Facts
     from llm_perf_opt.model.counters import NcuCapture
-    from llm_perf_opt.model.static import StaticDocument
+    from llm_perf_opt.model.static.document import StaticDocument
     from llm_perf_opt.model.summary import Summary
 
 _MOST_EVENTS = 500_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.html.page import report_html
 from llm_perf_opt.reporting.markdown.kernels import kernels_markdown

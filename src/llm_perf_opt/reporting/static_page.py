@@ -8,7 +8,7 @@ from llm_perf_opt.analysis.static.tree import TreeRow, fold_tree, weights_by_com
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_text
 from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
-from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.static.document import StaticDocument
 from llm_perf_opt.model.summary import Hardware, Static
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.charts.figures import (

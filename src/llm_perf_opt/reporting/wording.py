@@ -108,16 +108,17 @@ def elsewhere_text(summary: Summary) -> str:
         summary.silicon,
         expects=any(row.tpot_expected_s is not None for row in summary.what_if),
         counted=summary.static is not None and summary.static.operators is not None,
+        row=next((row for row in summary.what_if if row.eager_host_s is not None), None),
     )
     return f"{words} {point_text(summary.what_if[0])}"
 
 
-def times_text(used: SiliconUse | None, *, expects: bool, counted: bool) -> str:
+def times_text(used: SiliconUse | None, *, expects: bool, counted: bool, row: WhatIf | None = None) -> str:
     """Say what expected times and floors are; ``counted``: the model's operators are known by shape."""
     if used is None:
         return FLOORS_TEXT
     if used.version is None:
-        return f"{FLOORS_TEXT} {_capital(MISSING_WORDS)}."
+        return f"{FLOORS_TEXT} {_capital(used.reason or MISSING_WORDS)}."
     if not counted:
         return f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
     if not expects:
@@ -126,7 +127,19 @@ def times_text(used: SiliconUse | None, *, expects: bool, counted: bool) -> str:
         f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, {used.framework} kernels "
         f"first), added up. What no table holds is a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
         f'{units.percent(MEMORY_SHARE)} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel; "measured" says how much of a '
-        f"step rests on tables, and a device without any has 0 %. {FLOORS_TEXT}"
+        f"step rests on tables, and a device without any has 0 %. {_eager_text(row)}{FLOORS_TEXT}"
+    )
+
+
+def _eager_text(row: WhatIf | None) -> str:
+    """Say what eager times take launching an operator to cost."""
+    if row is None or row.eager_host_s is None:
+        return ""
+    words = (
+        f"Eager takes {units.seconds(row.eager_host_s)} of the host per operator ({row.eager_host_source})"
+    )
+    return (
+        f"{words}: a lower bound, the model's own code is not in it. " if row.eager_is_bound else f"{words}. "
     )
 
 

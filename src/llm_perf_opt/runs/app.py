@@ -9,25 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.config.compose import config_hash, resolved_yaml, typed_config
+from llm_perf_opt.config.compose import (
+    config_hash,
+    current_config,
+    digest,
+    resolved_yaml,
+    typed,
+    typed_config,
+)
 from llm_perf_opt.config.hydra_bridge import compose
 from llm_perf_opt.config.hydra_bridge.launch import JobSettings, job_settings, run_job
+from llm_perf_opt.config.hydra_bridge.shared import SharedComposition
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
 from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.ranks import this_rank
-from llm_perf_opt.runs import old_places
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.runs.checks import check_names, ranks_of
+from llm_perf_opt.runs.directory import old_places
+from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.execute import execute
-from llm_perf_opt.runs.lock import hold
-from llm_perf_opt.runs.manifest import SweepMark
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
+from llm_perf_opt.runs.records.manifest import SweepMark
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.workloads.setup import settle_adapters
 
@@ -42,6 +50,7 @@ class Prepared:
     raw: compose.RawConfig
     run_dir: Path
     overrides: tuple[str, ...]
+    config_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +67,47 @@ class RunOptions:
 
 
 def check_configuration(
-    overrides: Sequence[str], *, config_dir: Path | None, config_name: str, here: bool = True
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None,
+    config_name: str,
+    here: bool = True,
+    shared: SharedComposition | None = None,
 ) -> Prepared:
     """Compose, and check keys, types, ranges and presets; neither the model nor the machine is looked at."""
     note_config_name(config_name)
-    raw = compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
-    config = settle_adapters(typed_config(raw, overrides, cwd=Path.cwd(), here=here), here=here)
-    return Prepared(config=config, raw=raw, run_dir=compose.run_directory(raw), overrides=tuple(overrides))
+    raw = (
+        shared.compose(overrides)
+        if shared is not None
+        else compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
+    )
+    current = current_config(raw, overrides, cwd=Path.cwd())
+    config = settle_adapters(typed(current, here=here), here=here)
+    return Prepared(
+        config=config,
+        raw=raw,
+        run_dir=compose.run_directory(raw),
+        overrides=tuple(overrides),
+        config_hash=digest(current),
+    )
 
 
 def prepare(
-    overrides: Sequence[str], *, config_dir: Path | None, config_name: str, here: bool = True
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None,
+    config_name: str,
+    here: bool = True,
+    shared: SharedComposition | None = None,
 ) -> Prepared:
     """Compose and check everything, stages included; raises before anything is written.
 
     ``here``: whether it will run on this machine. For another one, what depends on the machine (device, model path,
-    data, tools) is left to the run itself.
+    data, tools) is left to the run itself. ``shared``: what the jobs of one sweep are composed by.
     """
-    prepared = check_configuration(overrides, config_dir=config_dir, config_name=config_name, here=here)
+    prepared = check_configuration(
+        overrides, config_dir=config_dir, config_name=config_name, here=here, shared=shared
+    )
     config = prepared.config
     check_names(config, here=here)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.

@@ -9,17 +9,18 @@ from typing import Any, TypeVar, cast
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import Joined, join
+from llm_perf_opt.analysis.ranks.paper import add_rank_shares
 from llm_perf_opt.analysis.ranks.slim import kept_in_bounds, of_further_rank
 from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
-from llm_perf_opt.core import layout
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.resolve import unknown_hardware
-from llm_perf_opt.hardware.silicon import open_silicon
+from llm_perf_opt.hardware.silicon import AUTO, open_silicon
 from llm_perf_opt.model.codec import decode_file, to_plain
 from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
 from llm_perf_opt.runs.experiments import add_experiments
-from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
 from llm_perf_opt.runs.pipeline import known_stages
+from llm_perf_opt.runs.records.manifest import Manifest, StageRecord, known_facts, read_manifest
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class DeviceChoice:
     name: str | None = None
     """The user's choice; ``None``: the name the captures give."""
     catalogue: Path | None = None
+    silicon: str = AUTO
+    """Measured operator tables: ``hardware.silicon``."""
 
 
 @dataclass(slots=True)
@@ -60,20 +63,27 @@ def assemble_run(run_dir: Path) -> Assembled:
         environment=_environment(run_dir, manifest),
         stages=_stages(manifest),
         workload=Workload(
-            model=known.model, device=known.device, batch_size=known.batch_size, program=known.program
+            model=known.model,
+            device=known.device,
+            batch_size=known.batch_size,
+            program=known.program,
+            ranks=len(manifest.ranks) or None,
         ),
         sources=shown_sources(facts, run_dir),
         notes=list(manifest.notes),
     )
     catalogue = Path(known.hardware_catalogue) if known.hardware_catalogue else None
-    choice = DeviceChoice(known.hardware_device, catalogue)
+    choice = DeviceChoice(known.hardware_device, catalogue, known.hardware_silicon or AUTO)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
     if manifest.ranks:
         # Work is counted for the whole model; against the limits of one device it would look several times too good.
         reason = f"the run used {len(manifest.ranks)} ranks, and limits are those of one device"
         hardware = unknown_hardware(known.device, reason)
     assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
-    add_experiments(assembled.summary)
+    if manifest.ranks:
+        own = _if_there(run_dir / manifest.ranks[0].directory / layout.HARDWARE, Hardware)
+        add_rank_shares(assembled.summary, len(manifest.ranks), own)
+    add_experiments(assembled.summary, run_dir)
     return assembled
 
 
@@ -146,7 +156,7 @@ def assemble(
         joined.notes += condition_notes(joined.conditions, joined.kernels)
         joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
     catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
-    silicon = open_silicon(catalogue)
+    silicon = open_silicon(catalogue, choice.silicon)
     if joined.shaped_calls or counters is not None:
         from llm_perf_opt.stages.facts.targets import add_kernel_targets
 

@@ -8,7 +8,7 @@ from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.workloads.base import ModelAdapter
-from llm_perf_opt.workloads.models.model_kinds import AUTO, HF_ADAPTERS
+from llm_perf_opt.workloads.models.checkpoints.model_kinds import AUTO, HF_ADAPTERS
 from llm_perf_opt.workloads.setup import check_model_type
 
 _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
@@ -66,7 +66,7 @@ def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
     ranks = ranks_of(config)
     if ranks == 1:
         return
-    captures = [name for name in ("nsys", "ncu") if name in config.pipeline and config.pipeline[name].enable]
+    counted = "ncu" in config.pipeline and config.pipeline["ncu"].enable
     wrong = [
         (config.model.compile, "model.compile=true", "model.compile=false"),
         (config.model.cuda_graphs, "model.cuda_graphs=true", "model.cuda_graphs=false"),
@@ -76,9 +76,9 @@ def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
             "leave model.quantise_weights out",
         ),
         (
-            bool(captures),
-            " and ".join(f"pipeline.{name}.enable=true" for name in captures),
-            "put the tool around the ranks, and read what it wrote with ingest: docs/ranks.md",
+            counted,
+            "pipeline.ncu.enable=true",
+            "look at kernels with one rank: ncu runs a kernel several times, and the other ranks take part in a collective once",
         ),
     ]
     for is_so, what, fix in wrong:
@@ -134,7 +134,7 @@ def _check_checkpoint(config: AppConfig) -> None:
 
 def _check_named_document(config: AppConfig) -> None:
     """Look at the dimensions of what ``model.config_name`` names, where an adapter reads it."""
-    from llm_perf_opt.workloads.models.config_sources import check_dimensions, named_config
+    from llm_perf_opt.workloads.models.checkpoints.config_sources import check_dimensions, named_config
 
     name = config.model.config_name
     if name is not None and config.model.adapter in HF_ADAPTERS:
@@ -142,7 +142,7 @@ def _check_named_document(config: AppConfig) -> None:
 
 
 def _check_document(file: Path) -> None:
-    from llm_perf_opt.workloads.models.config_sources import check_dimensions
-    from llm_perf_opt.workloads.models.loading import read_json
+    from llm_perf_opt.workloads.models.checkpoints.config_sources import check_dimensions
+    from llm_perf_opt.workloads.models.checkpoints.loading import read_json
 
     check_dimensions(read_json(file), file)

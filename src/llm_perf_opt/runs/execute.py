@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.logs import ROOT, run_log
 from llm_perf_opt.core.console.progress import Progress
 from llm_perf_opt.core.console.signals import (
@@ -24,14 +22,17 @@ from llm_perf_opt.core.console.signals import (
 )
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import Problem, StageResult
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.process.runtime_env import prepare_process
-from llm_perf_opt.runs.earlier import Earlier, find_earlier
-from llm_perf_opt.runs.heartbeat import beating, new_heartbeat
-from llm_perf_opt.runs.inputs import write_inputs
+from llm_perf_opt.runs.directory.earlier import Earlier, find_earlier
 from llm_perf_opt.runs.lease import device_lease
-from llm_perf_opt.runs.manifest import (
+from llm_perf_opt.runs.pipeline import check_stages, stages_of
+from llm_perf_opt.runs.records.heartbeat import beating, new_heartbeat
+from llm_perf_opt.runs.records.inputs import write_inputs
+from llm_perf_opt.runs.records.manifest import (
     Manifest,
     StageRecord,
     SweepMark,
@@ -40,8 +41,7 @@ from llm_perf_opt.runs.manifest import (
     record,
     write_manifest,
 )
-from llm_perf_opt.runs.pipeline import check_stages, stages_of
-from llm_perf_opt.runs.provenance import environment
+from llm_perf_opt.runs.records.provenance import environment
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.vendor.workload import program_name
 from llm_perf_opt.workloads.process_settings import apply_process_settings
@@ -295,6 +295,7 @@ def _facts(config: AppConfig) -> dict[str, object]:
     hardware = {
         "hardware_device": config.hardware.device,
         "hardware_catalogue": config.hardware.catalogue,
+        "hardware_silicon": config.hardware.silicon.value,
         "hardware_probe": config.hardware.probe,
         "top_n_kernels": config.run.top_n_kernels,
     }

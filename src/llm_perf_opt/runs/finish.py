@@ -9,10 +9,10 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.signals import held, settle_interruption
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary, save_summary
@@ -20,9 +20,9 @@ from llm_perf_opt.reporting.console import console_summary
 from llm_perf_opt.reporting.pages import write_pages
 from llm_perf_opt.reporting.render import write_documents
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
+from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.execute import Outcome
-from llm_perf_opt.runs.lock import hold
-from llm_perf_opt.runs.manifest import list_files, read_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import list_files, read_manifest, write_manifest
 
 
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
@@ -102,7 +102,7 @@ def finish_interrupted(artifacts: Artifacts) -> None:
 def _distrust_beaten_ceilings(summary: Summary) -> None:
     """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
     if summary.hardware.source == "probe" and beaten_ceilings(summary):
-        from llm_perf_opt.hardware.probe_cache import distrust_measurements
+        from llm_perf_opt.hardware.probe.cache import distrust_measurements
 
         distrust_measurements()
 

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.signals import raise_if_interrupted
 from llm_perf_opt.core.ranks import this_rank
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.hardware.contention.sharing import CpuWatch, GpuWatch, allotted_gpus, gpu_name
 from llm_perf_opt.hardware.lease import Held, cpu_device, gpu_device, hold_device
-from llm_perf_opt.hardware.sharing import CpuWatch, GpuWatch, gpu_name
-from llm_perf_opt.runs.manifest import DeviceLease, Manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import DeviceLease, Manifest, write_manifest
 
 _UNMEASURED = frozenset({"static_analysis"})
 """Stages that run nothing on the device."""
@@ -33,8 +33,8 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
         with _processor_of_ranks(config, artifacts, manifest, first=rank.local_rank == 0):
             yield
         return
-    index = int(config.resolved_device.partition(":")[2] or 0) if on_gpu else 0
-    device = gpu_device(gpu_name(index)) if on_gpu else cpu_device()
+    gpus = _gpus(config)
+    device = gpu_device(*gpus) if gpus else cpu_device()
     holding: contextlib.AbstractContextManager[Held] = (
         hold_device(device, str(artifacts.root), check=raise_if_interrupted)
         if config.run.exclusive
@@ -45,7 +45,7 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
             device.name, exclusive=held.reason is None, waited_s=held.waited_s, began=now_text()
         )
         write_manifest(artifacts, manifest)
-        watch = GpuWatch(device.name) if on_gpu else CpuWatch()
+        watch = GpuWatch(*gpus) if gpus else CpuWatch()
         try:
             yield
         finally:
@@ -58,6 +58,17 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
                 manifest.notes.append(
                     f"The device was shared ({device.name}): {lease.shared}. Times may be too long."
                 )
+
+
+def _gpus(config: AppConfig) -> list[str]:
+    """Return the GPUs a run measures on; none: it measures on the processor.
+
+    A user's own program may use all that was given to the job, whatever the torch of this environment can do.
+    """
+    if config.workload_command.command is not None and (given := allotted_gpus()):
+        return given
+    kind, _, index = config.resolved_device.partition(":")
+    return [gpu_name(int(index or 0))] if kind == "cuda" else []
 
 
 @contextlib.contextmanager

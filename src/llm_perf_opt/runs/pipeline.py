@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
+from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.core.stage import Problem, stage_types
 from llm_perf_opt.stages.base import Stage, StageContext, all_stages, enabled_stages
 from llm_perf_opt.stages.program import ProgramStage
@@ -64,6 +65,17 @@ def problems_of(stage: Stage, context: StageContext) -> list[Problem]:
 
 def _require_a_stage(stages: Sequence[Stage], config: AppConfig) -> None:
     """A run that measures nothing is a mistake, not a success."""
+    if (
+        config.run.ranks > 1
+        and {stage.name for stage in stages} == {"static_analysis"}
+        and this_rank() is None
+    ):
+        raise ConfigError(
+            f"run.ranks={config.run.ranks}, but no stage is enabled that runs the model",
+            hint="leave run.ranks out (the static analysis tells what 2, 4 and 8 ranks would hold), or "
+            "pipeline.torch_profiler.enable=true",
+            key="run.ranks",
+        )
     if any(stage.for_own_program or not config.workload_command.command for stage in stages):
         return
     toggles = " or ".join(f"pipeline.{name}.enable=true" for name in stage_types())

@@ -1,6 +1,7 @@
 """One rank of a run that ``torchrun`` (or ``run.ranks``) started: a run directory of its own below that of all.
 
-Without a parent of ours rank 0 also holds the directory of all, and joins the ranks when they have ended.
+Without a parent of ours rank 0 also holds the directory of all, and joins the ranks when they have ended; where rank 0 is killed,
+one of the others does.
 """
 
 from __future__ import annotations
@@ -13,18 +14,15 @@ from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.console.signals import held, settle_interruption
-from llm_perf_opt.core.errors import InputError, LlmPerfError, ToolError
+from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError, ToolError
 from llm_perf_opt.core.ranks import ROOT_VARIABLE, Rank
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs import app
-from llm_perf_opt.runs.heartbeat import beating
-from llm_perf_opt.runs.liveness import Watch
-from llm_perf_opt.runs.lock import hold
-from llm_perf_opt.runs.manifest import read_manifest
+from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.ranks.join import (
     JoinedRun,
     begin_run,
@@ -32,6 +30,10 @@ from llm_perf_opt.runs.ranks.join import (
     rank_directory,
     wait_for_ranks,
 )
+from llm_perf_opt.runs.records.heartbeat import beating
+from llm_perf_opt.runs.records.liveness import Watch
+from llm_perf_opt.runs.records.manifest import read_manifest
+from llm_perf_opt.workloads.engine.nvtx import mark
 from llm_perf_opt.workloads.rank_group import agreed, enter_group, leave_group
 
 _POLL_S = 0.1
@@ -49,8 +51,9 @@ def run_member(
     as_json: bool,
 ) -> int:
     """Run this rank; return the exit code: its own, and for rank 0 without a parent that of all ranks."""
-    limit = job.config.run.ranks_timeout_s
+    limit, began = job.config.run.ranks_timeout_s, time.monotonic()
     prepare_process()
+    mark(rank.mark)
     enter_group(rank, job.config.resolved_device, limit)
     parent = os.environ.get(ROOT_VARIABLE)
 
@@ -78,8 +81,17 @@ def run_member(
                 job, rank, launch, switches=switches, quiet=verbosity is Verbosity.quiet, as_json=as_json
             )
         root = _shared(rank, agreed(None))
-        code = launch(root)
-        _wait_for_report(root, limit)
+        try:
+            code = launch(root)
+            _wait_for_report(root, limit)
+        except KeyboardInterrupt:
+            # torchrun stops the others when rank 0 dies, which then cannot say what became of them.
+            settle_interruption()
+            with held():
+                _report_for_first(root, rank, job, began)
+            raise
+        with held():
+            _report_for_first(root, rank, job, began)
         return code
 
 
@@ -163,6 +175,27 @@ def _wait_for_report(root: Path, timeout_s: float) -> None:
             ):
                 return
         time.sleep(_POLL_S)
+
+
+def _report_for_first(root: Path, rank: Rank, job: app.Prepared, began: float) -> None:
+    """Join the ranks in place of rank 0 where that was killed; of several that are left, one does it."""
+    manifest = read_manifest(root)
+    if manifest.status != "running":
+        return
+    if Watch(root).judge(manifest.heartbeat, root / layout.MANIFEST).alive:
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(hold(root))
+        except ConfigError:
+            return  # another one is at it
+        if read_manifest(root).status != "running":
+            return
+        run = JoinedRun(
+            Artifacts.for_run(root), rank.size, manifest.command, sinks=job.config.run.sinks, began=began
+        )
+        wait_for_ranks(run, _STOPPED_WAIT_S)
+        finish_run_of_ranks(run, quiet=True, as_json=False)
 
 
 @contextlib.contextmanager

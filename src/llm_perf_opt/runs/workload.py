@@ -6,16 +6,22 @@ Started by captures as ``python -m llm_perf_opt.runs.workload key=value …``; r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.ranks import GROUP_VARIABLE, this_rank
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.workloads.process_settings import apply_process_settings
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
 
 STAGE = "torch_profiler"
 """Whose output settings apply, and below whose name results go (they are not user-facing)."""
@@ -54,8 +60,27 @@ def run(overrides: Sequence[str]) -> Path:
     output = stage.output if isinstance(stage, TorchProfilerConfig) else OutputConfig()
     # A capture needs one pass unless the user asks for more: under a tool, times are not to be narrowed down.
     workload = workload_config(config, repeats=config.run.repeats or 1)
-    measure(workload, output, STAGE, folder, progress=LogProgress())
+    with _group(config):
+        measure(workload, output, STAGE, folder, progress=LogProgress())
     return folder.parent
+
+
+@contextlib.contextmanager
+def _group(config: AppConfig) -> Iterator[None]:
+    """Meet the programs that the other ranks started beside this one, where this is a capture of several ranks."""
+    rank = this_rank()
+    if rank is None:
+        yield
+        return
+    from llm_perf_opt.workloads.engine.nvtx import mark
+    from llm_perf_opt.workloads.rank_group import enter_group, leave_group
+
+    mark(rank.mark)
+    enter_group(rank, config.resolved_device, config.run.ranks_timeout_s, name=os.environ.get(GROUP_VARIABLE))
+    try:
+        yield
+    finally:
+        leave_group()
 
 
 if __name__ == "__main__":

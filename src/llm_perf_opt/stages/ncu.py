@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.process.counters import counter_permission

@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.ranks import Rank, this_rank
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process import tools as checks
@@ -39,6 +40,7 @@ from llm_perf_opt.vendor.nsys.files import (
 )
 from llm_perf_opt.vendor.nsys.isolation import SECRET_ARGUMENTS, SEES_ALL, can_isolate, isolates
 from llm_perf_opt.vendor.nsys.probe import nsys_version, parse_version, probe_nsys
+from llm_perf_opt.vendor.nsys.rank_captures import must_see_each_other, of_rank, range_end, rank_problems
 from llm_perf_opt.vendor.nsys.run import CaptureRequest
 from llm_perf_opt.vendor.support import unsupported_device
 from llm_perf_opt.vendor.workload import Workload, program_problems, workload
@@ -49,6 +51,7 @@ from llm_perf_opt.workloads.engine.release import require_room
 LOGGER = logging.getLogger("llm_perf_opt.nsys")
 _MIN_FREE_BYTES = 256 << 20
 _PROFILER_API = "cudaProfilerApi"
+_HOTKEY = "hotkey"
 
 
 class NsysStage(Stage):
@@ -142,7 +145,11 @@ class NsysStage(Stage):
 def _requests(
     context: StageContext, config: NsysConfig, executable: str, folder: Path, flags: frozenset[str]
 ) -> list[CaptureRequest]:
-    """One request per label; without gating, one for the whole run. ``flags``: options of this nsys; empty: not known."""
+    """One request per label; without gating, one for the whole run. ``flags``: options of this nsys; empty: not known.
+
+    One of several ranks captures a program of its own; those programs make a group among themselves.
+    """
+    rank = _rank_of(context)
     gated = config.gating_nvtx and config.capture_range == "nvtx"
     labels = labels_of(config) if gated else []
     capture_range = config.capture_range if gated or config.capture_range != "nvtx" else "none"
@@ -151,7 +158,7 @@ def _requests(
         base=folder / "run",
         workload=_watched_program(context, capture_range),
         capture_range=capture_range,
-        capture_range_end=config.capture_range_end or None if capture_range != "none" else None,
+        capture_range_end=range_end(config, rank) if capture_range != "none" else None,
         trace=trace_of(config),
         sample=config.sample,
         cpuctxsw=config.cpuctxsw,
@@ -159,17 +166,25 @@ def _requests(
         domain_include=tuple(config.nvtx_domain_include),
         domain_exclude=tuple(config.nvtx_domain_exclude),
         extra_args=tuple(config.extra_args),
-        isolate=isolates(config),
+        isolate=isolates(config) and not must_see_each_other(rank, context.config.resolved_device),
         timeout_s=config.timeout_s or context.config.workload_command.timeout_s,
         max_bytes=config.max_bytes,
     )
     if not labels:
-        return [whole]
+        return [of_rank(whole, rank)]
     names = output_names(labels)
     return [
-        replace(whole, label=label, base=folder / names[label], session=f"{whole.session}-{number}")
+        of_rank(
+            replace(whole, label=label, base=folder / names[label], session=f"{whole.session}-{number}"), rank
+        )
         for number, label in enumerate(labels)
     ]
+
+
+def _rank_of(context: StageContext) -> Rank | None:
+    """Return which of several ranks this is; in a plan the first stands for all."""
+    ranks = context.config.run.ranks
+    return this_rank() or (Rank(0, ranks, 0) if ranks > 1 else None)
 
 
 def _watched_program(context: StageContext, capture_range: str) -> Workload:
@@ -196,6 +211,21 @@ def _profiler_api_problems(context: StageContext, config: NsysConfig) -> list[Pr
     ]
 
 
+def _hotkey_problems(context: StageContext, config: NsysConfig) -> list[Problem]:
+    """The built-in workload has no window in which somebody could press a key; a program of the user's own may have one."""
+    if config.capture_range != _HOTKEY or not config.gating_nvtx or context.config.workload_command.command:
+        return []
+    return [
+        Problem(
+            "error",
+            f"pipeline.nsys.capture_range={_HOTKEY} waits for a key pressed in a window of the program, and the built-in "
+            "workload has none: nsys would capture nothing",
+            "use pipeline.nsys.capture_range=nvtx pipeline.nsys.nvtx_capture=decode, or none for the whole run",
+            "pipeline.nsys.capture_range",
+        )
+    ]
+
+
 def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[int, ...]) -> list[Problem]:
     from llm_perf_opt.workloads.memory import memory_problems
 
@@ -204,6 +234,8 @@ def _machine_problems(context: StageContext, config: NsysConfig, version: tuple[
     if not config.force_overwrite and earlier_outputs(folder):
         problems.append(_as_problem(_earlier_capture(folder)))
     problems += [*program_problems(context.config), *_profiler_api_problems(context, config)]
+    problems += rank_problems(config, _rank_of(context), context.config.resolved_device)
+    problems += _hotkey_problems(context, config)
     problems += [*_range_problems(context, config), *memory_problems(context.config, "nsys")]
     if config.isolate and not can_isolate():
         problems.append(

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.ranks import this_rank
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
-    from llm_perf_opt.model.static import StaticDocument
+    from llm_perf_opt.model.static.document import StaticDocument
     from llm_perf_opt.workloads.base import ModelAdapter
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
 
@@ -149,8 +150,9 @@ def _write_at_run_shapes(
 
 def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
     """Build the model of a configuration without weights, ready to be counted at any shapes."""
+    from llm_perf_opt.workloads.counting.document_parts import SPLITS
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
-    from llm_perf_opt.workloads.models.quantised import why_not_quantised
+    from llm_perf_opt.workloads.models.checkpoints.quantised import why_not_quantised
     from llm_perf_opt.workloads.registry import load_adapter
 
     measured = any(name in config.pipeline and config.pipeline[name].enable for name in MEASURING_STAGES)
@@ -162,8 +164,17 @@ def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounte
         use_closed_forms=stage.use_analytic_fallback,
         name=config.model.name,
         not_quantised=why_not_quantised(config.model, config.resolved_device, measured=measured),
-        cache_dtype=stage.cache_dtype.value if stage.cache_dtype is not None else None,
+        cache_dtype=cached.value
+        if (cached := stage.cache_dtype or config.model.cache_dtype) is not None
+        else None,
+        ranks=sorted({*SPLITS, *([own] if (own := _ranks(config)) > 1 else [])}),
     )
+
+
+def _ranks(config: AppConfig) -> int:
+    """Return how many ranks the run has."""
+    rank = this_rank()
+    return rank.size if rank is not None else config.run.ranks
 
 
 def analyse(

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.devices import is_rocm
-from llm_perf_opt.core import layout, units
+from llm_perf_opt.core import units
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect

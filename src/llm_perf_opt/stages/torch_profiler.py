@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts.collect import Part, collect

@@ -22,9 +22,9 @@ import pytest
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.runs.assemble import assemble_run
@@ -41,6 +41,8 @@ _ROOT_FILES = {
     layout.SCRATCH,
     "run.log",
 }
+_FINISHED: dict[type[StageConformance], Path] = {}
+"""The run of each suite: its tests look at copies, for a capture takes its time."""
 
 
 class StageConformance:
@@ -75,12 +77,15 @@ class StageConformance:
         return all_stages()[self.stage]
 
     @pytest.fixture
-    def finished(self, tmp_path: Path) -> Path:
-        """Give the directory of a finished run; override where the stage needs a device the machine lacks."""
-        outcome = self.run_stage(tmp_path / "run")
-        record = outcome.manifest.stages[self.stage]
-        assert record.status in ("ok", "degraded"), record
-        return tmp_path / "run"
+    def finished(self, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """Give a copy of a finished run, made once; override where the stage needs a device the machine lacks."""
+        kind = type(self)
+        if kind not in _FINISHED:
+            root = tmp_path_factory.mktemp(self.stage) / "run"
+            record = self.run_stage(root).manifest.stages[self.stage]
+            assert record.status in ("ok", "degraded"), record
+            _FINISHED[kind] = root
+        return Path(shutil.copytree(_FINISHED[kind], tmp_path / "run", symlinks=True))
 
     def test_it_is_found_by_its_entry_point(self) -> None:
         """Name, place, title and configuration are declared."""

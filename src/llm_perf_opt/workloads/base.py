@@ -36,6 +36,8 @@ class WorkloadConfig:
     """Passes over the samples: exactly so many, or with ``until`` at least."""
     max_new_tokens: int
     threads: int | None = None
+    phase_threads: Mapping[str, int] = field(default_factory=dict)
+    """Threads of single phases, where they differ."""
     nvtx_modules: bool = False
     until: UntilNarrow | None = None
     """When to stop repeating; ``None``: after ``repeats``."""

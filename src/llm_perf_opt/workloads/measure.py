@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.datasets.inputs import inputs_document

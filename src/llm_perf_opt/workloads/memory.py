@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.analysis.static.build import kv_resident_bytes
 from llm_perf_opt.analysis.static.closed_forms.decoder import DECODERS, Decoder
 from llm_perf_opt.config.devices import is_rocm, torch_backends
-from llm_perf_opt.config.schema import Dtype
+from llm_perf_opt.config.schema import CacheDtype, Dtype
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.stage import Problem, Severity
 from llm_perf_opt.hardware.detect import detect_device
-from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.config_sources import named_config
-from llm_perf_opt.workloads.models.quantised import (
+from llm_perf_opt.workloads.models.checkpoints import loading
+from llm_perf_opt.workloads.models.checkpoints.config_sources import named_config
+from llm_perf_opt.workloads.models.checkpoints.quantised import (
     checkpoint_quantisation,
     loading_problem,
     why_not_quantised,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
 
 _BYTES = {Dtype.float32: 4, Dtype.bfloat16: 2, Dtype.float16: 2}
+_CACHED_BYTES = {CacheDtype.bfloat16: 2, CacheDtype.float16: 2, CacheDtype.float8: 1}
 _DEFAULT_PROMPT_TOKENS = 1024
 """Of a request whose length is not known yet: more than a made-up prompt, about a page."""
 _OCR_FAMILIES = {"deepseek_ocr": "unlimited_ocr_text", "deepseek_ocr2": "deepseek_ocr2_text"}
@@ -91,7 +92,11 @@ def memory_need(config: AppConfig, dtype: Dtype) -> MemoryNeed | None:
     params = decoder.params() * (1 + _OCR_VISION_RATIO * (config.model.adapter in _OCR_FAMILIES))
     return MemoryNeed(
         weights=params * element,
-        cache=kv_resident_bytes(decoder.kv_layers(element), prompt + infer.max_new_tokens, infer.batch_size),
+        cache=kv_resident_bytes(
+            decoder.kv_layers(_cached_bytes(config.model, element)),
+            prompt + infer.max_new_tokens,
+            infer.batch_size,
+        ),
         activations=float(infer.batch_size * prompt * decoder.hidden * _ACTIVATION_WIDTHS * element),
     )
 
@@ -106,8 +111,13 @@ def predicted_bytes(
     vision = 1 + _OCR_VISION_RATIO * (model.adapter in _OCR_FAMILIES)
     found = {"weights": decoder.params() * vision * element_bytes}
     if batch_size * tokens:
-        found["cache"] = kv_resident_bytes(decoder.kv_layers(element_bytes), tokens, batch_size)
+        cached = decoder.kv_layers(_cached_bytes(model, element_bytes))
+        found["cache"] = kv_resident_bytes(cached, tokens, batch_size)
     return found
+
+
+def _cached_bytes(model: ModelConfig, element_bytes: int) -> int:
+    return element_bytes if model.cache_dtype is None else _CACHED_BYTES[model.cache_dtype]
 
 
 def _is_smaller_as_stored(config: AppConfig) -> bool:

@@ -19,8 +19,12 @@ T = TypeVar("T")
 LOGGER = logging.getLogger("llm_perf_opt")
 
 
-def enter_group(rank: Rank, device: str, timeout_s: float) -> None:
-    """Meet the other ranks; no rank waits longer than ``timeout_s`` for another, here or later."""
+def enter_group(rank: Rank, device: str, timeout_s: float, *, name: str | None = None) -> None:
+    """Meet the other ranks; no rank waits longer than ``timeout_s`` for another, here or later.
+
+    ``name``: of a further group, of programs that the ranks have started beside themselves. They meet where the ranks met,
+    which is still open, under a name that no other group has.
+    """
     if device == "cpu":
         # transformers splits over whatever accelerator torch sees, and this run was told not to use one.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -30,16 +34,35 @@ def enter_group(rank: Rank, device: str, timeout_s: float) -> None:
     on_gpu = device.startswith("cuda")
     if on_gpu:
         torch.cuda.set_device(rank.local_rank)
+    backend, limit = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=timeout_s)
     try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s)
-        )
+        if name is None:
+            dist.init_process_group(backend, timeout=limit)
+        else:
+            dist.init_process_group(
+                backend,
+                store=_meeting_place(name, limit),
+                rank=rank.rank,
+                world_size=rank.size,
+                timeout=limit,
+            )
     except (RuntimeError, ValueError) as error:
         raise ToolError(
             f"rank {rank.rank} of {rank.size} did not meet the others: {_first_line(error)}",
             hint="start all ranks with one torchrun; MASTER_ADDR and MASTER_PORT must be reachable; "
             "run.ranks_timeout_s is the limit of waiting",
         ) from error
+
+
+def _meeting_place(name: str, timeout: timedelta) -> Any:
+    """Return the launcher's store, or that of rank 0, as one of its clients."""
+    import torch.distributed as dist
+
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
+    if not address or not port.isdigit():
+        raise ValueError("MASTER_ADDR and MASTER_PORT are not set")
+    store = dist.TCPStore(address, int(port), is_master=False, timeout=timeout)
+    return dist.PrefixStore(f"llm_perf_opt/{name}", store)
 
 
 def in_group() -> bool:

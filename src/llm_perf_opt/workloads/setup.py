@@ -10,9 +10,9 @@ from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import WorkloadConfig
-from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.config_sources import named_config
-from llm_perf_opt.workloads.models.model_kinds import (
+from llm_perf_opt.workloads.models.checkpoints import loading
+from llm_perf_opt.workloads.models.checkpoints.config_sources import named_config
+from llm_perf_opt.workloads.models.checkpoints.model_kinds import (
     AUTO,
     DATASETS,
     HF_ADAPTERS,
@@ -45,6 +45,7 @@ def workload_config(
         repeats=LEAST_REPEATS if passes is None else passes,
         max_new_tokens=config.infer.max_new_tokens if max_new_tokens is None else max_new_tokens,
         threads=config.run.threads,
+        phase_threads=config.run.phase_threads,
         nvtx_modules=config.run.nvtx_modules,
         until=until if passes is None else None,
     )

@@ -143,7 +143,7 @@ def _probe(chance: random.Random, folder: Path) -> Callable[[], Summary | None]:
     path.write_bytes(mutate.json_input(chance, chance.choice(seeds.probes())))
 
     def read() -> Summary | None:
-        from llm_perf_opt.hardware.probe_cache import read_kept
+        from llm_perf_opt.hardware.probe.cache import read_kept
 
         kept = read_kept(path)
         if kept is not None and not all(0 < rate < 1e25 for rate in (*kept.flops_per_s.values(), 1.0)):

@@ -177,7 +177,7 @@ def catalogues() -> list[Any]:
 
 def probes() -> list[Any]:
     """Return kept measurements."""
-    from llm_perf_opt.hardware.probe import ProbeResult
+    from llm_perf_opt.hardware.probe.ceilings import ProbeResult
 
     result = ProbeResult(
         "cpu", "CPU", 2, "2.8", {"float32": 1e11}, 2e10, conditions={"float32": "matrix product"}, seconds=2.0

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.directory.lock import hold
 from tests.faults.matrix.case import NO_MODEL, QUICK, STATIC_ONLY, Case, Running
 from tests.faults.processes import wait_for
 from tests.nsys_support import fake_nsys

@@ -28,7 +28,7 @@ from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.runs.commands import run_command
 from llm_perf_opt.runs.commands.top_kernels import read_kernel_list
-from llm_perf_opt.workloads.models.loading import remote_code_allowed
+from llm_perf_opt.workloads.models.checkpoints.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.faults.fuzz import seeds
 from tests.faults.security.check import Check, refused
@@ -216,8 +216,8 @@ def _template(folder: Path) -> None:
     """A chat template is a program of the checkpoint's: it runs in a sandbox."""
     from transformers import PreTrainedTokenizerFast
 
-    from llm_perf_opt.workloads.models.config_sources import templated_ids
-    from llm_perf_opt.workloads.models.tokenizer import small_tokenizer
+    from llm_perf_opt.workloads.models.checkpoints.config_sources import templated_ids
+    from llm_perf_opt.workloads.models.checkpoints.tokenizer import small_tokenizer
 
     hostile = "{{ cycler.__init__.__globals__.os.mkdir('" + str(folder / "made") + "') }}"
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=_backend(small_tokenizer(300, ())))

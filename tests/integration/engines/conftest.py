@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engines.support import REPOSITORY
+from tests.integration.engines.support import REPOSITORY, write_driver
 
 SCRIPTS = REPOSITORY / "scripts" / "engines"
 PYTHON_VARIABLE = "LLM_PERF_OPT_ENGINES_PYTHON"
 """Python of the environment that scripts/engines/make-venv.sh makes; default: .venv-engines of the checkout."""
 OPTUNA_VARIABLE = "LLM_PERF_OPT_OPTUNA_PYTHON"
 """The same for .venv-optuna."""
+HISTORY_VARIABLE = "LLM_PERF_OPT_HISTORY_PYTHON"
+"""The same for .venv-history."""
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +40,17 @@ def optuna_python() -> Path:
     path = Path(os.environ.get(OPTUNA_VARIABLE) or REPOSITORY / ".venv-optuna" / "bin" / "python")
     if not path.exists():
         pytest.skip(f"no environment with Optuna ({path.parent.parent}): sh scripts/engines/make-venv.sh")
+    return path
+
+
+@pytest.fixture(scope="session")
+def history_python() -> Path:
+    """Python with DuckDB and MLflow."""
+    path = Path(os.environ.get(HISTORY_VARIABLE) or REPOSITORY / ".venv-history" / "bin" / "python")
+    if not path.exists():
+        pytest.skip(
+            f"no environment with DuckDB and MLflow ({path.parent.parent}): sh scripts/engines/make-venv.sh"
+        )
     return path
 
 
@@ -115,6 +128,7 @@ def ray(engine_python: Path) -> Iterator[Ray]:
         "LLM_PERF_OPT_LEASES": str(folder / "leases"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": str(folder),
+        "PATH": os.pathsep.join([str(write_driver(folder / "driver")), os.environ["PATH"]]),
     }
     with (folder / "cluster.log").open("w") as log:
         cluster = subprocess.Popen(

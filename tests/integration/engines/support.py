@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("program.py")
+GPUS = tuple(f"GPU-{letter * 8}" for letter in "abcd")
+"""UUIDs of the made-up GPUs."""
 CHEAP = (
     "pipeline.static_analysis.enable=false",
     "pipeline.torch_profiler.enable=false",
@@ -22,10 +27,62 @@ CHEAP = (
 )
 
 
-def swept_programs(names: Sequence[str]) -> str:
-    """Return the override that makes one job for each name."""
-    commands = (f"[{sys.executable},{PROGRAM},{name}]" for name in names)
-    return f"pipeline.workload.command={','.join(commands)}"
+def write_driver(folder: Path) -> Path:
+    """Write a stand-in for nvidia-smi, and return the folder to put on PATH.
+
+    It knows four GPUs; on the second node of Slurm, which counts its own from zero, the last two.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tool = folder / "nvidia-smi"
+    every, second = (
+        "\\n".join(f"{number}, {uuid}" for number, uuid in enumerate(uuids)) for uuids in (GPUS, GPUS[2:])
+    )
+    tool.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        f'*index,uuid*) if [ "$SLURMD_NODENAME" = n2 ]; then printf "{second}\\n"; else printf "{every}\\n"; fi;;\n'
+        "*compute-apps*) ;;\n"
+        "*) exit 9;;\n"
+        "esac\n"
+    )
+    tool.chmod(0o755)
+    return folder
+
+
+class Programs:
+    """The programs that a sweep measures, and what they saw."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder, self.names = folder, list(names)
+
+    @property
+    def override(self) -> str:
+        """The override that makes one job for each name."""
+        commands = (f"[{sys.executable},{PROGRAM},{self.folder},{name}]" for name in self.names)
+        return f"pipeline.workload.command={','.join(commands)}"
+
+    def hold(self, *names: str) -> None:
+        """Let programs wait (or crash) until they are released."""
+        for name in names:
+            (self.folder / f"hold-{name}").touch()
+
+    def release(self, *names: str) -> None:
+        """Let programs go on."""
+        for name in names:
+            (self.folder / f"hold-{name}").unlink()
+
+    def starts(self) -> Counter[str]:
+        """Return how often each program was started."""
+        return Counter(line.split()[0] for line in (self.folder / "starts").read_text().splitlines())
+
+    def devices(self) -> set[str]:
+        """Return the devices that were used."""
+        return {line.split()[1] for line in (self.folder / "starts").read_text().splitlines()}
+
+    def collisions(self) -> str:
+        """Return which programs met another one on their device."""
+        path = self.folder / "collisions"
+        return path.read_text() if path.exists() else ""
 
 
 class Client:
@@ -38,6 +95,7 @@ class Client:
             **os.environ,
             **env,
             "PYTHONPATH": os.pathsep.join(own),
+            "PATH": os.pathsep.join([str(write_driver(folder / "driver")), os.environ["PATH"]]),
             "LLM_PERF_OPT_LEASES": str(folder / "leases"),
         }
 
@@ -114,14 +172,43 @@ def stage_is_running(sweep: Path, job: int) -> Callable[[], bool]:
     return running
 
 
+def all_measuring(sweep: Path, jobs: Iterable[int]) -> Callable[[], bool]:
+    """Return whether jobs run their programs, all at the same time."""
+    looks = [stage_is_running(sweep, job) for job in jobs]
+    return lambda: all(look() for look in looks)
+
+
+def has_status(sweep: Path, job: int, status: str) -> Callable[[], bool]:
+    """Return whether a job's manifest says so."""
+    return lambda: statuses(sweep).get(str(job)) == status
+
+
 def assert_leases_hold(sweep: Path) -> None:
-    """No two jobs held one device at the same time."""
+    """No two jobs held one device at the same time, earlier attempts included."""
     spans = []
-    for path in sweep.glob("*/manifest.json"):
+    for path in (*sweep.glob("*/manifest.json"), *sweep.glob("*/earlier-*/manifest.json")):
         lease = json.loads(path.read_text()).get("lease")
         if lease and lease["exclusive"] and lease["ended"]:
-            spans.append((lease["device"], lease["began"], lease["ended"], path.parent.name))
+            spans.append((lease["device"], lease["began"], lease["ended"], str(path.parent)))
     assert len(spans) > 1
+    assert {device for device, *_ in spans} <= set(GPUS)
     spans.sort()
     for (device, _, ended, one), (other, began, _, two) in itertools.pairwise(spans):
-        assert device != other or ended <= began, f"jobs {one} and {two} shared {device}"
+        assert device != other or ended <= began, f"{one} and {two} shared {device}"
+
+
+def end_tree(pids: Iterable[int]) -> None:
+    """End processes and all below them as a power cut does: at once, without a word."""
+    below: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            below.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(path.parent.name)
+            )
+    waiting, found = list(pids), []
+    while waiting:
+        found.append(pid := waiting.pop(0))
+        waiting.extend(below.get(pid, ()))
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

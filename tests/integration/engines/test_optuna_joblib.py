@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engines.support import CHEAP, Client, swept_programs
+from tests.integration.engines.support import CHEAP, Client, Programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,10 +30,11 @@ def test_optuna_chooses_jobs_by_their_objective(optuna_python: Path, tmp_path: P
 
 
 def test_under_joblib_a_failed_job_is_an_exit_code(optuna_python: Path, tmp_path: Path) -> None:
-    client = Client(optuna_python, tmp_path, {})
+    client, programs = Client(optuna_python, tmp_path, {}), Programs(tmp_path, ["a", "crash", "b"])
+    programs.hold("crash")
     code, out = client.run(
         *("run", "--multirun", "--json", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *CHEAP),
-        *(swept_programs(["a", "crash", "b"]), "hydra.sweep.dir=sweep"),
+        *(programs.override, "hydra.sweep.dir=sweep"),
     )
     assert code == 1, client.errors()
     assert [job["status"] for job in json.loads(out)["jobs"]] == ["ok", "failed", "ok"]

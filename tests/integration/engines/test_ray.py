@@ -1,4 +1,4 @@
-"""Twelve jobs on a real Ray cluster with four devices: one crashes, one is cancelled, a node dies; then the client."""
+"""Twelve jobs on a real Ray cluster with four devices: one crashes, one is cancelled, a node dies, the client dies."""
 
 from __future__ import annotations
 
@@ -13,107 +13,119 @@ from tests.integration.engines.conftest import Ray
 from tests.integration.engines.support import (
     CHEAP,
     Client,
+    Programs,
+    all_measuring,
     assert_leases_hold,
+    end_tree,
+    has_status,
     manifest,
-    stage_is_running,
     statuses,
     sweep_document,
     wait_until,
 )
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+VICTIM, CANCELLED, STAYING, CRASHING = 0, 1, (2, 3), 4
+
+
+def launcher(ray: Ray) -> tuple[str, ...]:
+    return ("hydra/launcher=ray_cluster", f"hydra.launcher.ray.init.address='{ray.address}'", *CHEAP)
+
+
+def test_jobs_that_ray_puts_on_one_device_wait_for_each_other(
+    ray: Ray, engine_python: Path, tmp_path: Path
+) -> None:
+    client, programs = Client(engine_python, tmp_path, {}), Programs(tmp_path, [f"half{n}" for n in range(4)])
+    code, out = client.run(
+        *("run", "--multirun", "--json", *launcher(ray), "hydra.launcher.ray.remote.num_gpus=0.5"),
+        *(programs.override, "hydra.sweep.dir=sweep"),
+    )
+    assert code == 0, client.errors()
+    assert json.loads(out)["counts"] == {"ok": 4}
+    assert len(programs.devices()) < 4, "Ray gave two jobs one device"
+    assert programs.collisions() == ""
+    assert_leases_hold(tmp_path / "sweep")
 
 
 def test_twelve_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Path, tmp_path: Path) -> None:
     client, sweep = Client(engine_python, tmp_path, {}), tmp_path / "sweep"
-    flags = {name: tmp_path / f"{name}.flag" for name in ("cancelled", "victim")}
-    for flag in flags.values():
-        flag.touch()
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import pathlib, sys, time\n"
-        "name = sys.argv[1]\n"
-        f"flag = pathlib.Path({str(tmp_path)!r}) / f'{{name}}.flag'\n"
-        "sys.exit('planned to crash') if name == 'crash' else None\n"
-        "while flag.exists(): time.sleep(0.1)\n"
-    )
-    names = ["cancelled", "victim", "crash", *(f"job{n}" for n in range(9))]
-    commands = ",".join(f"[{engine_python},{program},{name}]" for name in names)
-    arguments = (
-        "hydra/launcher=ray_cluster",
-        f"hydra.launcher.ray.init.address='{ray.address}'",
-        *CHEAP,
-        f"pipeline.workload.command={commands}",
-        "hydra.sweep.dir=sweep",
-    )
-    running = client.start("run", "--multirun", "--json", *arguments)
-    slow = {0, 1}
-    first = _the_first(sweep, slow)
-    if first == 1:  # the device goes to whoever comes first: end them in that order
-        _end_node_of(sweep, 1)
-        wait_until("the other measures", stage_is_running(sweep, 0))
-        os.kill(manifest(sweep, 0)["heartbeat"]["pid"], signal.SIGTERM)
-    else:
-        os.kill(manifest(sweep, 0)["heartbeat"]["pid"], signal.SIGTERM)
-        wait_until("the other measures", stage_is_running(sweep, 1))
-        _end_node_of(sweep, 1)
-    out, _ = running.communicate(timeout=250)
+    names = ["victim", "cancelled", "stay0", "stay1", "crash", *(f"job{n}" for n in range(7))]
+    programs = Programs(tmp_path, names)
+    programs.hold(*names[:5])
+    arguments = (*launcher(ray), programs.override, "hydra.sweep.dir=sweep")
+    command = ("run", "--multirun", "--json")
+    running = client.start(*command, *arguments)
 
-    assert running.returncode == 1, client.errors()
-    document = json.loads(out)
-    jobs = document["jobs"]
+    # All four devices are in use, each by one job; the others are queued.
+    wait_until("four jobs measure", all_measuring(sweep, range(4)), by=running)
+    assert len({manifest(sweep, job)["lease"]["device"] for job in range(4)}) == 4
+    client.run("sweep-report", "-q", "sweep")
+    assert sweep_document(sweep)["counts"] == {"running": 4, "pending": 8}
+
+    # One is cancelled, one crashes on the device that this frees, and the node of a third dies.
+    os.kill(manifest(sweep, CANCELLED)["heartbeat"]["pid"], signal.SIGTERM)
+    wait_until("the cancelled job has told", has_status(sweep, CANCELLED, "interrupted"), by=running)
+    wait_until("one crashed", has_status(sweep, CRASHING, "failed"), by=running)
+    _end_node_of(manifest(sweep, VICTIM)["heartbeat"]["pid"])
+    client.run("sweep-report", "-q", "sweep")
+    jobs = sweep_document(sweep)["jobs"]
     assert len(jobs) == 12
-    assert (jobs[0]["status"], jobs[0]["reason"]) == (
+    assert (jobs[VICTIM]["status"], jobs[CRASHING]["status"]) == ("killed", "failed")
+    assert "exit code" in jobs[CRASHING]["reason"]
+    assert (jobs[CANCELLED]["status"], jobs[CANCELLED]["reason"]) == (
         "interrupted",
         "interrupted by SIGTERM; program: interrupted",
     )
-    assert jobs[1]["status"] == "killed"
-    assert jobs[2]["status"] == "failed"
-    # A job that waited for its device on the node that died is lost with it; every other one is done.
-    assert all(job["status"] in ("ok", "killed") for job in jobs[3:])
-    assert sum(job["status"] == "ok" for job in jobs) >= 7
-    assert_leases_hold(sweep)
 
-    # The client dies in the middle of going on; after that --resume finishes what is left.
-    flags["victim"].unlink()
-    before = {
-        name: (sweep / name / "manifest.json").read_bytes()
-        for name, s in statuses(sweep).items()
-        if s == "ok"
-    }
-    again = client.start("run", "--multirun", "--json", "--resume", *arguments)
-    wait_until("the slow job measures", stage_is_running(sweep, 0), by=again)
-    job = manifest(sweep, 0)["heartbeat"]["pid"]
-    os.kill(again.pid, signal.SIGKILL)
-    again.wait()
-    wait_until("Ray ends the jobs of a client that died", lambda: not _lives(job))
-    client.run("sweep-report", "-q", "sweep")
-    assert sweep_document(sweep)["jobs"][0]["status"] in ("killed", "interrupted")
-    flags["cancelled"].unlink()
-    program.write_text("")  # nothing crashes any more
+    # A second client goes on while jobs of the first are queued and running: none of those is started a second time.
+    staying = [job for job in STAYING if jobs[job]["status"] == "running"]
+    started = programs.starts()
+    programs.release("victim", "cancelled", "crash", *(names[job] for job in STAYING if job not in staying))
+    second = client.start(*command, "--resume", *arguments)
+    for job in staying:
+        wait_until(
+            "it is left alone", lambda job=job: f"job {job} is left alone" in client.errors(), by=second
+        )
+    if len(staying) == 2:  # both on the node that is left: one has to end for anything to go on
+        programs.release(names[staying[0]])
+        staying.pop(0)
+    ended_early = {job for job in range(12) if jobs[job]["status"] in ("killed", "failed", "interrupted")}
+    for job in range(12):
+        if job not in staying:
+            wait_until(f"job {job} is done", has_status(sweep, job, "ok"), 200)
+
+    # The first client dies, and with it what Ray ran for it; the second has nothing to do with that.
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    for job in staying:
+        wait_until("its job is ended", lambda job=job: not _lives(manifest(sweep, job)["heartbeat"]["pid"]))
+        programs.release(names[job])
+    second.communicate(timeout=100)
+    done = {name: (sweep / name / "manifest.json").read_bytes() for name in _done(sweep)}
     code, out = client.run("run", "--resume=sweep", "--json")
     assert code == 0, client.errors()
     assert json.loads(out)["counts"] == {"ok": 12}
-    assert {name: (sweep / name / "manifest.json").read_bytes() for name in before} == before
+
+    # Nothing is lost, nothing was done twice, no device was shared.
+    assert {name: (sweep / name / "manifest.json").read_bytes() for name in done} == done
+    assert set(programs.starts()) == set(names)
+    for job, name in enumerate(names):
+        again = job in ended_early or job in staying
+        assert programs.starts()[name] == (started[name] + 1 if again else 1), name
+    assert programs.collisions() == ""
+    assert_leases_hold(sweep)
 
 
-def _the_first(sweep: Path, jobs: set[int]) -> int:
-    found: list[int] = []
-
-    def any_runs() -> bool:
-        found.extend(job for job in jobs if stage_is_running(sweep, job)())
-        return bool(found)
-
-    wait_until("a slow job measures", any_runs)
-    return found[0]
+def _done(sweep: Path) -> list[str]:
+    return [name for name, status in statuses(sweep).items() if status == "ok"]
 
 
-def _end_node_of(sweep: Path, job: int) -> None:
-    """End the node of a job as a power cut does: its daemon, then the job."""
-    pid = manifest(sweep, job)["heartbeat"]["pid"]
+def _end_node_of(pid: int) -> None:
+    """End the node of a job as a power cut does: its daemon, its workers and their programs, all at once."""
     raylet = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    for each in (raylet, pid):
-        os.kill(each, signal.SIGKILL)
+    assert "raylet" in Path(f"/proc/{raylet}/comm").read_text()
+    end_tree([raylet])
 
 
 def _lives(pid: int) -> bool:

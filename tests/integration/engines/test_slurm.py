@@ -1,7 +1,8 @@
-"""Twelve jobs on a real Slurm with four devices: one crashes, one is cancelled, a node dies, the client dies."""
+"""Twelve jobs on a real Slurm with four devices: one crashes, one is cancelled, the client dies, a node dies."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,90 +14,91 @@ from tests.integration.engines.conftest import Slurm
 from tests.integration.engines.support import (
     CHEAP,
     Client,
+    Programs,
+    all_measuring,
     assert_leases_hold,
+    end_tree,
+    has_status,
     manifest,
-    stage_is_running,
     statuses,
     sweep_document,
-    swept_programs,
     wait_until,
 )
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
-LAUNCHER = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=5", "hydra.launcher.mem_gb=1")
+LAUNCHER = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=10", "hydra.launcher.mem_gb=1")
+VICTIM, CANCELLED, STAYING, CRASHING = 0, 1, (2, 3), 4
 
 
-def test_twelve_jobs_of_which_one_crashes_and_one_is_cancelled(
+def test_twelve_jobs_and_everything_that_can_happen(
     slurm: Slurm, engine_python: Path, tmp_path: Path
 ) -> None:
     client, sweep = Client(engine_python, tmp_path, slurm.env), tmp_path / "sweep"
-    names = ["slow-cancelled", "crash", *(f"job{n}" for n in range(10))]
-    running = client.start(
-        "run", "--multirun", "--json", *LAUNCHER, *CHEAP, swept_programs(names), "hydra.sweep.dir=sweep"
-    )
-    wait_until("the slow job measures", stage_is_running(sweep, 0), by=running)
-    meanwhile, _ = client.run("sweep-report", "-q", "sweep")
-    assert meanwhile in (0, 1)
-    seen = {job["number"]: job["status"] for job in sweep_document(sweep)["jobs"]}
-    assert len(seen) == 12
-    assert seen[0] == "running"
+    names = ["victim", "cancelled", "stay0", "stay1", "crash", *(f"job{n}" for n in range(7))]
+    programs = Programs(tmp_path, names)
+    programs.hold(*names[:5])
+    arguments = (*LAUNCHER, *CHEAP, programs.override, "hydra.sweep.dir=sweep")
+    command = ("run", "--multirun", "--json")
+    running = client.start(*command, *arguments)
 
-    slurm.command("scancel", _slurm_job(sweep, 0))
-    out, _ = running.communicate(timeout=200)
+    # All four devices are in use, each by one job; the others are queued.
+    wait_until("four jobs measure", all_measuring(sweep, range(4)), by=running)
+    assert len({manifest(sweep, job)["lease"]["device"] for job in range(4)}) == 4
+    client.run("sweep-report", "-q", "sweep")
+    assert sweep_document(sweep)["counts"] == {"running": 4, "pending": 8}
 
-    assert running.returncode == 1, client.errors()
-    document = json.loads(out)  # one document alone, whatever the launcher logs
-    assert document["counts"] == {"ok": 10, "failed": 1, "interrupted": 1}
-    cancelled, crashed = document["jobs"][0], document["jobs"][1]
-    assert (cancelled["status"], cancelled["reason"]) == (
+    # One is cancelled, and one crashes on the device that this frees.
+    slurm.command("scancel", _slurm_job(sweep, CANCELLED))
+    wait_until("the cancelled job has told", has_status(sweep, CANCELLED, "interrupted"), by=running)
+    wait_until("one crashed", has_status(sweep, CRASHING, "failed"), by=running)
+
+    # The client dies, then the node of one job.
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    node = slurm.command("squeue", "-h", "-j", _slurm_job(sweep, VICTIM), "-o", "%N").strip()
+    _end_node(slurm, node)
+    code, out = client.run("sweep-report", "--json", "sweep")
+    assert code == 1
+    jobs = json.loads(out)["jobs"]
+    assert len(jobs) == 12
+    assert (jobs[VICTIM]["status"], jobs[CRASHING]["status"]) == ("killed", "failed")
+    assert "ended without a word" in jobs[VICTIM]["reason"]
+    assert "exit code" in jobs[CRASHING]["reason"]
+    assert (jobs[CANCELLED]["status"], jobs[CANCELLED]["reason"]) == (
         "interrupted",
         "interrupted by SIGTERM; program: interrupted",
     )
-    assert cancelled["report"] == "0/report.html"
-    assert (sweep / "0" / "report.html").is_file()
-    assert "planned to crash" in crashed["reason"] or "exit code" in crashed["reason"]
-    assert all("program_s" in job["metrics"] for job in document["jobs"][2:])
-    assert_leases_hold(sweep)
+    assert (sweep / jobs[CANCELLED]["report"]).is_file()
+    staying = [job for job in STAYING if jobs[job]["status"] == "running"]
+    done = {name: (sweep / name / "manifest.json").read_bytes() for name in _done(sweep)}
+    started = programs.starts()
 
-
-def test_a_node_dies_and_resume_finishes(slurm: Slurm, engine_python: Path, tmp_path: Path) -> None:
-    client, sweep = Client(engine_python, tmp_path, slurm.env), tmp_path / "sweep"
-    (tmp_path / "flag").write_text("wait")
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import pathlib, sys, time\n"
-        f"while sys.argv[1] == 'victim' and pathlib.Path({str(tmp_path / 'flag')!r}).exists(): time.sleep(0.1)\n"
-    )
-    commands = ",".join(f"[{engine_python},{program},{name}]" for name in ("victim", "a", "b", "c"))
-    arguments = (*LAUNCHER, *CHEAP, f"pipeline.workload.command={commands}", "hydra.sweep.dir=sweep")
-    running = client.start("run", "--multirun", "--json", *arguments)
-    wait_until("the victim measures", stage_is_running(sweep, 0), by=running)
-
-    job = _slurm_job(sweep, 0)
-    node = slurm.command("squeue", "-h", "-j", job, "-o", "%N").strip()
-    _kill_node(slurm, node, [manifest(sweep, 0)["heartbeat"]["pid"]])
-    running.send_signal(signal.SIGKILL)  # and the client dies with it
-    running.wait()
-
-    code, out = client.run("sweep-report", "--json", "sweep")
-    assert code == 1
-    victim = json.loads(out)["jobs"][0]
-    assert victim["status"] == "killed"
-    assert "ended without a word" in victim["reason"]
-
+    # Going on while jobs of the dead client are queued and running: none of those is started a second time.
     slurm.start_node(node)
-    (tmp_path / "flag").unlink()
-    wait_until("both nodes are back", lambda: _idle_or_mixed(slurm) == 2)
-    wait_until("what was queued is done", lambda: slurm.command("squeue", "-h").strip() == "")
-    before = {
-        n: (sweep / str(n) / "manifest.json").read_bytes() for n, s in statuses(sweep).items() if s == "ok"
-    }
-    code, out = client.run("run", "--multirun", "--json", "--resume", *arguments)
+    programs.release("victim", "cancelled", "crash")
+    again = client.start(*command, "--resume", *arguments)
+    for job in staying:
+        wait_until(
+            "it is left alone", lambda job=job: f"job {job} is left alone" in client.errors(), by=again
+        )
+    programs.release("stay0", "stay1")
+    again.communicate(timeout=250)
+    _start_now(slurm)
+    wait_until("the queue is empty", lambda: slurm.command("squeue", "-h").strip() == "", 200)
+    code, out = client.run("run", "--resume=sweep", "--json")
     assert code == 0, client.errors()
-    assert json.loads(out)["counts"] == {"ok": 4}
-    after = {n: (sweep / n / "manifest.json").read_bytes() for n in before}
-    assert after == before, "jobs that were done are kept as they are"
+    assert json.loads(out)["counts"] == {"ok": 12}
+
+    # Nothing is lost, nothing was done twice, no device was shared.
+    assert {name: (sweep / name / "manifest.json").read_bytes() for name in done} == done
+    ended_early = {
+        name for job, name in enumerate(names) if jobs[job]["status"] in ("killed", "failed", "interrupted")
+    }
+    assert set(programs.starts()) == set(names)
+    for name, times in programs.starts().items():
+        assert times == (started[name] + 1 if name in ended_early else 1), name
+    assert programs.collisions() == ""
     assert_leases_hold(sweep)
 
 
@@ -117,22 +119,61 @@ def test_a_sweep_is_submitted_from_a_machine_without_the_device(
         assert "run.device=cuda:7 is not available" in job["reason"]
 
 
+def test_a_node_without_the_package_is_named(slurm: Slurm, engine_python: Path, tmp_path: Path) -> None:
+    """The package is on PYTHONPATH here, and not on the node."""
+    client, programs = Client(engine_python, tmp_path, slurm.env), Programs(tmp_path, ["a", "b"])
+    code, out = client.run(
+        *("run", "--multirun", "--json", *_site(tmp_path, "export PYTHONPATH=/nowhere")),
+        *(*LAUNCHER, *CHEAP, programs.override, "hydra.sweep.dir=sweep"),
+    )
+    assert code == 1, client.errors()
+    for job in json.loads(out)["jobs"]:
+        assert job["status"] == "failed"
+        assert job["reason"].startswith("it did not begin where the engine put it: ModuleNotFoundError")
+        assert "llm_perf_opt" in job["reason"]
+    assert not (tmp_path / "starts").exists()
+
+
+def _site(folder: Path, setup: str) -> tuple[str, ...]:
+    """Write a preset of the user's own with a command for the nodes; return what chooses it."""
+    preset = folder / "conf" / "site" / "own.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text(f"# @package _global_\nhydra:\n  launcher:\n    setup: ['{setup}']\n")
+    return ("--config-dir", str(folder / "conf"), "+site=own")
+
+
+def _done(sweep: Path) -> list[str]:
+    return [name for name, status in statuses(sweep).items() if status == "ok"]
+
+
 def _slurm_job(sweep: Path, job: int) -> str:
     """Return Slurm's number of a job: that of its array, and its place in it."""
     arrays = [path.name for path in (sweep / ".submitit").iterdir() if path.name.isdecimal()]
     return f"{max(arrays, key=int)}_{job}"
 
 
-def _kill_node(slurm: Slurm, node: str, jobs: list[int]) -> None:
+def _end_node(slurm: Slurm, node: str) -> None:
     """End a node as a power cut does: its daemon, its steps and their jobs, all at once."""
-    os.kill(slurm.pid(f"slurmd-{node}"), signal.SIGKILL)
-    for pid in jobs:
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        for each in (parent, pid):  # the step that would report the end, then the job
-            os.kill(each, signal.SIGKILL)
+    steps = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            variables = set(path.read_bytes().split(b"\0"))
+            if {
+                f"SLURMD_NODENAME={node}".encode(),
+                f"SLURM_CONF={slurm.env['SLURM_CONF']}".encode(),
+            } <= variables:
+                steps.append(int(path.parent.name))
+    assert steps, f"nothing runs on {node}"
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in steps}
+    keepers = [pid for pid in parents if pid not in steps and _name(pid) == "slurmstepd"]
+    end_tree([slurm.pid(f"slurmd-{node}"), *keepers, *steps])
 
 
-def _idle_or_mixed(slurm: Slurm) -> int:
-    return sum(
-        state in ("idle", "mix", "alloc") for state in slurm.command("sinfo", "-hN", "-o", "%t").split()
-    )
+def _start_now(slurm: Slurm) -> None:
+    """Slurm lets a job of a node that died wait for two minutes before it starts it again: not here."""
+    for job in slurm.command("squeue", "-h", "-r", "-t", "PD", "-o", "%A").split():
+        slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip() if os.path.exists(f"/proc/{pid}") else ""  # noqa: PTH110

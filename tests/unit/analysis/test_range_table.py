@@ -39,3 +39,22 @@ def test_totals_of_ranges() -> None:
         ("a", 5, None),
     ]
     assert range_totals(make_timeline()) == []
+
+
+def test_ranges_of_ranks_stand_beside_one_another() -> None:
+    """Each captured range by itself; a rank that has none of a range is left out of its row."""
+    captures = []
+    for label, rank, length in (("a", 0, 2), ("a", 1, 4), ("b", 0, 8), ("b", 1, 6)):
+        found = make_timeline(ranges=[(0, length * 10**9, "decode")])
+        path = Path(f"ranks/{rank}/nsys/run.{label}.rank{rank}.sqlite")
+        captures.append(Capture(path, found, summarise_timeline(found), tool="nsys"))
+    joined = join([Facts(stage="nsys", captures=captures)])
+    assert [one.title for one in joined.sections] == [
+        "Ranges of 2 ranks: run.a.sqlite",
+        "Ranges of 2 ranks: run.b.sqlite",
+    ]
+    assert [one.tables[0].rows[0][3:] for one in joined.sections] == [
+        ["3.00 s", "2.00 s", "0", "4.00 s", "1"],
+        ["7.00 s", "6.00 s", "1", "8.00 s", "0"],
+    ]
+    assert [row.rank for row in joined.ranks] == [0, 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.verdicts import judge
-from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Utilisation
+from llm_perf_opt.model.summary.parallel import IdleOwner
 from tests.unit.summaries import budget, summary
 
 

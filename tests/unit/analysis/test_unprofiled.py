@@ -10,8 +10,8 @@ from llm_perf_opt.analysis.findings import losses
 from llm_perf_opt.analysis.timeline.budget import PARTS
 from llm_perf_opt.analysis.unprofiled import against_wall_clock, occurrences
 from llm_perf_opt.analysis.verdicts import judge
-from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Workload
+from llm_perf_opt.model.summary.parallel import IdleOwner
 from tests.unit.summaries import budget, summary, timings
 
 NOTHING = Workload()

@@ -10,7 +10,7 @@ import pytest
 
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.dimensions import wrong_dimensions
-from llm_perf_opt.workloads.models.config_sources import named_config, preset_names
+from llm_perf_opt.workloads.models.checkpoints.config_sources import named_config, preset_names
 
 
 @pytest.mark.parametrize(

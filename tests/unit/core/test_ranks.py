@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.ranks import Rank, this_rank
+from llm_perf_opt.core.ranks import Rank, rank_in_mark, this_rank
 
 
 @pytest.mark.parametrize("given", [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1", "RANK": "0"}, {"RANK": "3"}])
@@ -30,3 +30,9 @@ def test_a_launcher_tells_the_rank() -> None:
 def test_what_cannot_be_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         this_rank(given)
+
+
+def test_a_rank_is_known_by_its_mark() -> None:
+    assert rank_in_mark(Rank(3, 4, 1).mark) == (3, 4)
+    for text in ("rank 3 of 4", "llm_perf_opt: rank 4 of 4", "llm_perf_opt: rank -1 of 4", "decode"):
+        assert rank_in_mark(text) is None

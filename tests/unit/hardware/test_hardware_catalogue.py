@@ -184,6 +184,13 @@ def test_what_is_used_is_what_the_first_document_prints() -> None:
         elif figure == "bandwidth_gb_per_s":
             assert device.bandwidth_bytes_per_s == pytest.approx(number * 1e9)
             assert (device.bandwidth_source or "").startswith(title)
+        elif figure == "link_gb_per_s":
+            assert (
+                device.link_bytes_per_s
+                == device.to_hardware().link_bytes_per_s
+                == pytest.approx(number * 1e9)
+            )
+            assert (device.link_source or "").startswith(title)
         else:
             assert device.peaks[figure].dense == pytest.approx(number * 1e12)
             assert device.peaks[figure].source.startswith(title)

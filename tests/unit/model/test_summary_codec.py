@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.hardware.probe import ProbeResult
+from llm_perf_opt.hardware.probe.ceilings import ProbeResult
 from llm_perf_opt.ingest.torch_profile import TorchProfile
 from llm_perf_opt.model.codec import decode_file, from_plain, read_json, save_json, to_plain
-from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.static.document import StaticDocument
 from llm_perf_opt.model.summary import Hardware, LedgerRow, Operator, Summary, Timings
-from llm_perf_opt.runs.manifest import Manifest
+from llm_perf_opt.runs.records.manifest import Manifest
 from tests.unit.report_summaries import full_summary
 
 DOCUMENTS = [Summary, StaticDocument, Manifest, ProbeResult, TorchProfile]

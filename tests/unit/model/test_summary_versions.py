@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.compare.compare import Side, compare
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.summary import SCHEMA_VERSION
 from llm_perf_opt.model.summary_file import load_summary, save_summary

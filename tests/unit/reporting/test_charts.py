@@ -25,7 +25,7 @@ from llm_perf_opt.model.summary import (
     Static,
     StaticPhase,
 )
-from llm_perf_opt.model.target import KernelTarget
+from llm_perf_opt.model.summary.target import KernelTarget
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.charts import svg as charts_svg
 from llm_perf_opt.reporting.charts.axes import (

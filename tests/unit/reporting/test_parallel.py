@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.model.parallel import Collective, Communication, DeviceUse, IdleGap, IdleOwner, RankUse
+from llm_perf_opt.model.static.split import Exchange, RankShare, Split
 from llm_perf_opt.model.summary import Budget, BudgetPart, Summary
+from llm_perf_opt.model.summary.parallel import (
+    Collective,
+    Communication,
+    DeviceUse,
+    IdleGap,
+    IdleOwner,
+    RankUse,
+)
 from llm_perf_opt.reporting.content.parallel import (
     collective_table,
     device_table,
     gap_table,
     owner_table,
+    paper_table,
     rank_table,
+    split_table,
 )
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.html.page import report_html
 from llm_perf_opt.reporting.markdown.report import report_markdown
 from llm_perf_opt.reporting.wording import budget_text, communication_text
+from tests.unit.report_summaries import full_summary
 from tests.unit.summaries import budget, summary
 
 OWNER = IdleOwner("data loading", "load_batch", "main", 0.9)
@@ -99,3 +110,38 @@ def test_pages_hold_all_of_it_and_nothing_where_there_is_nothing(render: object)
         assert needed in page
     bare = render(summary())  # type: ignore[operator]
     assert "all_reduce" not in bare and "others wait for it" not in bare
+
+
+def test_ranks_on_paper_stand_beside_what_was_measured() -> None:
+    found = full()
+    for row in found.ranks:
+        row.weight_bytes, row.kv_bytes_per_token = 2.0**30, 2.0**10
+        row.link_bytes, row.floor_s = {"decode": 2.0**20}, {"decode": 0.001}
+    (first, _) = cells(paper_table(found))
+    assert (first["weights"], first["cache per token"], first["over its links, step"]) == (
+        "1.00 GiB",
+        "1.00 KiB",
+        "1.00 MiB",
+    )
+    assert first["step floor"] == "1.00 ms" and "prefill floor" not in first
+    for page in (report_html(found), report_markdown(found)):
+        assert "By rank, on paper" in page
+    # A rank of which nothing was measured is in this table alone.
+    found.ranks = [RankUse(3, weight_bytes=2.0**30)]
+    assert (cells(rank_table(found)), [row["rank"] for row in cells(paper_table(found))]) == ([], ["3"])
+
+
+def test_splits_say_what_each_rank_holds_and_says_or_why_there_are_none() -> None:
+    found = full_summary()
+    assert found.static is not None
+    exchange = Exchange("decode", "all_reduce", 9, 2.0**20, 2.0**20)
+    share = RankShare(0, 100, 2.0**30, 2.0**10, experts=4)
+    found.static.splits = [
+        Split("tensor+expert", 2, [share, share], 2.0**20, exchanges=[exchange]),
+        Split("tensor", 8, reason="heads <b>too few</b>"),
+    ]
+    known, refused = cells(split_table(found))
+    assert (known["weights per rank"], known["experts"]) == ("1.00 GiB", "4")
+    assert known["collectives of a step"] == "9 × all_reduce, 1.00 MiB"
+    assert (refused["ranks"], refused["not possible"]) == ("8", "heads <b>too few</b>")
+    assert "heads &lt;b&gt;too few" in report_html(found)

@@ -14,13 +14,13 @@ import pytest
 
 from llm_perf_opt.analysis.timeline import attribution, export, summary
 from llm_perf_opt.cli import main
-from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.ingest.kineto import reader as kineto_reader
 from llm_perf_opt.ingest.ncu import reader as ncu_reader
 from llm_perf_opt.ingest.nsys import reader as nsys_reader
 from llm_perf_opt.runs.assemble import assemble_run
 from llm_perf_opt.runs.finish import save_and_render
-from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
 from tests.unit import kineto_traces, nsys_exports
 
 

@@ -64,7 +64,10 @@ def test_targets_reach_the_kernels_of_the_summary(tmp_path: Path, silicon: Silic
     assert "64 × 4096 × 17 bfloat16 (50.0 µs)" in section.paragraphs[1]
 
 
-def test_without_the_extra_a_device_of_the_tables_hears_what_it_would_add(tmp_path: Path) -> None:
+def test_without_the_extra_a_device_of_the_tables_hears_what_it_would_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.locate.installed", lambda: None)
     joined = joined_trace(tmp_path)
     add_kernel_targets(joined, hardware_by_name(H100), None)
     (section,) = [one for one in joined.sections if one.title == TITLE]
@@ -140,7 +143,7 @@ def test_the_finding_follows_from_a_whole_capture(
     tmp_path: Path, silicon: Silicon, monkeypatch: pytest.MonkeyPatch, slower: float, expected: bool
 ) -> None:
     """The same trace with the problem and without: 40 products, at 2.5 and at 1.2 times the best measured."""
-    monkeypatch.setattr("llm_perf_opt.runs.assemble.open_silicon", lambda catalogue=None: silicon)
+    monkeypatch.setattr("llm_perf_opt.runs.assemble.open_silicon", lambda *_: silicon)
     best_us = 64 * 4096 * 1024 * 1e-6 + 10
     events = []
     for place in range(40):

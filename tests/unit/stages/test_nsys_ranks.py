@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from llm_perf_opt.analysis.join import join
+from llm_perf_opt.core.ranks import Rank
 from llm_perf_opt.ingest.nsys.processes import by_process
 from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.stages.facts.nsys import nsys_facts
-from tests.unit.nsys_exports import call, kernel, nvtx, process_id, thread_id, write_export
+from tests.unit.nsys_exports import MARK, call, kernel, nvtx, process_id, thread_id, write_export
 
 GEMM, ALL_REDUCE, LAUNCH = 1, 2, 3
 STRINGS = {GEMM: "gemm_kernel", ALL_REDUCE: "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgs)", LAUNCH: "cudaLaunchKernel"}  # fmt: skip
@@ -83,3 +84,48 @@ def test_one_process_stays_as_it_is(tmp_path: Path) -> None:
     facts = nsys_facts(export(tmp_path / "one.sqlite", rank_rows(20, 0, 10)))
     assert len(facts.captures) == 1
     assert facts.notes == []
+
+
+def marked(pid: int, rank: int, size: int, step_ms: int) -> list[dict[str, object]]:
+    """A process that says which rank it is, and then runs a step."""
+    thread = thread_id(pid, pid)
+    mark = Rank(rank, size, rank).mark
+    return [
+        nvtx(1 * MS, None, mark, thread=thread, kind=MARK),
+        nvtx(2 * MS, (2 + step_ms) * MS, "decode", thread=thread),
+    ]
+
+
+def test_processes_that_say_which_rank_they_are_need_no_device(tmp_path: Path) -> None:
+    # The process with the higher number is rank 0; a third one (the launcher) says nothing.
+    events = [
+        *marked(20, 1, 2, 4),
+        *marked(30, 0, 2, 6),
+        nvtx(0, 9 * MS, "launching", thread=thread_id(9, 9)),
+    ]
+    facts = nsys_facts(write_export(tmp_path / "all.sqlite", {"NVTX_EVENTS": events}))
+    joined = join([facts])
+    assert [(row.rank, row.span_s) for row in joined.ranks] == [
+        (0, pytest.approx(0.006)),
+        (1, pytest.approx(0.004)),
+    ]
+    (section,) = joined.sections
+    assert section.title == "Ranges of 2 ranks: all.sqlite"
+    assert section.tables[0].rows == [
+        ["decode", "decode", "1", "5.00 ms", "4.00 ms", "1", "6.00 ms", "0"],
+    ]
+
+
+@pytest.mark.parametrize("others", [marked(30, 1, 2, 6), marked(30, 0, 4, 6)], ids=["twice", "two groups"])
+def test_ranks_that_cannot_be_of_one_group_stay_together(
+    others: list[dict[str, object]], tmp_path: Path
+) -> None:
+    facts = nsys_facts(
+        write_export(tmp_path / "all.sqlite", {"NVTX_EVENTS": [*marked(20, 1, 2, 4), *others]})
+    )
+    assert len(facts.captures) == 1
+
+
+def test_one_marked_process_is_a_rank_whatever_its_file_is_called(tmp_path: Path) -> None:
+    folder = [write_export(tmp_path / f"{n}.sqlite", {"NVTX_EVENTS": marked(20, n, 2, 4)}) for n in (0, 1)]
+    assert [nsys_facts(path).captures[0].found.facts["rank"] for path in folder] == [0, 1]

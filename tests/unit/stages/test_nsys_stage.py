@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.ranks import Rank
+from llm_perf_opt.core.stage import Problem
 from llm_perf_opt.stages import nsys as nsys_stage
 from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
 from llm_perf_opt.vendor.nsys import run as nsys_run
+from llm_perf_opt.vendor.nsys.rank_captures import range_end, rank_problems
 from tests.nsys_support import RecordedProgress, alive, fake_nsys, stage_context, with_command, write_program
 from tests.support import within_a_limit
 
@@ -334,6 +338,20 @@ def test_the_profiler_api_is_refused_where_the_workload_cannot_call_it(tmp_path:
     assert not [one for one in NsysStage().check(own) if one.key == "pipeline.nsys.capture_range"]
 
 
+def test_a_hotkey_is_refused_where_nobody_can_press_one(tmp_path: Path) -> None:
+    tool = fake_nsys(tmp_path / "tool", "report()")
+
+    def problems(**changes: Any) -> list[Problem]:
+        keys = {"capture_range": "hotkey", **changes.pop("keys", {})}
+        found = NsysStage().check(stage_context(tmp_path / "run", config(tool, **keys), **changes))
+        return [one for one in found if one.key == "pipeline.nsys.capture_range"]
+
+    (problem,) = problems()
+    assert problem.severity == "error" and "window" in problem.message and "nvtx" in problem.fix
+    assert problems(**PROGRAM) == []
+    assert problems(keys={"gating_nvtx": False}) == [], "the whole run is captured then"
+
+
 def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) -> None:
     tool = fake_nsys(tmp_path / "tool", "report()")
     for capture_range, told in (("cudaProfilerApi", True), ("none", False)):
@@ -349,3 +367,46 @@ def test_the_built_in_workload_is_told_to_call_the_profiler_api(tmp_path: Path) 
         assert (request.workload.env.get("LLM_PERF_OPT_PROFILER_RANGE") == "1") is told
         assert "--cuda-graph-trace=node" in request.command()
         assert not [one for one in NsysStage().check(context) if one.key == "pipeline.nsys.capture_range"]
+
+
+def test_a_rank_captures_a_program_that_meets_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = fake_nsys(
+        tmp_path / "tool",
+        """
+        out = out.replace("%q{RANK}", os.environ["RANK"])
+        (state / "group").write_text(os.environ["LLM_PERF_OPT_RANKS_GROUP"])
+        report(out + ".nsys-rep")
+        """,
+        exports=True,
+    )
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(nsys_stage, "require_room", lambda device: None)
+    result = NsysStage().run(stage_context(tmp_path / "run", config(tool)))
+    assert (tmp_path / "run" / "nsys" / "run.rank1.nsys-rep") in result.artifacts
+    assert (tool.parent / "group").read_text() == "nsys/run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "said"),
+    [
+        ({"capture_range_end": "stop-shutdown"}, "cpu", "ends one rank while the others wait for it"),
+        ({"isolate": True}, "cuda:0", "NCCL would not use the links"),
+        ({"capture_range_end": "repeat:2"}, "cuda:0", None),
+        ({"isolate": None}, "cuda:0", None),
+    ],
+)
+def test_what_does_not_go_with_several_ranks_is_refused(
+    changes: dict[str, object], device: str, said: str | None
+) -> None:
+    found = [problem.message for problem in rank_problems(config("nsys", **changes), Rank(0, 2, 0), device)]
+    assert found == [] if said is None else said in found[0]
+    assert rank_problems(config("nsys", **changes), None, device) == []
+
+
+def test_a_range_of_several_ranks_ends_the_capture_and_not_the_program() -> None:
+    assert range_end(config("nsys"), Rank(0, 2, 0)) == "stop"
+    assert range_end(config("nsys"), None) is None
+    assert range_end(config("nsys", capture_range_end="repeat:3"), Rank(0, 2, 0)) == "repeat:3"

@@ -16,8 +16,8 @@ from llm_perf_opt.config.schema import (
     RunConfig,
     WorkloadCommandConfig,
 )
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.hardware.sensors import find
 from llm_perf_opt.hardware.sensors.nvml import NvmlSensor
 from llm_perf_opt.ingest.telemetry import read_telemetry
@@ -51,7 +51,7 @@ def context(root: Path, device: str = "cpu", **keys: Any) -> StageContext:
 @pytest.fixture(autouse=True)
 def one_registered_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are handed out for this stage whether or not it is installed."""
-    from llm_perf_opt.core import artifacts
+    from llm_perf_opt.core.run_directory import artifacts
 
     monkeypatch.setattr(artifacts, "stage_types", lambda: {"telemetry": TelemetryStage})
 

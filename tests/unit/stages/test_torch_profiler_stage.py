@@ -22,8 +22,8 @@ from llm_perf_opt.config.schema import (
     RunMode,
     WorkloadCommandConfig,
 )
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.ingest.kineto.reader import KinetoCapture, read_kineto
 from llm_perf_opt.ingest.timings import load_timings
 from llm_perf_opt.ingest.torch_profile import read_profile
@@ -65,7 +65,7 @@ def context(
 @pytest.fixture(autouse=True)
 def one_registered_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths are handed out for this stage whether or not the others are installed."""
-    from llm_perf_opt.core import artifacts
+    from llm_perf_opt.core.run_directory import artifacts
 
     monkeypatch.setattr(artifacts, "stage_types", lambda: {"torch_profiler": TorchProfilerStage})
 
@@ -94,7 +94,7 @@ class Run:
 @pytest.fixture(scope="module")
 def default_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with pytest.MonkeyPatch.context() as patch:
-        from llm_perf_opt.core import artifacts
+        from llm_perf_opt.core.run_directory import artifacts
 
         patch.setattr(artifacts, "stage_types", lambda: {"torch_profiler": TorchProfilerStage})
         return Run(tmp_path_factory.mktemp("run"))

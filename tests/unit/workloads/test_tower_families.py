@@ -27,10 +27,10 @@ from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 from llm_perf_opt.workloads.datasets.audio import made_up_samples
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
+from llm_perf_opt.workloads.models.checkpoints.processors import load_processor
 from llm_perf_opt.workloads.models.hf_image_text_to_text import HfImageTextToTextAdapter
 from llm_perf_opt.workloads.models.hf_seq2seq import HfSeq2SeqAdapter
 from llm_perf_opt.workloads.models.hf_speech_seq2seq import HfSpeechSeq2SeqAdapter
-from llm_perf_opt.workloads.models.processors import load_processor
 from tests.families.check_towers import (
     check_encoder_decoder,
     check_vision_family,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llm_perf_opt.core import units
-from llm_perf_opt.model.cpu_work import CpuWork
 from llm_perf_opt.model.summary import Section, SectionTable
+from llm_perf_opt.model.summary.cpu_work import CpuWork
 
 _OF = {
     "wall-clock": "the wall-clock without a profiler",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from llm_perf_opt.analysis.cpu.work import PhaseClock, phase_work
 from llm_perf_opt.core import units
-from llm_perf_opt.model.cpu_work import CpuPart, CpuPartName, CpuWork
 from llm_perf_opt.model.summary import Bound, Summary
+from llm_perf_opt.model.summary.cpu_work import CpuPart, CpuPartName, CpuWork
 
 DOMINATES = 0.4
 """Share of a phase from which its largest part explains it."""

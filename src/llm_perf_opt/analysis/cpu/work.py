@@ -15,8 +15,8 @@ from typing import cast
 from llm_perf_opt.analysis.cpu.classes import BOOKKEEPING, class_of, joins_tensors
 from llm_perf_opt.analysis.facts import ProfiledPass
 from llm_perf_opt.core.phases import DECODE, PHASES
-from llm_perf_opt.model.cpu_work import Basis, CpuPart, CpuPartName, CpuWork
 from llm_perf_opt.model.summary import Operator, SampleTimes, Summary
+from llm_perf_opt.model.summary.cpu_work import Basis, CpuPart, CpuPartName, CpuWork
 
 GROWS_BY_COPYING = "dynamic"
 """The cache implementation (``Workload.cache``) that joins old and new keys in a new tensor for every token."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from llm_perf_opt.analysis.expected.roles import fused_name, split_of
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
-from llm_perf_opt.model.operators import (
+from llm_perf_opt.model.static.operators import (
     AttentionShape,
     ExpertShape,
     OperatorShapes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 from llm_perf_opt.analysis.expected.calls import Call, Work
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.hardware.silicon import AllReduce, How, MoeLayer, Operator, Timing
+from llm_perf_opt.hardware.silicon.errors import Spread, find_spread, spread_of
 from llm_perf_opt.model.summary import Peak
 
 COMPUTE_SHARE = 0.73
@@ -17,6 +19,9 @@ MEMORY_SHARE = 0.81
 """Of the catalogue's bandwidth: the same for products that reading weights bounds."""
 KERNEL_S = 2.5e-6
 """What a kernel takes that does almost nothing: smallest products of the tables, 1.8 to 2.8 µs."""
+COMMON_SHARE = 0.5
+"""Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
+device (``benchmarks/silicon_ranges.py``)."""
 _OTHER_NAMES = {"fp8_block": "float8", "nvfp4": "float4", "int8_wo": "int8", "int4_wo": "int4"}
 _WIDENED = ("int8", "int4")
 """Weights of these types are widened, and the product runs in 16 bits."""
@@ -49,6 +54,77 @@ class Part:
     how: How
     source: str
     calls: int
+    low_s: float | None = None
+    """Ends of where nine in ten such answers lie; ``None``: how wrong this one may be is not known."""
+    high_s: float | None = None
+
+
+@dataclass(slots=True)
+class Errors:
+    """Errors on one side of a sum: of interpolated shapes, and of rooflines and extrapolations."""
+
+    summed: float = 0.0
+    squared: float = 0.0
+    coarse: float = 0.0
+    """Rooflines and extrapolations err alike wherever they are used: theirs add."""
+
+    def add(self, seconds: float, *, coarse: bool) -> None:
+        """Add the error of one part."""
+        if coarse:
+            self.coarse += seconds
+        else:
+            self.summed += seconds
+            self.squared += seconds**2
+
+    def join(self, other: Errors) -> None:
+        """Add the errors of another sum."""
+        self.summed += other.summed
+        self.squared += other.squared
+        self.coarse += other.coarse
+
+    @property
+    def seconds(self) -> float:
+        """Of the sum: interpolated shapes have a part of their variance in common, the rest is each one's own."""
+        between = COMMON_SHARE * self.summed**2 + (1 - COMMON_SHARE) * self.squared
+        return max(0.0, self.coarse) + math.sqrt(between)
+
+
+@dataclass(slots=True)
+class Band:
+    """How far a sum of answers may be off, below and above."""
+
+    below: Errors = field(default_factory=Errors)
+    above: Errors = field(default_factory=Errors)
+    is_known: bool = True
+
+    def add(self, part: Part, share: float) -> None:
+        """Add a part of a pass, of which only a share is seen."""
+        if part.low_s is None or part.high_s is None:
+            self.is_known = False
+            return
+        coarse = part.how not in ("measured", "interpolated")
+        self.below.add(share * (part.seconds - part.low_s), coarse=coarse)
+        self.above.add(share * (part.high_s - part.seconds), coarse=coarse)
+
+    def join(self, other: Band) -> None:
+        """Add the band of a pass that comes after."""
+        self.below.join(other.below)
+        self.above.join(other.above)
+        self.is_known &= other.is_known
+
+    def ends(self, seconds: float) -> tuple[float, float] | None:
+        """Return the ends around a time; ``None``: not known."""
+        if not self.is_known:
+            return None
+        return max(0.0, seconds - self.below.seconds), seconds + self.above.seconds
+
+
+def joined_ends(passes: Sequence[PassTime]) -> tuple[float, float] | None:
+    """Return the ends around the time of several passes in sequence."""
+    total = Band()
+    for one in passes:
+        total.join(one.band)
+    return total.ends(sum(one.seconds for one in passes)) if passes else None
 
 
 @dataclass(slots=True)
@@ -61,6 +137,7 @@ class PassTime:
     """Of it element-wise work, fused as serving engines do."""
     by_how: dict[How, float] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
+    band: Band = field(default_factory=Band)
 
     @property
     def measured_s(self) -> float:
@@ -77,16 +154,17 @@ def pass_time(
         timing = _timing(call, target, times, framework)
         if timing is None:
             return None
-        seconds, how, source = timing
-        parts.append(Part(call.name, seconds * call.times, how, source, call.times))
+        parts.append(timing)
     routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
     beside = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
     # Of two streams the longer is seen.
     hidden = min(routed, beside) / beside if beside else 0.0
     total = PassTime(parts=parts)
     for part, call in zip(parts, found, strict=True):
-        seen = part.seconds * (1.0 - hidden) if call.beside_experts else part.seconds
+        share = 1.0 - hidden if call.beside_experts else 1.0
+        seen = part.seconds * share
         total.seconds += seen
+        total.band.add(part, share)
         total.kernels += call.times
         total.fused_s += seen if isinstance(call.operator, Work) and call.operator.moved_bytes else 0.0
         total.by_how[part.how] = total.by_how.get(part.how, 0.0) + seen
@@ -102,15 +180,38 @@ def eager_work_s(timed: PassTime, small: tuple[Work, int] | None, target: Target
     return timed.seconds - timed.fused_s + work.moved_bytes / (bandwidth * MEMORY_SHARE) + kernels * KERNEL_S
 
 
-def _timing(
-    call: Call, target: Target, times: OperatorTimes | None, framework: str | None
-) -> tuple[float, How, str] | None:
+def _timing(call: Call, target: Target, times: OperatorTimes | None, framework: str | None) -> Part | None:
     if not isinstance(call.operator, Work) and times is not None:
         known = times.time(call.operator, target.name, framework=framework)
         if known is not None:
-            return known.seconds, known.how, known.source.words() if known.source is not None else ""
+            words = known.source.words() if known.source is not None else ""
+            ends = (
+                Spread(known.low_s / known.seconds, known.high_s / known.seconds)
+                if known.low_s is not None and known.high_s is not None
+                else None
+            )
+            return _part(call, known.seconds, known.how, words, ends)
     seconds = roofline_s(call.operator, target)
-    return None if seconds is None else (seconds, "roofline", "roofline")
+    return (
+        None
+        if seconds is None
+        else _part(call, seconds, "roofline", "roofline", _roofline_spread(call.operator))
+    )
+
+
+def _part(call: Call, seconds: float, how: How, source: str, spread: Spread | None) -> Part:
+    whole = seconds * call.times
+    if spread is None:
+        return Part(call.name, whole, how, source, call.times)
+    ends = whole * spread.low_ratio, whole * spread.high_ratio
+    return Part(call.name, whole, how, source, call.times, *ends)
+
+
+def _roofline_spread(operator: Operator | Work) -> Spread | None:
+    """Return how far rooflines lay from measurements; element-wise work, which no table has, as products that memory bounds."""
+    if isinstance(operator, Work):
+        return find_spread("gemm bfloat16", 1, "roofline")
+    return spread_of(operator, "roofline")
 
 
 def roofline_s(operator: Operator | Work, target: Target) -> float | None:

@@ -11,10 +11,11 @@ from llm_perf_opt.analysis.expected.compose import (
     PassTime,
     Target,
     eager_work_s,
+    joined_ends,
     pass_time,
 )
 from llm_perf_opt.core.phases import ENCODE
-from llm_perf_opt.model.operators import OperatorShapes
+from llm_perf_opt.model.static.operators import OperatorShapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ class Expectation:
         """Time of a decode step, launched as a graph."""
         return self.step.seconds if self.step is not None else None
 
+    @property
+    def ttft_ends_s(self) -> tuple[float, float] | None:
+        """Ends of the time to the first token; ``None``: not known."""
+        return joined_ends(self.passes)
+
+    @property
+    def tpot_ends_s(self) -> tuple[float, float] | None:
+        """The same of a decode step."""
+        return self.step.band.ends(self.step.seconds) if self.step is not None else None
+
     def ttft_eager_s(self, launches_s: Sequence[float | None]) -> float | None:
         """Return the time to the first token with operators launched one by one, which takes ``launches_s`` per pass."""
         if not self.passes or len(launches_s) != len(self.eager_passes_s):
@@ -75,6 +86,15 @@ class Expectation:
             part.source.partition(",")[0] for one in every for part in one.parts if part.how != "roofline"
         }
         return ", ".join(sorted(names)) or None
+
+    def main_framework(self) -> str | None:
+        """Return whose kernels most of the step's time was measured with; ``None``: no table reaches it."""
+        seconds: dict[str, float] = {}
+        for part in self.step.parts if self.step is not None else ():
+            if part.how != "roofline":
+                name = part.source.partition(" ")[0]
+                seconds[name] = seconds.get(name, 0.0) + part.seconds
+        return max(seconds, key=lambda name: seconds[name], default=None)
 
 
 def _longer(work_s: float | None, host_s: float | None) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.expected.estimate import Tables
 from llm_perf_opt.hardware.silicon import Silicon
-from llm_perf_opt.hardware.silicon.lookup import DEFAULT_FRAMEWORK
+from llm_perf_opt.hardware.silicon.locate import absent_words
 from llm_perf_opt.model.summary import SiliconUse
 
 
-def tables_of(silicon: Silicon | None, framework: str = DEFAULT_FRAMEWORK) -> Tables | None:
-    """Return tables with one framework's kernels first; ``None`` without the extra."""
+def tables_of(silicon: Silicon | None, framework: str | None = None) -> Tables | None:
+    """Return tables with one framework's kernels first (default: the one they were opened with); ``None`` without the extra."""
     if silicon is None:
         return None
 
@@ -17,11 +17,13 @@ def tables_of(silicon: Silicon | None, framework: str = DEFAULT_FRAMEWORK) -> Ta
         system = silicon.system(device)
         return system.power_w if system is not None else None
 
-    return Tables(silicon, framework, power_w, lambda device: silicon.system(device) is not None)
+    return Tables(
+        silicon, framework or silicon.framework, power_w, lambda device: silicon.system(device) is not None
+    )
 
 
-def silicon_use(silicon: Silicon | None, framework: str = DEFAULT_FRAMEWORK) -> SiliconUse:
-    """Return what was used: its version, and what of it was left out."""
+def silicon_use(silicon: Silicon | None, framework: str | None = None) -> SiliconUse:
+    """Return what was used: its version, and what of it was left out; without tables why there are none."""
     if silicon is None:
-        return SiliconUse(None)
-    return SiliconUse(silicon.version, framework, list(silicon.problems))
+        return SiliconUse(None, reason=absent_words())
+    return SiliconUse(silicon.version, framework or silicon.framework, list(silicon.problems))

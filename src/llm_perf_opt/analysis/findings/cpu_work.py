@@ -11,8 +11,8 @@ from collections.abc import Callable
 from llm_perf_opt.analysis.findings.common import phase_words, sources
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import DECODE
-from llm_perf_opt.model.cpu_work import CpuPart, CpuPartName, CpuWork
 from llm_perf_opt.model.summary import Confidence, Finding, Summary
+from llm_perf_opt.model.summary.cpu_work import CpuPart, CpuPartName, CpuWork
 
 _Rule = Callable[[Summary, str, CpuWork, CpuPart], Finding]
 MATTERS = 0.05

@@ -50,8 +50,9 @@ def find(summary: Summary) -> list[Finding]:
             evidence=[*evidence, *sources(summary, "static", "timings")],
             gain_upper_s=gain,
             arithmetic=arithmetic,
-            advice="Shorten the prompt (fewer image tokens), store the cache in fewer bits, use grouped heads "
-            "or a sliding window where the model allows it.",
+            advice="Shorten the prompt (fewer image tokens: infer.mode, infer.max_tiles), keep keys and values in fewer bits "
+            "(model.cache_dtype=bfloat16, or float8 where the answers stand it), use grouped heads or a sliding window where "
+            "the model allows it.",
             confidence="medium",
         )
     ]

@@ -30,8 +30,8 @@ def _finding(summary: Summary, phase: str) -> Finding:
     if launches is not None and phase == "decode":
         evidence.append(f"{units.number(launches)} kernel launches per generated token")
     advice = (
-        "Capture the decode step as a CUDA graph or compile it (model.compile=true with "
-        "model.cache=static); fuse small kernels; raise infer.batch_size."
+        "Replay the decode step as a CUDA graph (model.cuda_graphs=true with model.cache=static) or compile it "
+        "(model.compile=true with model.cache=static); fuse small kernels; a larger infer.batch_size shares the launches."
     )
     name = "The run" if phase == WHOLE else phase.capitalize()
     return Finding(

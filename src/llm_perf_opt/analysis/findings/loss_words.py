@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.model.parallel import IdleOwner
+from llm_perf_opt.model.summary.parallel import IdleOwner
 
 Loss = Literal[
     "exposed-communication",
@@ -37,17 +37,18 @@ _ADVICE: dict[Loss, str] = {
     "bus bandwidth with what the links can do.",
     "straggler": "Look at what that rank does before it enters: more work (uneven batches, longer sequences, another expert "
     "load), a slower or throttled device, or host work that the others do not have. Its own capture tells which.",
-    "copies": "Pin host memory, copy asynchronously, prepare the next input while the device computes; keep on the device "
-    "what is used again.",
+    "copies": "Pin host memory (infer.pinned_inputs=true), copy asynchronously, prepare the next input while the device "
+    "computes; keep on the device what is used again.",
     "host-sync": "Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing "
     "is the usual place) and keep the decision on the device, or read it one step later.",
-    "launch-bound": "Capture the step as a CUDA graph or compile it (model.compile=true with model.cache=static); fuse "
-    "small kernels; raise infer.batch_size.",
+    "launch-bound": "Replay the step as a CUDA graph (model.cuda_graphs=true with model.cache=static) or compile it "
+    "(model.compile=true with model.cache=static); fuse small kernels; a larger infer.batch_size shares the launches.",
     "allocation": "Let the caching allocator keep its memory: do not call empty_cache in the loop, allocate buffers once, use "
-    "expandable segments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True) when sizes vary.",
+    "expandable segments (run.env.PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True') when sizes vary.",
     "input-pipeline": "Prepare the next input while the device works on this one: more loader workers, prefetch, pinned "
     "memory and asynchronous copies, or the same work on the device; cache what does not change.",
-    "host-idle": "Move that work off the thread that feeds the device, or do it ahead, while the device is busy.",
+    "host-idle": "Move that work off the thread that feeds the device, or do it ahead, while the device is busy; a decode "
+    "step that is replayed (model.cuda_graphs=true with model.cache=static) has none of it.",
     "queued-work": "The host is not the cause. Look for what holds the stream: another process or stream on the device, an event "
     "or a peer it waits for, or kernels that the capture left out.",
 }

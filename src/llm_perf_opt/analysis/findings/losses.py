@@ -17,8 +17,8 @@ from llm_perf_opt.analysis.findings.host_syncs import operator_evidence
 from llm_perf_opt.analysis.findings.loss_words import Loss, advice_for, title_for
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import DECODE, WHOLE
-from llm_perf_opt.model.parallel import IdleOwner
 from llm_perf_opt.model.summary import Budget, Finding, Summary
+from llm_perf_opt.model.summary.parallel import IdleOwner
 
 MATTERS = 0.05
 """Share of the wall-clock from which a loss is worth a word."""

@@ -53,8 +53,10 @@ def _of_phase(summary: Summary, name: str, phase: StaticPhase) -> Finding | None
             if gain is not None
             else f"{name} was not timed"
         ),
-        advice="Use an engine that sends tokens to their chosen experts only and keeps latent attention compressed (vLLM, SGLang), "
-        "or change the model's code so. Floors and utilisation are of the work that is needed.",
+        advice="Where experts are the reason, try another implementation of them (model.prefill_experts_implementation, "
+        "model.decode_experts_implementation: grouped_mm, batched_mm, eager). Else use an engine that sends tokens to their "
+        "chosen experts only and keeps latent attention compressed (vLLM, SGLang), or change the model's code so. Floors and "
+        "utilisation are of the work that is needed.",
         confidence="high",
     )
 

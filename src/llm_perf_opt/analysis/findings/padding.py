@@ -27,7 +27,7 @@ def find(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=gain,
             arithmetic=f"{units.seconds(seconds)} × {units.percent(share)} = {units.seconds(gain)}",
-            advice="Batch requests of similar length, or use a runtime that packs sequences.",
+            advice="Batch requests of similar length (infer.bucket_by_length=true), or use a runtime that packs sequences.",
             confidence="high",
         )
     ]

@@ -6,8 +6,11 @@ from llm_perf_opt.analysis.findings.common import sources
 from llm_perf_opt.analysis.ledger import split_component
 from llm_perf_opt.core import units
 from llm_perf_opt.model.summary import Finding, Summary
+from llm_perf_opt.model.summary.cpu_work import CpuPartName
 
 _MOSTLY = 0.5
+_FUSED: tuple[CpuPartName, ...] = ("dispatch", "element-wise", "normalisation")
+"""What a compiler can take out of an encoder on a processor."""
 
 
 def find(summary: Summary) -> list[Finding]:
@@ -37,11 +40,23 @@ def find(summary: Summary) -> list[Finding]:
             evidence=[*evidence, *sources(summary, "timings")],
             gain_upper_s=gain,
             arithmetic=arithmetic,
-            advice="Use fewer pixels (infer.mode), fewer tiles (infer.max_tiles), batch the tiles of several "
-            "pages, or compile the encoder.",
-            confidence="medium",
+            advice=_advice(summary),
+            confidence="low" if "vision" in summary.cpu_work else "medium",
         )
     ]
+
+
+def _advice(summary: Summary) -> str:
+    """Say what to try; another layout of convolutions gave a processor nothing (docs/improve.md)."""
+    layout = (
+        ""
+        if summary.hardware.kind == "cpu"
+        else "keep its convolutions with channels last (model.channels_last=true), "
+    )
+    return (
+        f"Compile the encoder (model.compile_vision=true), {layout}batch the tiles of several pages; or, where the answers "
+        "stand it, use fewer pixels (infer.mode) or fewer tiles (infer.max_tiles)."
+    )
 
 
 def _bound(summary: Summary, seconds: float) -> tuple[float | None, str]:
@@ -52,6 +67,13 @@ def _bound(summary: Summary, seconds: float) -> tuple[float | None, str]:
             f"vision takes {units.seconds(seconds)}; how much of it must stay is not known without its roofline floor"
         )
     gain = max(0.0, seconds - floor.floor_s)
+    work = summary.cpu_work.get("vision")
+    if work is not None and (fused := work.share(*_FUSED) * seconds) < gain:
+        return fused, (
+            f"{units.seconds(seconds)} × {units.percent(work.share(*_FUSED))} = at most {units.seconds(fused)}: calls of "
+            "operators and element-wise work, which compiling removes or joins; its products stay, its copies are told by "
+            "themselves, and fewer pixels lower all of it"
+        )
     return gain, (
         f"{units.seconds(seconds)} − {units.seconds(floor.floor_s)} = {units.seconds(gain)}: all of vision above its "
         "roofline floor at these pixels; fewer pixels lower the floor too"

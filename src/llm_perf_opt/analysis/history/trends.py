@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llm_perf_opt.analysis.compare.metrics import COMPONENT, METRICS
 from llm_perf_opt.analysis.history import changes
-from llm_perf_opt.analysis.history.changes import LevelChange, find_changes
+from llm_perf_opt.analysis.history.changes import LevelChange, find_levels
 from llm_perf_opt.model.comparison import Better
 from llm_perf_opt.model.history import Came, Change, HistoryMethod, LeftOut, Outcome, Point, RunRow, Trend
 from llm_perf_opt.model.statistics import percentile
@@ -102,7 +102,8 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
                 f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
             )
         else:
-            found = find_changes([point.value for point in trend.points])
+            levels = find_levels([point.value for point in trend.points])
+            found, trend.drift_ratio, trend.wanders = levels.changes, levels.drift_ratio, levels.wanders
             edges = [0, *(change.place for change in found), len(kept)]
             trend.changes = [
                 _change(trend, change, rows, edges[index], edges[index + 2])
@@ -166,7 +167,7 @@ def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int
     values = [point.value for point in trend.points]
     doubt = (
         "neighbouring runs are alike beyond the steps: a slow drift can look like a change"
-        if found.drifting
+        if found.drifting or trend.wanders
         else None
     )
     return Change(

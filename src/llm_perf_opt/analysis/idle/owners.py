@@ -22,7 +22,7 @@ from llm_perf_opt.analysis.idle.host_names import (
 )
 from llm_perf_opt.analysis.idle.open_spans import Open, OpenSpans
 from llm_perf_opt.analysis.intervals import IntervalSet, intersect
-from llm_perf_opt.model.parallel import IdleOwner, OwnerKind
+from llm_perf_opt.model.summary.parallel import IdleOwner, OwnerKind
 from llm_perf_opt.model.timeline import Int64, Timeline
 
 _MOST_STRETCHES = 64

@@ -135,10 +135,12 @@ def total_change(passes: Sequence[UnitPass], metric: Metric) -> float | None:
     return b / a - 1 if a and b else None
 
 
-def recompiles(passes: Sequence[UnitPass], side: str, last: int = 4) -> bool:
-    """Return whether a side still compiles in each of its last turns: it would never stop."""
-    mine = [each.compiled for each in passes if each.side == side]
-    return len(mine) >= last and all(count > 0 for count in mine[-last:])
+def recompiles(passes: Sequence[UnitPass], side: str, last: int = 4) -> str | None:
+    """Say that a side still compiles in each of its last turns: it would never stop; ``None``: it does not."""
+    mine = [each.compiled for each in passes if each.side == side][-last:]
+    if len(mine) < last or 0 in mine:
+        return None
+    return f"side {side.upper()} compiles again in every pass ({sum(mine)} times in its last {last})"
 
 
 def shown_metrics(batches: Sequence[BatchPass]) -> Mapping[str, float | None]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from llm_perf_opt.analysis.improve.costs import HIGHER_IS_BETTER
 from llm_perf_opt.core import units
 from llm_perf_opt.model.improve import (
+    Answered,
     Decision,
     Effect,
     FindingGrade,
@@ -14,12 +15,13 @@ from llm_perf_opt.model.improve import (
     Measured,
     Metric,
     OutputCheck,
+    PredictedBy,
     Step,
     Trial,
 )
 
 _PARTLY = 0.25
-"""A gain below this share of the finding's bound confirms it in part only."""
+"""A gain below this share of what was predicted confirms it in part only."""
 Grade = str
 
 
@@ -72,21 +74,46 @@ def ladder(baseline: float | None, steps: Sequence[Trial]) -> list[Step]:
 
 
 def grade_findings(trials: Sequence[Trial]) -> list[FindingGrade]:
-    """Hold every finding's bound against what its remedies gave, measured alone."""
+    """Hold what was predicted of every finding's remedies against what they gave, measured alone."""
     by_finding: dict[tuple[str, str | None], list[Trial]] = {}
     for trial in trials:
-        if trial.finding is not None and trial.role == "single" and trial.measured is not None:
-            by_finding.setdefault((trial.finding, trial.phase), []).append(trial)
+        if trial.role == "single" and trial.measured is not None:
+            for each in _answered(trial):
+                by_finding.setdefault((each.finding, each.phase), []).append(trial)
     return [_grade(name, phase, tried) for (name, phase), tried in by_finding.items()]
+
+
+def _answered(trial: Trial) -> list[Answered]:
+    """Return the findings a trial answers; files of earlier releases name one only."""
+    if trial.answers or trial.finding is None:
+        return trial.answers
+    return [Answered(trial.finding, trial.phase, trial.predicted_gain_s)]
+
+
+def _promise(name: str, phase: str | None, tried: Sequence[Trial]) -> tuple[float | None, PredictedBy | None]:
+    """Return the largest gain that was predicted: the finding's own bound, or what tables said of a remedy."""
+    promised: list[tuple[float, PredictedBy | None]] = []
+    for trial in tried:
+        if trial.predicted_by not in (None, "bound") and trial.predicted_gain_s is not None:
+            promised.append((trial.predicted_gain_s, trial.predicted_by))
+            continue
+        bounds = [each for each in _answered(trial) if (each.finding, each.phase) == (name, phase)]
+        promised += [
+            (each.predicted_gain_s, trial.predicted_by)
+            for each in bounds
+            if each.predicted_gain_s is not None
+        ]
+    return max(promised, key=lambda each: each[0], default=(None, None))
 
 
 def _grade(name: str, phase: str | None, tried: Sequence[Trial]) -> FindingGrade:
     gains = [trial.measured_gain_s for trial in tried if trial.measured_gain_s is not None]
     best = max(gains, default=None)
-    predicted = max((t.predicted_gain_s for t in tried if t.predicted_gain_s is not None), default=None)
+    predicted, by = _promise(name, phase, tried)
     verdicts = [trial.measured.verdict for trial in tried if trial.measured is not None]
     helped = verdicts.count("gain")
     result = FindingGrade(name, phase, predicted, best, helped, len(verdicts), "wrong")
+    result.predicted_by = by
     if helped:
         small = predicted and best is not None and best < _PARTLY * predicted
         result.grade = "partly" if small else "confirmed"
@@ -104,4 +131,7 @@ def measured_gain_s(trial: Trial, result: Improvement) -> float | None:
     if result.metric in ("total", "ttft"):
         return -trial.measured.change_ratio * (result.baseline.metric_value or trial.measured.a)
     total = trial.metrics.get("total")
+    if result.metric in HIGHER_IS_BETTER:
+        # At this rate the baseline's answers would all be there so much earlier.
+        total = 1 / (1 + trial.measured.change_ratio) - 1
     return None if total is None or result.baseline.total_s is None else -total * result.baseline.total_s

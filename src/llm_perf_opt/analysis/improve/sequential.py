@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,12 @@ _LEAST_BLOCKS = 6
 """Fewer decide nothing, whatever they say: the first passes after a warm-up are not like the others."""
 _FUTILITY = 0.1
 """Chance of giving up a real gain too early; that costs a gain, not the truth, so it has no share of the family error."""
-_SLOWER = 0.05
-"""Chance of calling a remedy slower that is not; without consequence, either way it is dropped."""
+DROP_ERROR = 0.05
+"""Chance of calling a remedy slower that is not; without consequence, either way it is dropped. So what is dropped is told
+with an interval of this error at each end: few pairs decide it, and they tell nothing at the error of a keep."""
 _SIGN_OF_SLOWER = 3.0
+_IN_SIGHT = 0.4
+"""Share of the way to a shown gain, in the logarithm of the wealth, from which measuring on is worth more time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,10 @@ class Rule:
     least_gain_ratio: float
     """A gain below this is not worth keeping."""
     most_blocks: int
+    widest_ratio: float | None = None
+    """Go on after a gain is shown until its interval is this narrow, in shares of the gain; ``None``: the gain is enough."""
+    fixed: bool = False
+    """Whether all blocks are measured whatever the first ones show, as a plain search would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,26 +99,46 @@ class SequentialTest:
 
     def verdict(self) -> Verdict | None:
         """Say what the blocks show."""
-        if self.count < _LEAST_BLOCKS:
+        if self.count < (self.rule.most_blocks if self.rule.fixed else _LEAST_BLOCKS):
             return None
         least = math.log1p(-self.rule.least_gain_ratio)
         if self.wealth(least, below=True) >= 1 / self.rule.alpha:
-            return "gain"
+            return "gain" if self._is_narrow() or self.count >= self.rule.most_blocks else None
         if self.wealth(least, below=False) >= 1 / _FUTILITY:
             slower = self.wealth(0.0, below=False)
-            if slower >= 1 / _SLOWER:
+            if slower >= 1 / DROP_ERROR:
                 return "slower"
             # A few more pairs tell a slowdown from no change, once there is a sign of one.
             if slower < _SIGN_OF_SLOWER:
                 return "no gain"
         return "not shown" if self.count >= self.rule.most_blocks else None
 
-    def change(self) -> Change | None:
-        """Return estimate and interval; ``None`` without a block."""
+    def verdict_at_the_end(self) -> Verdict:
+        """Say what the blocks show when no more will come: a gain counts, however wide its interval."""
+        found = SequentialTest(replace(self.rule, widest_ratio=None))
+        found._blocks, found._scales = self._blocks, self._scales
+        return found.verdict() or "not shown"
+
+    def in_sight(self) -> bool:
+        """Return whether a gain is likely to be shown by some more pairs; looking costs nothing, so one may go on."""
+        if self.count < _LEAST_BLOCKS:
+            return False
+        least = math.log1p(-self.rule.least_gain_ratio)
+        return math.log(self.wealth(least, below=True)) >= _IN_SIGHT * -math.log(self.rule.alpha)
+
+    def change(self, alpha: float | None = None) -> Change | None:
+        """Return estimate and interval, with the error of the rule or another one at each end; ``None`` without a block."""
         if not self._blocks:
             return None
-        low, high = self._end(below=False), self._end(below=True)
+        error = self.rule.alpha if alpha is None else alpha
+        low, high = self._end(error, below=False), self._end(error, below=True)
         return Change(min(max(float(np.median(self._blocks)), low), high), low, high)
+
+    def _is_narrow(self) -> bool:
+        change = self.change()
+        if self.rule.widest_ratio is None or change is None:
+            return True
+        return change.high - change.low <= self.rule.widest_ratio * abs(change.estimate)
 
     def wealth(self, centre: float, *, below: bool) -> float:
         """Return what a player owns who started with 1 and bets that blocks fall below (above) ``centre``.
@@ -123,12 +150,12 @@ class SequentialTest:
         top = float(logs.max())
         return math.exp(min(top, _MOST_WEALTH_LOG)) * float(np.exp(logs - top).mean())
 
-    def _end(self, *, below: bool) -> float:
+    def _end(self, alpha: float, *, below: bool) -> float:
         """Return an end of the interval: wealth falls (rises) with the centre, so halving finds it.
 
         Each end has all of α: a keep looks at the upper end alone.
         """
-        needed = 1 / self.rule.alpha
+        needed = 1 / alpha
         inside, outside = (-_MOST_LOG, _MOST_LOG) if below else (_MOST_LOG, -_MOST_LOG)
         if self.wealth(outside, below=below) < needed:
             return outside

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from llm_perf_opt.analysis.ncu.phases import profiled_phase
 from llm_perf_opt.core.phases import PHASES
 from llm_perf_opt.model.counters import NcuCapture
-from llm_perf_opt.model.profiled import CounterConditions
 from llm_perf_opt.model.summary import Kernel
+from llm_perf_opt.model.summary.profiled import CounterConditions
 
 _CLOCKS = {
     "base": "clocks locked to base",

@@ -10,8 +10,8 @@ from llm_perf_opt.analysis.ncu.launch import LaunchFacts
 from llm_perf_opt.analysis.ncu.phases import profiled_phase
 from llm_perf_opt.core import units
 from llm_perf_opt.model.counters import LaunchConfiguration, Shape
-from llm_perf_opt.model.profiled import ProfiledLaunches
 from llm_perf_opt.model.summary import Kernel
+from llm_perf_opt.model.summary.profiled import ProfiledLaunches
 
 OFF_BY = 2.5
 """A profiled launch that lasts so many times the run's mean, or so many times less, is not like the run's. Base clocks

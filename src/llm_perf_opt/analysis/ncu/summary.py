@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from llm_perf_opt.analysis.ncu.facts import Ceilings, NcuKernelFacts, join_launches
 from llm_perf_opt.analysis.ncu.rules import best_global_estimate
 from llm_perf_opt.analysis.ncu.standing import RunLaunches, standing_of
-from llm_perf_opt.model.profiled import ProfiledLaunches
 from llm_perf_opt.model.summary import Kernel
+from llm_perf_opt.model.summary.profiled import ProfiledLaunches
 
 Namer = Callable[[str], tuple[str, str]]
 """Full kernel name → (readable name, family)."""

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.intervals import intersect, union
 from llm_perf_opt.analysis.rank_calls import HostCollectives, RankCalls
 from llm_perf_opt.analysis.ranks.waiting import add_waiting
 from llm_perf_opt.analysis.timeline.communication import OTHER, collective_name
-from llm_perf_opt.model.parallel import Collective, Communication, RankUse
+from llm_perf_opt.model.summary.parallel import Collective, Communication, RankUse
 from llm_perf_opt.model.timeline import Int64, Timeline
 
 _ANNOTATION = re.compile(r"^(?:gloo|ucc|mpi):", re.IGNORECASE)

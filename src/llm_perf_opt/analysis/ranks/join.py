@@ -9,12 +9,12 @@ import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
 from llm_perf_opt.analysis.rank_calls import RankCalls
-from llm_perf_opt.analysis.ranks.names import ranks_in_names
+from llm_perf_opt.analysis.ranks.names import ranks_in_names, without_rank
 from llm_perf_opt.analysis.ranks.waiting import add_waiting
 from llm_perf_opt.analysis.timeline.communication import CollectiveRows
 from llm_perf_opt.analysis.timeline.merge import merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
-from llm_perf_opt.model.parallel import RankUse
+from llm_perf_opt.model.summary.parallel import RankUse
 from llm_perf_opt.model.timeline import Timeline
 
 
@@ -66,29 +66,52 @@ def join_ranks(captures: Sequence[Capture]) -> Ranks:
     if len({one.rank for one in known}) < 2:
         found.ranks = _single(known) or _devices_as_ranks(captures)
         return found
+    used = {id(one.capture) for one in known}
+    found.captures = [one for one in captures if id(one) not in used]
+    longest = -1.0
+    for group in reversed(_groups(known)):
+        joined, rows, notes = _join_group(group)
+        found.captures.insert(0, joined)
+        found.notes += notes
+        found.joined = max(found.joined, len(rows))
+        span = sum(row.span_s or 0.0 for row in rows)
+        if span > longest:
+            found.ranks, longest = rows, span
+    return found
+
+
+def _groups(known: Sequence[_Member]) -> list[list[_Member]]:
+    """Return captures that belong together: one group, or one per captured range where every rank has a file of each."""
+    by_name: dict[str, list[_Member]] = {}
+    for one in known:
+        by_name.setdefault(without_rank(one.capture.path), []).append(one)
+    ranks = {tuple(sorted(one.rank for one in group)) for group in by_name.values()}
+    each_once = len(ranks) == 1 and len(set(next(iter(ranks)))) == len(next(iter(ranks))) > 1
+    return list(by_name.values()) if each_once else [list(known)]
+
+
+def _join_group(known: Sequence[_Member]) -> tuple[Capture, list[RankUse], list[str]]:
+    """Make one capture of those of several ranks; return it, their rows, and what a reader must know."""
+    notes: list[str] = []
     members: dict[int, _Member] = {}
     for one in sorted(known, key=lambda one: (one.rank, str(one.capture.path))):
         if one.rank in members:
-            found.notes.append(
+            notes.append(
                 f"Rank {one.rank} was given twice: {members[one.rank].capture.path.name} is used, "
                 f"{one.capture.path.name} is left out."
             )
             continue
         members[one.rank] = one
     ordered = [members[rank] for rank in sorted(members)]
-    found.notes += _missing(ordered)
+    notes += _missing(ordered)
     facts = merge_facts_of_ranks({one.rank: one.capture.facts for one in ordered})
-    found.ranks = [_rank_row(one) for one in ordered]
+    rows = [_rank_row(one) for one in ordered]
     if facts.axis is not None and facts.axis.communication is not None:
         # Processes of one capture have one clock.
         one_clock = len({one.capture.path for one in ordered}) == 1
         calls = _calls(ordered, one_clock=one_clock)
-        found.notes += add_waiting(calls, found.ranks, facts.axis.communication, one_clock=one_clock)
-    merged = replace(ordered[0].capture, facts=facts, covers_run=False)
-    used = {id(one.capture) for one in known}
-    found.joined = len(ordered)
-    found.captures = [merged, *(one for one in captures if id(one) not in used)]
-    return found
+        notes += add_waiting(calls, rows, facts.axis.communication, one_clock=one_clock)
+    return replace(ordered[0].capture, facts=facts, covers_run=False), rows, notes
 
 
 def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:

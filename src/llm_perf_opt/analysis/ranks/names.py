@@ -16,6 +16,11 @@ def rank_in_name(path: Path) -> int | None:
     return int(found[-1]) if found else None
 
 
+def without_rank(path: Path) -> str:
+    """Return a file's name without its rank: of captures of one range on several ranks it is the same."""
+    return _RANK_IN_NAME.sub("", path.name)
+
+
 def ranks_in_names(paths: Sequence[Path]) -> dict[Path, int | None]:
     """Return the rank of each file of one job by its name.
 

@@ -44,10 +44,15 @@ def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterat
 
 
 def of_further_rank(facts: Facts) -> Facts:
-    """Return what a rank beside the first adds: its captures and collectives. Timings and counts are of the same work."""
+    """Return what a rank beside the first adds: its captures and collectives. Timings and counts are of the same work.
+
+    Tables of single launches are the first rank's; each one's own are in its directory.
+    """
+    for capture in facts.captures:
+        capture.tables = False
     return Facts(
         stage=facts.stage,
-        sources=facts.sources,
+        sources={kind: paths for kind, paths in facts.sources.items() if kind != "timings"},
         captures=facts.captures,
         host_collectives=facts.host_collectives,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from llm_perf_opt.analysis.rank_calls import RankCalls
 from llm_perf_opt.analysis.timeline.communication import bus_factor
 from llm_perf_opt.core import units
-from llm_perf_opt.model.parallel import Communication, RankUse
+from llm_perf_opt.model.summary.parallel import Communication, RankUse
 from llm_perf_opt.model.timeline import Int64
 
 _TOGETHER_NS = 5_000

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llm_perf_opt.analysis.static.counts import expected_distinct_experts
 from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
 from llm_perf_opt.core.phases import BEFORE_PREFILL
+from llm_perf_opt.model.static.split import Split
 from llm_perf_opt.model.summary import (
     AttentionPart,
     KvPart,
@@ -40,7 +41,7 @@ class Point:
     compute_dtypes: tuple[str, ...] = ()
     """Types its products may run in, where weights are stored in another; empty: the data type itself."""
     tensor_parallel: int = 1
-    """Devices that share every layer among them; floors take sharing as free."""
+    """Devices that share every layer among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class Demand:
     resident_bytes: float
     step_cache_bytes: float = 0.0
     """Of the bytes of a step: the KV cache, the rest are weights."""
+    prefill_link_bytes: float | None = None
+    """What each of several devices sends in the prefill at least; ``None``: not known, or there is one."""
+    step_link_bytes: float | None = None
+    """The same of a decode step."""
 
 
 def own_point(static: Static, dtype: str | None) -> Point | None:
@@ -122,18 +127,79 @@ def demand(static: Static, point: Point) -> Demand:
     resident = sized("all", static.params.total * scaling.element_bytes) + kept
     # A part that was not counted must not pass for work that costs nothing.
     before = ["prefill", *first]
+    whole = Demand(
+        tuple(passes) if all(_counted(static, n) for n in before) else None,
+        step if _counted(static, "decode") else None,
+        resident,
+        cache * cache_factor,
+    )
+    if point.tensor_parallel == 1:
+        return whole
+    return share_of_rank(whole, static, scaling, point, kept, written * cache_factor)
+
+
+def share_of_rank(
+    whole: Demand, static: Static, scaling: Scaling, point: Point, kept: float, written: float
+) -> Demand:
+    """Return what one of several devices does at least, and what it says to the others.
+
+    ``kept`` and ``written`` are the bytes of the cache that stay, and that the prefill writes. Where the split of the model is
+    known, a device has its part of weights and cache, whole layers included; else an equal part of everything.
+    """
     ranks = point.tensor_parallel
+    split = next((s for s in static.splits if (s.kind, s.ranks, s.reason) == ("tensor", ranks, None)), None)
+    share = RankRatios(static, split, ranks)
+
+    def of(phase: str, work: tuple[float, float], cache: float) -> tuple[float, float]:
+        return work[0] / ranks, (work[1] - cache) * share.read(phase) + cache * share.cache
+
+    passes = whole.first_token
+    if passes is not None:
+        passes = (*(of("", one, 0.0) for one in passes[:-1]), of("prefill", passes[-1], written))
     return Demand(
-        tuple(_share(work, ranks) for work in passes) if all(_counted(static, n) for n in before) else None,
-        _share(step, ranks) if _counted(static, "decode") else None,
-        resident / ranks,
-        cache * cache_factor / ranks,
+        passes,
+        None if whole.step is None else of("decode", whole.step, whole.step_cache_bytes),
+        (whole.resident_bytes - kept) * share.held + kept * share.cache,
+        whole.step_cache_bytes * share.cache,
+        None if split is None else _link_bytes(split, "prefill", scaling, point),
+        None if split is None else _link_bytes(split, "decode", scaling, point),
     )
 
 
-def _share(work: tuple[float, float], ranks: int) -> tuple[float, float]:
-    """Return what one of several devices does at least: an equal part of everything."""
-    return work[0] / ranks, work[1] / ranks
+class RankRatios:
+    """How much of the whole model one rank has, reads and caches; an equal part where the split is not known."""
+
+    def __init__(self, static: Static, split: Split | None, ranks: int) -> None:
+        self._static, self._split, self._equal = static, split, 1.0 / ranks
+        first = split.shares[0] if split is not None and split.shares else None
+        weights = static.resident_bytes.get("weights")
+        self.held = self._ratio(first.weight_bytes if first is not None else None, weights)
+        self.cache = self._ratio(
+            first.kv_bytes_per_token if first is not None else None, static.kv_bytes_per_token
+        )
+
+    def read(self, phase: str) -> float:
+        """Return the part of a phase's weights that the rank reads."""
+        facts = self._static.phases.get(phase)
+        own = self._split.read_bytes.get(phase) if self._split is not None else None
+        return self._ratio(own, facts.least_weight_bytes if facts is not None else None)
+
+    def _ratio(self, part: float | None, whole: float | None) -> float:
+        return self._equal if part is None or not whole else min(1.0, max(self._equal, part / whole))
+
+
+def _link_bytes(split: Split, phase: str, scaling: Scaling, point: Point) -> float:
+    """Return what a rank's links carry in a pass: activations stay wide whatever weights are in."""
+    sequences = point.batch_size / scaling.batch_size
+    growth = (
+        point.prompt_tokens / scaling.prompt_tokens if phase == "prefill" and scaling.prompt_tokens else 1.0
+    )
+    wide = (4.0 if point.dtype == "float32" else 2.0) / split.element_bytes if split.element_bytes else 1.0
+    return sum(
+        one.link_bytes * sequences * (growth if one.follows == "positions" else 1.0) * wide
+        for one in split.exchanges
+        if one.phase == phase
+    )
 
 
 def _counted(static: Static, phase: str) -> bool:

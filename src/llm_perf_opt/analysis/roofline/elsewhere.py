@@ -47,6 +47,13 @@ class Elsewhere:
     """As measured operators add up to it; ``None`` without tables."""
     measured_share_ratio: float | None = None
     """How much of the expected step rests on measurements."""
+    ttft_ends_s: tuple[float, float] | None = None
+    """Where the expected time may lie, by measured errors."""
+    tpot_ends_s: tuple[float, float] | None = None
+    tpot_eager_s: float | None = None
+    """Expected step with kernels launched one by one."""
+    eager_is_bound: bool = False
+    """Whether that is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,15 @@ def _of_row(summary: Summary, place: int, row: WhatIf) -> Elsewhere:
         row.ttft_expected_s,
         row.tpot_expected_s,
         row.measured_share_ratio,
+        _ends(row.ttft_expected_low_s, row.ttft_expected_high_s),
+        _ends(row.tpot_expected_low_s, row.tpot_expected_high_s),
+        row.tpot_expected_eager_s,
+        bool(row.eager_is_bound),
     )
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
 
 
 def _here(summary: Summary) -> Elsewhere | None:

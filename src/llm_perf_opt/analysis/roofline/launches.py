@@ -26,6 +26,8 @@ class LaunchCost:
 
     seconds: float
     source: str
+    is_bound: bool = True
+    """Whether a model's own code takes longer: a launch by itself has none of it."""
 
 
 TYPICAL = LaunchCost(EAGER_LAUNCH_S, "typical")

@@ -16,7 +16,7 @@ from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.model.summary import Hardware, StaticPhase
 
-FloorBound = Literal["compute", "memory", "launch"]
+FloorBound = Literal["compute", "memory", "launch", "communication"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,12 @@ def intensity(flops: float, moved_bytes: float) -> float | None:
     return flops / moved_bytes if moved_bytes > 0 else None
 
 
-def binding_term(compute_s: float, memory_s: float, launch_s: float) -> FloorBound:
-    """Return the longest of the three terms; of equal ones memory, then compute."""
+def binding_term(
+    compute_s: float, memory_s: float, launch_s: float, communication_s: float = 0.0
+) -> FloorBound:
+    """Return the longest of the terms; of equal ones memory, then compute, then launching."""
+    if communication_s > max(compute_s, memory_s, launch_s):
+        return "communication"
     if launch_s > max(compute_s, memory_s):
         return "launch"
     return "compute" if compute_s > memory_s else "memory"

@@ -73,6 +73,11 @@ class DeviceLimits(Protocol):
         """Memory size."""
         ...
 
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bandwidth to other devices of the machine, one direction."""
+        ...
+
 
 class Devices(Protocol):
     """A catalogue."""
@@ -92,19 +97,19 @@ def what_if(
     batch_sizes: Sequence[int] = _BATCHES,
     dtypes: Sequence[str] = ("bfloat16", "float8", "float4"),
     context_factors: Sequence[int] = _CONTEXT_FACTORS,
-    step_launches: float | None = None,
-    launch_cost: LaunchCost | None = None,
+    started: Started | None = None,
     tables: Tables | None = None,
 ) -> list[WhatIf]:
     """Return the run's own point on every device, and variations of it on the devices in ``focus``.
 
-    ``step_launches`` is how many kernels a capture saw a decode step start, ``launch_cost`` what one cost there. With
-    ``tables`` of measured operators rows have expected times, and devices with tables stand there several at a time too.
+    ``started`` is what the run's host starts, and at which cost; ``None``: as counted, at the usual cost. With ``tables`` of
+    measured operators rows have expected times. Devices with tables, and where it is known how the model is split those in
+    ``focus``, stand there two, four and eight at a time too.
     """
     base = own_point(static, dtype)
     if base is None or (static.quantisation is not None and static.quantisation.reason is not None):
         return []
-    started = started_by(static, step_launches=step_launches, launch_cost=launch_cost)
+    started = started or started_by(static)
     rows = price(static, catalogue.devices, [base], started=started, tables=tables)
     wanted = set(FOCUS if focus is None else focus)
     chosen = [device for device in catalogue.devices if device.name in wanted]
@@ -114,20 +119,27 @@ def what_if(
         for device in chosen
         for row in price(static, [device], varied, only_known=True, started=started, tables=tables)
     ]
-    if tables is None:
-        return rows
-    measured = [device for device in catalogue.devices if tables.knows(device.name)]
+    split = chosen if any(one.shares for one in static.splits) else []
+    several = [
+        device
+        for device in catalogue.devices
+        if device in split or (tables is not None and tables.knows(device.name))
+    ]
     shared = [replace(base, tensor_parallel=ranks) for ranks in _TENSOR_PARALLEL]
-    return rows + price(static, measured, shared, only_known=True, started=started, tables=tables)
+    return rows + price(static, several, shared, only_known=True, started=started, tables=tables)
 
 
 def started_by(
-    static: Static, *, step_launches: float | None = None, launch_cost: LaunchCost | None = None
+    static: Static,
+    *,
+    step_launches: float | None = None,
+    launch_cost: LaunchCost | None = None,
+    pass_cost: LaunchCost | None = None,
 ) -> Started:
-    """Return the kernels that passes of a model start."""
+    """Return the kernels that passes of a model start; ``pass_cost`` is per counted operator, before the first token."""
     return Started(
         {
-            name: launches_of(static.phases[name])
+            name: launches_of(static.phases[name], cost=pass_cost)
             for name in (*BEFORE_PREFILL, PREFILL)
             if name in static.phases
         },
@@ -189,10 +201,10 @@ def _add_expected(
         point.prompt_tokens,
         point.context_tokens,
         point.dtype,
-        _cache_dtype(static, point),
+        cache_dtype(static, point),
         point.tensor_parallel,
     )
-    target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s)
+    target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s, device.link_bytes_per_s)
     found = expect(static.operators, passes, at, target, tables)
     if found is not None:
         _fill(row, found, started, tables.power_w(device.name))
@@ -203,6 +215,10 @@ def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | No
     launched = [launches.eager_s for launches in started.before(len(found.passes))] if found.passes else []
     row.ttft_expected_eager_s = found.ttft_eager_s(launched)
     row.tpot_expected_eager_s = found.tpot_eager_s(started.step.eager_s)
+    row.ttft_expected_low_s, row.ttft_expected_high_s = _above(row.ttft_floor_s, found.ttft_ends_s)
+    row.tpot_expected_low_s, row.tpot_expected_high_s = _above(row.tpot_floor_s, found.tpot_ends_s)
+    row.eager_host_s, row.eager_is_bound = started.step.cost.seconds, started.step.cost.is_bound
+    row.eager_host_source = started.step.cost.source
     row.measured_share_ratio = found.measured_share
     row.expected_source = found.source()
     if found.tpot_s:
@@ -211,7 +227,15 @@ def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | No
             row.tokens_per_s_per_w = row.tokens_per_s_expected / (power_w * row.tensor_parallel)
 
 
-def _cache_dtype(static: Static, point: Point) -> str:
+def _above(floor_s: float | None, ends: tuple[float, float] | None) -> tuple[float | None, float | None]:
+    """Return the ends of an expected time; no error takes it below the floor."""
+    if ends is None:
+        return None, None
+    low, high = ends
+    return (low if floor_s is None else min(max(low, floor_s), high)), high
+
+
+def cache_dtype(static: Static, point: Point) -> str:
     """Return the type keys and values are kept in: as floors take it."""
     own = static.quantisation
     if own is not None and point.dtype == own.dtype:
@@ -231,18 +255,20 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
     notes = []
     ttft = tpot = None
     term: FloorBound | None = None
+    talk_s = _talk_s(device, needed.step_link_bytes)
     if peak is not None and bandwidth is not None:
         if needed.first_token is not None:
+            said = [None] * (len(needed.first_token) - 1) + [needed.prefill_link_bytes]
             passes = [
-                _terms(work, peak.dense, bandwidth, launches)
-                for work, launches in zip(
-                    needed.first_token, started.before(len(needed.first_token)), strict=True
+                _terms(work, peak.dense, bandwidth, launches, _talk_s(device, sent) or 0.0)
+                for work, launches, sent in zip(
+                    needed.first_token, started.before(len(needed.first_token)), said, strict=True
                 )
             ]
             ttft = sum(max(terms) for terms in passes)
             term = binding_term(*max(passes, key=max))
         if needed.step is not None:
-            terms = _terms(needed.step, peak.dense, bandwidth, started.step)
+            terms = _terms(needed.step, peak.dense, bandwidth, started.step, talk_s or 0.0)
             tpot, term = max(terms), binding_term(*terms)
             notes.append(_bound_words(term, needed, started.step, tpot))
         if ttft is None:
@@ -255,6 +281,7 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
         notes[-1] += f" of {units.size(device.memory_bytes)}"
     if point.tensor_parallel > 1:
         notes[-1] += f" on each of {point.tensor_parallel} devices"
+        notes.append(_talk_words(device, needed.step_link_bytes, talk_s))
     return WhatIf(
         device=device.name,
         dtype=point.dtype,
@@ -271,14 +298,32 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
         launch_eager_s=started.step.eager_s,
         prompt_tokens=point.prompt_tokens,
         tensor_parallel=point.tensor_parallel,
+        link_bytes=needed.step_link_bytes,
+        communication_s=talk_s,
     )
 
 
 def _terms(
-    work: tuple[float, float], peak: float, bandwidth: float, launches: Launches
-) -> tuple[float, float, float]:
-    """Return the times of computing, of moving and of launching."""
-    return work[0] / peak, work[1] / bandwidth, launches.graph_s
+    work: tuple[float, float], peak: float, bandwidth: float, launches: Launches, talk_s: float
+) -> tuple[float, float, float, float]:
+    """Return the times of computing, of moving, of launching and of talking to other devices."""
+    return work[0] / peak, work[1] / bandwidth, launches.graph_s, talk_s
+
+
+def _talk_s(device: DeviceLimits, link_bytes: float | None) -> float | None:
+    """Return how long the links of a device take at least; ``None``: bytes or bandwidth are not known."""
+    if link_bytes is None or device.link_bytes_per_s is None:
+        return None
+    return link_bytes / device.link_bytes_per_s
+
+
+def _talk_words(device: DeviceLimits, link_bytes: float | None, talk_s: float | None) -> str:
+    if link_bytes is None:
+        return "what they say to one another is not known and not in the floor"
+    sent = f"{units.size(link_bytes)} a step over each one's links"
+    if talk_s is None or device.link_bytes_per_s is None:
+        return f"{sent}, whose bandwidth is not known and not in the floor"
+    return f"{sent} at {units.bytes_per_s(device.link_bytes_per_s)}: {units.seconds(talk_s)}"
 
 
 def _bound_words(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
@@ -287,6 +332,7 @@ def _bound_words(term: FloorBound, needed: Demand, launches: Launches, floor_s: 
         "compute": "compute-bound",
         "memory": f"memory-bound: {_read(needed)}",
         "launch": f"launch-bound: {units.count(launches.least)} kernels in a graph",
+        "communication": "bound by the links between the devices",
     }[term]
     eager = launches.eager_s
     if eager is not None and eager > floor_s:

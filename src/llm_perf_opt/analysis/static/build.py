@@ -17,7 +17,8 @@ from llm_perf_opt.analysis.static.counts import (
     roll_up,
 )
 from llm_perf_opt.analysis.static.minimum import least_count
-from llm_perf_opt.model.static import KvLayers
+from llm_perf_opt.model.static.document import KvLayers
+from llm_perf_opt.model.static.work import Minimum
 from llm_perf_opt.model.summary import (
     AttentionPart,
     Coverage,
@@ -29,7 +30,6 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
-from llm_perf_opt.model.work import Minimum
 
 OTHER = "other"
 """Component label of work outside every labelled module."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from llm_perf_opt.model.static import StaticDocument, Totals
+from llm_perf_opt.model.static.document import StaticDocument, Totals
+from llm_perf_opt.model.static.split import Split
+from llm_perf_opt.model.static.work import Minimum
 from llm_perf_opt.model.summary import (
     AttentionPart,
     Coverage,
@@ -14,7 +16,6 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
-from llm_perf_opt.model.work import Minimum
 
 Weighted = Sequence[tuple[StaticDocument, int]]
 
@@ -104,7 +105,28 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
         quantisation=first.quantisation,
         # Shapes that are alike are told by name, so those of one batch stand for all: they say at which lengths they are.
         operators=first.operators,
+        splits=_mean_splits(statics),
     )
+
+
+def _mean_splits(statics: Sequence[tuple[Static, int]]) -> list[Split]:
+    """Average what ranks read and exchange; what they hold belongs to the model."""
+    return [
+        replace(
+            first,
+            read_bytes=_mean_maps([(static.splits[place].read_bytes, times) for static, times in statics]),
+            exchanges=[
+                replace(
+                    one,
+                    bytes=_mean((s.splits[place].exchanges[n].bytes, times) for s, times in statics) or 0.0,
+                    link_bytes=_mean((s.splits[place].exchanges[n].link_bytes, times) for s, times in statics)
+                    or 0.0,
+                )
+                for n, one in enumerate(first.exchanges)
+            ],
+        )
+        for place, first in enumerate(statics[0][0].splits)
+    ]
 
 
 def _mean_scaling(statics: Sequence[tuple[Static, int]]) -> Scaling | None:

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.static.build import own_flops
 from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.analysis.static.counts import AttentionUse, ModelTree, ParamInfo, PhaseCount
 from llm_perf_opt.analysis.static.minimum import least_count
-from llm_perf_opt.model.operators import (
+from llm_perf_opt.model.static.operators import (
     AttentionShape,
     ExpertShape,
     LatentShape,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.analysis.static.build import kv_resident_bytes
-from llm_perf_opt.model.static import KvLayers, ResidentRow
+from llm_perf_opt.model.static.document import KvLayers, ResidentRow
 
 _CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _BATCHES = (1, 8, 32)

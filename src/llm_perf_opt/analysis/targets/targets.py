@@ -10,7 +10,7 @@ from llm_perf_opt.analysis.targets.calls import ShapedCalls
 from llm_perf_opt.analysis.targets.measured import LookUp, MeasuredTime
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.model.summary import Kernel
-from llm_perf_opt.model.target import KernelTarget
+from llm_perf_opt.model.summary.target import KernelTarget
 
 _MOST_SHAPES = 5
 Compared = tuple[ShapedCalls, MeasuredTime]

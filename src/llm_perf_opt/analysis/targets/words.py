@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.core import units
-from llm_perf_opt.model.target import KernelTarget
+from llm_perf_opt.model.summary.target import KernelTarget
 
 
 def target_text(target: KernelTarget) -> str:

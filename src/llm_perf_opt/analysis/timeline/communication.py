@@ -11,7 +11,7 @@ import numpy as np
 from llm_perf_opt.analysis.intervals import complement, union, unite
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.analysis.timeline.budget import DeviceActivity, communication_names
-from llm_perf_opt.model.parallel import Collective, Communication
+from llm_perf_opt.model.summary.parallel import Collective, Communication
 from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
 
 _NAMES = (

@@ -16,8 +16,8 @@ from llm_perf_opt.analysis.timeline.totals import (
     kernel_totals,
     set_kernel_shares,
 )
-from llm_perf_opt.model.parallel import Collective, Communication
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
+from llm_perf_opt.model.summary.parallel import Collective, Communication
 
 K = TypeVar("K")
 _GAPS_SHOWN = 10

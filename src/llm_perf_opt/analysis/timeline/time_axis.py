@@ -33,8 +33,8 @@ from llm_perf_opt.analysis.timeline.communication import (
 )
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.model.parallel import Communication, DeviceUse, IdleGap, IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart
+from llm_perf_opt.model.summary.parallel import Communication, DeviceUse, IdleGap, IdleOwner
 from llm_perf_opt.model.timeline import Timeline
 
 _NS = 1e9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import re
 import reprlib
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def compose_raw(
     add_search_path(config_dir)
     GlobalHydra.instance().clear()
     try:
-        _check_overrides(overrides)
+        check_overrides(overrides)
         refuse_calls(overrides)
         with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
@@ -73,6 +74,12 @@ def compose_raw(
     return raw
 
 
+def copied(raw: RawConfig) -> RawConfig:
+    """Return a copy; by way of bytes, which takes a third of the time of OmegaConf's own."""
+    copy: RawConfig = pickle.loads(pickle.dumps(raw, pickle.HIGHEST_PROTOCOL))
+    return copy
+
+
 def run_directory(raw: RawConfig) -> Path:
     """Return where a run of this configuration writes, symbolic links as given."""
     return Path(os.path.abspath(str(OmegaConf.select(raw, "hydra.run.dir"))))  # noqa: PTH100 - keeps symbolic links
@@ -84,11 +91,10 @@ def sweep_directory(raw: RawConfig) -> Path:
 
 
 def sweep_subdirectory(raw: RawConfig, number: int) -> str:
-    """Return the name of one job's directory in that of its sweep."""
-    numbered = raw.copy()
-    OmegaConf.set_readonly(numbered.hydra, False)
-    OmegaConf.update(numbered, "hydra.job.num", number, force_add=True)
-    return str(OmegaConf.select(numbered, "hydra.sweep.subdir"))
+    """Return the name of one job's directory in that of its sweep; the configuration is told the job's number."""
+    OmegaConf.set_readonly(raw.hydra, False)
+    OmegaConf.update(raw, "hydra.job.num", number, force_add=True)
+    return str(OmegaConf.select(raw, "hydra.sweep.subdir"))
 
 
 def sweeper_params(raw: RawConfig) -> list[str]:
@@ -102,7 +108,7 @@ def changes_directory(raw: RawConfig) -> bool:
     return bool(OmegaConf.select(raw, "hydra.job.chdir"))
 
 
-def _check_overrides(overrides: Sequence[str]) -> None:
+def check_overrides(overrides: Sequence[str]) -> None:
     """Hydra takes ``=3`` for a group without a name and ``model=null`` for no preset: both end in a traceback."""
     for item in overrides:
         key, _, value = item.partition("=")

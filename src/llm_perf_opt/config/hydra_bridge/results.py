@@ -10,12 +10,33 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
 LOGGER = logging.getLogger("llm_perf_opt.sweep")
+
+
+_LAST_WORDS = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
+"""The line of a traceback that says what was wrong."""
+_MOST_LETTERS = 300
+
+
+def why_lost(result: object) -> str | None:
+    """Say why a job left no result, in the engine's words; ``None``: it left one."""
+    error = result._return_value if isinstance(result, JobReturn) else None
+    if not isinstance(error, Exception):
+        return None
+    text = str(error)
+    named = _LAST_WORDS.findall(text)
+    words = (
+        named[-1]
+        if named
+        else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    )
+    return " ".join(words.split())[:_MOST_LETTERS]
 
 
 @contextlib.contextmanager
@@ -60,7 +81,8 @@ def _patient(
         try:
             return original(*arguments, **options)
         except kinds as error:
-            LOGGER.warning("a job left no result: %s", " ".join(str(error).split())[:300])
-            return shaped(JobReturn(_return_value=error, status=JobStatus.FAILED))
+            lost = JobReturn(_return_value=error, status=JobStatus.FAILED)
+            LOGGER.warning("a job left no result: %s", why_lost(lost))
+            return shaped(lost)
 
     return result

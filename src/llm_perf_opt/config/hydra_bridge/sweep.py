@@ -29,7 +29,7 @@ from llm_perf_opt.config.hydra_bridge.compose import (
     register_schema,
 )
 from llm_perf_opt.config.hydra_bridge.errors import explain
-from llm_perf_opt.config.hydra_bridge.results import every_result
+from llm_perf_opt.config.hydra_bridge.results import every_result, why_lost
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import translate_overrides
 from llm_perf_opt.config.store import CONF_DIR
@@ -73,6 +73,16 @@ class HandedJob:
     """Below the sweep's directory."""
 
 
+@dataclass(frozen=True, slots=True)
+class LostJob:
+    """A job of which its engine has no result."""
+
+    directory: str
+    """Below the sweep's directory."""
+    reason: str
+    """In the engine's words."""
+
+
 def engine_of(raw: RawConfig) -> Engine:
     """Return who starts and who chooses the jobs of a composed configuration."""
     launcher = str(OmegaConf.select(raw, "hydra.launcher._target_")).rpartition(".")[2]
@@ -110,11 +120,11 @@ def run_sweep(
     *,
     config_dir: Path | None,
     config_name: str,
-) -> None:
+) -> list[LostJob]:
     """Hand jobs to the launcher, or, with ``None``, everything to a sweeper that chooses them.
 
     A job that leaves no result (cancelled, its machine gone) does not end the wait for the others: what became of
-    each is in its own directory.
+    each is in its own directory, if it got so far. Those without a result are returned.
     """
     register_schema()
     add_search_path(config_dir)
@@ -130,10 +140,10 @@ def run_sweep(
         )
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
         with every_result(engine_of(master).launcher):
-            if jobs is None:
-                _choose(context, job, master)
-            else:
-                _launch(context, job, master, jobs)
+            if jobs is not None:
+                return _launch(context, job, master, jobs)
+            _choose(context, job, master)
+            return []
     except HydraException as error:
         raise explain(error) from error
     finally:
@@ -142,19 +152,23 @@ def run_sweep(
 
 def _launch(
     context: HydraContext, job: Callable[[RawConfig], object], master: Any, jobs: Sequence[HandedJob]
-) -> None:
+) -> list[LostJob]:
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=context, task_function=job, config=master
     )
     engine = engine_of(master)
     size = engine.batch or len(jobs)
+    lost: list[LostJob] = []
     for first in range(0, len(jobs), size):
-        batch = [
-            [*each.overrides, override("hydra.sweep.subdir", each.directory)]
-            for each in jobs[first : first + size]
-        ]
+        handed = jobs[first : first + size]
+        batch = [[*each.overrides, override("hydra.sweep.subdir", each.directory)] for each in handed]
         with _explained(engine.launcher):
-            launcher.launch(batch, initial_job_idx=first)
+            results = launcher.launch(batch, initial_job_idx=first)
+        for each, result in zip(handed, results, strict=False):
+            reason = why_lost(result)
+            if reason is not None:
+                lost.append(LostJob(each.directory, reason))
+    return lost
 
 
 def _choose(context: HydraContext, job: Callable[[RawConfig], object], master: Any) -> None:

@@ -11,10 +11,10 @@ from enum import IntEnum
 from io import TextIOWrapper
 from pathlib import Path
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.console.terminal import PlainFormatter
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.secrets import mask_text
 
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, ClassVar
 
-from llm_perf_opt.hardware.sensors.base import (
-    CLOCK,
-    ENERGY,
-    MEMORY,
-    POWER,
-    TEMPERATURE,
-    THROTTLED,
-    DeviceLimits,
-    Reading,
-    Told,
-    plausible_temperature,
-)
+from llm_perf_opt.hardware.sensors.base import plausible_temperature
+from llm_perf_opt.hardware.sensors.library import LibrarySensor
 
 MODULE = "amdsmi"
 _THROTTLE_GROUPS = (
@@ -30,80 +20,64 @@ _NO_COUNTER = 0xFFFFFFFFFFFFFFFF
 """How a field of the metrics table says that the ASIC lacks it."""
 
 
-class AmdSensor:
+class AmdSensor(LibrarySensor):
     """One AMD GPU."""
 
     reader: ClassVar[str] = "amdsmi"
 
     def __init__(self, library: ModuleType, *, bus_id: str | None, index: int) -> None:
         """Find the GPU by its place on the bus, which torch and the driver name alike; their numbers may differ."""
-        self._smi: Any = library
         library.amdsmi_init()
-        handles = library.amdsmi_get_processor_handles()
-        self._handle = _chosen(library, handles, bus_id, index)
-        self._told = Told((library.AmdSmiException, AttributeError, KeyError))
-        self.absent = self._told.absent
-        self.device = str(library.amdsmi_get_gpu_asic_info(self._handle).get("market_name") or "AMD GPU")
-        self.limits = self._read_limits()
-
-    def read(self) -> Reading:
-        """Ask the library for every value it has not refused yet."""
-        smi, gpu, ask = self._smi, self._handle, self._told.ask
-        return Reading(
-            clock_hz=ask(CLOCK, lambda: _scaled(self._clock(), "clk", 1e6)),
-            power_w=ask(POWER, self._power),
-            temperature_c=ask(TEMPERATURE, self._temperature),
-            energy_j=ask(ENERGY, self._energy),
-            memory_bytes=ask(
-                MEMORY, lambda: _scaled(smi.amdsmi_get_gpu_vram_usage(gpu), "vram_used", 2.0**20)
-            ),
-            throttled=ask(THROTTLED, self._reasons),
-        )
+        handle = _chosen(library, library.amdsmi_get_processor_handles(), bus_id, index)
+        super().__init__(library, handle, (library.AmdSmiException, AttributeError, KeyError))
 
     def close(self) -> None:
         """Let go of the library."""
-        self._smi.amdsmi_shut_down()
+        self._library.amdsmi_shut_down()
+
+    def _name(self) -> str:
+        return str(self._library.amdsmi_get_gpu_asic_info(self._handle).get("market_name") or "AMD GPU")
+
+    def _clock_hz(self) -> float | None:
+        return _scaled(self._clock(), "clk", 1e6)
+
+    def _clock_max_hz(self) -> float | None:
+        return _scaled(self._clock(), "max_clk", 1e6)
 
     def _clock(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._smi.amdsmi_get_clock_info(self._handle, self._smi.AmdSmiClkType.GFX)
+        kind = self._library.AmdSmiClkType.GFX
+        found: dict[str, Any] = self._library.amdsmi_get_clock_info(self._handle, kind)
         return found
 
-    def _power(self) -> float | None:
-        found = self._smi.amdsmi_get_power_info(self._handle)
+    def _power_w(self) -> float | None:
+        found = self._library.amdsmi_get_power_info(self._handle)
         now = _number(found.get("current_socket_power"))
         return now if now else _number(found.get("average_socket_power"))  # 0: this ASIC has the other one
 
-    def _temperature(self) -> float | None:
-        value = _number(
-            self._smi.amdsmi_get_temp_metric(
-                self._handle,
-                self._smi.AmdSmiTemperatureType.HOTSPOT,
-                self._smi.AmdSmiTemperatureMetric.CURRENT,
-            )
-        )
+    def _power_limit_w(self) -> float | None:
+        return _scaled(self._library.amdsmi_get_power_info(self._handle), "power_limit", 1.0)
+
+    def _temperature_c(self) -> float | None:
+        smi = self._library
+        kind, metric = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        value = _number(smi.amdsmi_get_temp_metric(self._handle, kind, metric))
         return plausible_temperature(value) if value is not None else None
 
-    def _energy(self) -> float | None:
-        found = self._smi.amdsmi_get_energy_count(self._handle)
+    def _memory_bytes(self) -> float | None:
+        return _scaled(self._library.amdsmi_get_gpu_vram_usage(self._handle), "vram_used", 2.0**20)
+
+    def _energy_j(self) -> float | None:
+        found = self._library.amdsmi_get_energy_count(self._handle)
         ticks = _number(found.get("energy_accumulator", found.get("power")))  # its name before ROCm 6.2
         resolution_uj = _number(found.get("counter_resolution"))
         return None if not ticks or not resolution_uj else ticks * resolution_uj / 1e6
 
     def _reasons(self) -> tuple[str, ...] | None:
-        status = self._smi.amdsmi_get_gpu_metrics_info(self._handle)["indep_throttle_status"]
+        status = self._library.amdsmi_get_gpu_metrics_info(self._handle)["indep_throttle_status"]
         if not isinstance(status, int) or status == _NO_COUNTER:
             return None
         return tuple(
             name for first, end, name in _THROTTLE_GROUPS if (status >> first) & ((1 << (end - first)) - 1)
-        )
-
-    def _read_limits(self) -> DeviceLimits:
-        told = Told((self._smi.AmdSmiException, AttributeError, KeyError))
-        return DeviceLimits(
-            told.ask(CLOCK, lambda: _scaled(self._clock(), "max_clk", 1e6)),
-            told.ask(
-                POWER, lambda: _scaled(self._smi.amdsmi_get_power_info(self._handle), "power_limit", 1.0)
-            ),
         )
 
 

@@ -4,6 +4,7 @@
 tables is imported: only its files are read, by column and filter, one operator of one device at a time.
 """
 
+from llm_perf_opt.hardware.silicon.locate import AUTO, OFF
 from llm_perf_opt.hardware.silicon.lookup import Silicon, open_silicon
 from llm_perf_opt.hardware.silicon.operators import (
     AllReduce,
@@ -16,6 +17,8 @@ from llm_perf_opt.hardware.silicon.operators import (
 from llm_perf_opt.hardware.silicon.timing import How, Source, Timing
 
 __all__ = [
+    "AUTO",
+    "OFF",
     "AllReduce",
     "Attention",
     "Gemm",

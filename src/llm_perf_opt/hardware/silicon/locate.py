@@ -15,11 +15,15 @@ KNOWN_VERSIONS = ("0.12",)
 """Versions whose tables our reading was checked against."""
 SWITCH = "LLM_PERF_OPT_SILICON"
 """Environment variable; ``off`` leaves the tables out although they are installed."""
+AUTO, OFF = "auto", "off"
+"""Values of ``hardware.silicon`` beside the names of frameworks."""
 INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "
     f"{INSTALL_WORDS} adds them"
 )
+
+OFF_WORDS = "measured operator tables are switched off (hardware.silicon=off, or the environment)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +58,8 @@ def installed() -> Installation | None:
         if (systems / "data").is_dir():
             return Installation(systems, version)
     return None
+
+
+def absent_words() -> str:
+    """Say why there are no tables where none are used: not installed, or switched off."""
+    return MISSING_WORDS if installed() is None else OFF_WORDS

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
+from llm_perf_opt.hardware.silicon.errors import spread_of
 from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
-from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, Installation, in_use
+from llm_perf_opt.hardware.silicon.locate import AUTO, KNOWN_VERSIONS, OFF, Installation, in_use
 from llm_perf_opt.hardware.silicon.operators import Operator
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
 
@@ -31,8 +32,15 @@ _RANK = {"measured": 0, "interpolated": 1, "extrapolated": 2, "roofline": 3}
 class Silicon:
     """Tables of one installation; each is read when first asked for, and kept."""
 
-    def __init__(self, installation: Installation, catalogue: Catalogue | None = None) -> None:
+    def __init__(
+        self,
+        installation: Installation,
+        catalogue: Catalogue | None = None,
+        framework: str = DEFAULT_FRAMEWORK,
+    ) -> None:
         self.version = installation.version
+        self.framework = framework
+        """Whose kernels expected times take first."""
         self._systems_folder = installation.systems
         self._data = installation.systems / "data"
         self._catalogue = catalogue or load_catalogue()
@@ -54,9 +62,9 @@ class Silicon:
         found = []
         folders = sorted(path.name for path in self._data.iterdir() if path.is_dir())
         for key in folders:
-            system, problem = read_system(self._systems_folder, key)
-            if problem is not None:
-                self._say(problem)
+            system, problems = read_system(self._systems_folder, key)
+            for problem in problems:
+                self.say(problem)
             if system is not None:
                 found.append(system)
         return found
@@ -77,8 +85,18 @@ class Silicon:
         """
         key = (operator, device, framework)
         if key not in self._answers:
-            self._answers[key] = self._time(operator, device, framework)
+            found = self._time(operator, device, framework)
+            self._answers[key] = None if found is None else self._with_error(found, operator, device)
         return self._answers[key]
+
+    def _with_error(self, found: Timing, operator: Operator, device: str) -> Timing:
+        system = self.system(device)
+        spread = None if system is None else spread_of(operator, found.how, system.key)
+        if spread is None:
+            return found
+        return replace(
+            found, low_s=found.seconds * spread.low_ratio, high_s=found.seconds * spread.high_ratio
+        )
 
     def _time(self, operator: Operator, device: str, framework: str | None) -> Timing | None:
         system = self.system(device)
@@ -106,7 +124,7 @@ class Silicon:
         answers = []
         for layout, path in paths:
             table = self.table(layout, path, operator)
-            answer = None if table is None else _answer(table, layout, operator)
+            answer = None if table is None else answer_of(table, layout, operator)
             if answer is not None:
                 answers.append(answer)
         return answers
@@ -120,7 +138,7 @@ class Silicon:
 
             read = read_table(self._data, path, layout, exact)
             if read.problem is not None:
-                self._say(read.problem)
+                self.say(read.problem)
             self._tables[key] = read.table
         return self._tables[key]
 
@@ -131,18 +149,25 @@ class Silicon:
         found = ((layout, self.table(layout, path, operator)) for layout, path in paths)
         return [(layout, table) for layout, table in found if table is not None]
 
-    def _say(self, problem: str) -> None:
+    def say(self, problem: str) -> None:
+        """Keep what was left out, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
 
-def open_silicon(catalogue: Catalogue | None = None) -> Silicon | None:
-    """Return the tables of the extra; ``None`` where it is not installed or switched off (``locate.MISSING_WORDS``)."""
-    found = in_use()
-    return None if found is None else Silicon(found, catalogue)
+def open_silicon(catalogue: Catalogue | None = None, choice: str = AUTO) -> Silicon | None:
+    """Return the tables of the extra; ``None`` where it is not installed or switched off (``locate.absent_words``).
+
+    ``choice``: a value of ``hardware.silicon``.
+    """
+    found = in_use() if choice != OFF else None
+    if found is None:
+        return None
+    return Silicon(found, catalogue, DEFAULT_FRAMEWORK if choice == AUTO else choice)
 
 
-def _answer(table: Table, layout: Layout, operator: Operator) -> TableTime | None:
+def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | None:
+    """Return the answer of one table; ``None``: the operator lies too far outside."""
     point = layout.point(operator)
     found = table.grid.at(point)
     if found is not None:

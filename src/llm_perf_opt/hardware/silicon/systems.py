@@ -12,6 +12,7 @@ import yaml
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.hardware.catalogue import Catalogue
+from llm_perf_opt.hardware.silicon.reading import READ_ERRORS, left_out, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +28,50 @@ class System:
     devices_per_node: int | None = None
 
 
-def read_system(systems: Path, key: str) -> tuple[System | None, str | None]:
-    """Return a system, or why it cannot be used."""
-    try:
-        names = _driver_names(systems / "data" / key)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        return None, f"{key}: its tables cannot be read ({_short(error)})"
+def read_system(systems: Path, key: str) -> tuple[System | None, list[str]]:
+    """Return a system, or why it cannot be used; what could not be read costs only itself."""
+    names, problems = _driver_names(systems / "data" / key)
     if not names:
-        return None, None  # a folder of links only, or of a device that was never timed
+        if problems:
+            problems.append(f"{key} is left out: no table that can be read names its device")
+        return (
+            None,
+            problems,
+        )  # without a problem: a folder of links only, or of a device that was never timed
     described, problem = _description(systems / f"{key}.yaml")
     gpu, node = _mapping(described, "gpu"), _mapping(described, "node")
     per_node = _positive(node, "num_gpus_per_node")
     system = System(key, names, _positive(gpu, "power"), round(per_node) if per_node else None)
-    return system, problem
+    return system, [*problems, *([problem] if problem is not None else [])]
 
 
-def _driver_names(folder: Path) -> tuple[str, ...]:
-    """Return the names in the first table that has them; all tables of a folder are of one device."""
+def _driver_names(folder: Path) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names in the first table that can be read and has them; all tables of a folder are of one device."""
+    problems = []
     for family in ("gemm", "attention", "moe"):
         for path in sorted((folder / family).glob("*/*/*.parquet")):
-            if "device" in pl.read_parquet_schema(path):
-                found = pl.scan_parquet(path).select(pl.col("device").unique()).collect()["device"]
-                names = tuple(sorted(str(name) for name in found if name))
-                if names:
-                    return names
-    return ()
+            try:
+                names = _names_in(path)
+            except READ_ERRORS as error:
+                problems.append(left_out(path.relative_to(folder.parent).as_posix(), error))
+                continue
+            if names:
+                return names, problems
+    return (), problems
+
+
+def _names_in(path: Path) -> tuple[str, ...]:
+    if pl.read_parquet_schema(path).get("device") != pl.String:
+        return ()
+    found = pl.scan_parquet(path).select(pl.col("device").unique()).collect()["device"]
+    return tuple(sorted(name for name in found if name))
 
 
 def _description(path: Path) -> tuple[Any, str | None]:
     try:
         return yaml.safe_load(read_document(path).decode("utf-8")), None
     except (OSError, InputError, yaml.YAMLError, ValueError) as error:
-        return None, f"{path.name} cannot be read: power is not known ({_short(error)})"
+        return None, f"{path.name} cannot be read: power is not known ({short(error)})"
 
 
 def _mapping(value: Any, key: str) -> dict[str, Any]:
@@ -70,10 +83,6 @@ def _positive(values: dict[str, Any], key: str) -> float | None:
     value = values.get(key)
     usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return float(value) if usable and value is not None else None
-
-
-def _short(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def find_system(systems: list[System], device: str, catalogue: Catalogue) -> System | None:

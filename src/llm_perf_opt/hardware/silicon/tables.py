@@ -12,6 +12,7 @@ import polars as pl
 
 from llm_perf_opt.hardware.silicon.grid import Grid
 from llm_perf_opt.hardware.silicon.layouts import Layout
+from llm_perf_opt.hardware.silicon.reading import READ_ERRORS, left_out
 from llm_perf_opt.hardware.silicon.timing import Source
 
 _LATENCY = "latency"
@@ -44,8 +45,8 @@ def read_table(data: Path, path: Path, layout: Layout, exact: Mapping[str, tuple
         if missing:
             return Read(None, f"{place} is left out: no column {', '.join(missing)}")
         rows = _select(path, layout, exact, has_kernel=_KERNEL in schema, columns=set(schema))
-    except (OSError, pl.exceptions.PolarsError) as error:
-        return Read(None, f"{place} is left out: {(str(error).splitlines() or ['?'])[0]}")
+    except READ_ERRORS as error:
+        return Read(None, left_out(place, error))
     return _to_grid(rows, place, path, layout)
 
 
@@ -105,7 +106,7 @@ def _to_grid(rows: pl.DataFrame, place: str, path: Path, layout: Layout) -> Read
     seconds = good[_LATENCY].to_numpy() * 1e-3
     try:
         grid = Grid(points, seconds, good[_KERNEL].to_list())
-    except ValueError as error:
-        return Read(None, f"{place} is left out: {error}")
+    except (ValueError, OverflowError) as error:
+        return Read(None, left_out(place, error))
     framework, version = path.parts[-3:-1]
     return Read(Table(grid, Source(framework, version, place)), problem_said)

@@ -53,6 +53,9 @@ class Timing:
     best_source: Source | None
     tables: tuple[TableTime, ...] = ()
     """The answers best and median were taken over."""
+    low_s: float | None = None
+    """Nine in ten shapes that were left out of the tables and asked for lay between these; ``None``: nobody measured that."""
+    high_s: float | None = None
 
     @property
     def rests_on_tables(self) -> bool:

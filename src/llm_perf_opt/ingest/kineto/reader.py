@@ -18,7 +18,7 @@ from llm_perf_opt.ingest.kineto.columns import Columns, NeedsExactTimes
 from llm_perf_opt.ingest.kineto.device_names import device_names
 from llm_perf_opt.ingest.kineto.doubts import leave_out_far_off, refuse_impossible
 from llm_perf_opt.ingest.kineto.operators import OperatorTable, SpanTable, operator_table
-from llm_perf_opt.ingest.kineto.parts import read_in_parts
+from llm_perf_opt.ingest.kineto.parts.reader import read_in_parts
 from llm_perf_opt.ingest.kineto.sides import device_side, frame_spans, host_side, process_id
 from llm_perf_opt.ingest.kineto.stream import EventStream
 from llm_perf_opt.model.timeline import (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from llm_perf_opt.core.ranks import rank_in_mark
 from llm_perf_opt.ingest.linking import (
     UNKNOWN,
     distinct,
@@ -23,7 +26,7 @@ NVTX = "NVTX_EVENTS"
 
 _SYNC_LABELS = {1: "Event sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAIT = 2  # cudaStreamWaitEvent: the device waits, the host does not
-_PUSH_POP, _START_END = 59, 60
+_PUSH_POP, _START_END, _MARK = 59, 60, 34
 
 SYNC_PREFIX = "[CUDA synchronization]"
 """Names host calls made from the synchronisation table: the host was blocked, whatever the call is called."""
@@ -97,12 +100,24 @@ def _waits(
     return columns["start"], columns["end"], known(where), picked(index, position)
 
 
-def read_ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, npt.NDArray[np.bool_]]:
-    """NVTX ranges in order, and which of them hold for the whole process. Parents are not linked yet."""
+@dataclass(frozen=True, slots=True)
+class NvtxEvents:
+    """What the program wrote into the capture."""
+
+    ranges: Ranges
+    """In order; parents are not linked yet."""
+    process_wide: npt.NDArray[np.bool_]
+    """Which ranges hold for the whole process."""
+    ranks: list[list[int]]
+    """Process, rank and number of ranks, of processes that say so."""
+
+
+def read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
+    """Read ranges, and the marks by which ranks are known."""
     empty = np.empty(0, np.int64)
     if not export.has(NVTX):
         none = empty.astype(np.int32)
-        return Ranges(empty, empty, empty, none, none), empty.astype(bool)
+        return NvtxEvents(Ranges(empty, empty, empty, none, none), empty.astype(bool), [])
     export.require(NVTX, "start", "end", "eventType", "globalTid")
     text = "text" if export.has(NVTX, "text") else None
     columns = export.read(
@@ -111,6 +126,7 @@ def read_ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, n
         text="text" if text else None,
         pool=pool,
     )
+    ranks = _marked_ranks(columns, pool)
     is_range = (columns["eventType"] == _PUSH_POP) | (columns["eventType"] == _START_END)
     columns = {name: values[is_range] for name, values in columns.items()}
     # A range that was still open when the capture ended lasts until then.
@@ -127,7 +143,26 @@ def read_ranges(export: Export, pool: TextPool, last_ns: int) -> tuple[Ranges, n
         name[order].astype(np.int32),
         np.full(len(order), UNKNOWN, np.int32),
     )
-    return ranges, columns["eventType"][order] == _START_END
+    return NvtxEvents(ranges, columns["eventType"][order] == _START_END, ranks)
+
+
+def _marked_ranks(columns: dict[str, Int64], pool: TextPool) -> list[list[int]]:
+    """Find the marks by which ranks make themselves known; they are plain strings."""
+    if "text" not in columns:
+        return []
+    is_mark = (columns["eventType"] == _MARK) & (columns["text"] != NULL) & (columns["globalTid"] != NULL)
+    texts, processes = columns["text"][is_mark], process_of(columns["globalTid"][is_mark])
+    told = {
+        text: found
+        for text in np.unique(texts).tolist()
+        if 0 <= text < len(pool.strings) and (found := rank_in_mark(pool.strings[text])) is not None
+    }
+    by_process = {
+        process: told[text]
+        for process, text in zip(processes.tolist(), texts.tolist(), strict=True)
+        if text in told
+    }
+    return [[process, *found] for process, found in sorted(by_process.items(), key=lambda one: one[1])]
 
 
 def _range_names(export: Export, pool: TextPool, columns: dict[str, Int64]) -> Int64:

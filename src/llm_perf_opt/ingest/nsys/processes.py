@@ -22,10 +22,20 @@ def by_process(timeline: Timeline) -> dict[int, Timeline]:
         return dict.fromkeys(processes, timeline)
     first_device = {one: int(ops.device[ops.process == one].min()) for one in processes}
     ordered = sorted(processes, key=lambda one: (first_device[one], one))
-    return {one: _of_process(timeline, one) for one in ordered}
+    return {one: of_process(timeline, one) for one in ordered}
 
 
-def _of_process(timeline: Timeline, process: int) -> Timeline:
+def marked_ranks(timeline: Timeline) -> dict[int, int]:
+    """Return rank → process, where several processes say which rank of one group they are."""
+    told: list[list[int]] = timeline.facts.get("rank_processes") or []
+    found = {rank: process for process, rank, _ in told}
+    sizes = {size for _, _, size in told}
+    # Two groups in one capture, or a rank that is there twice: nobody can say who belongs together.
+    return found if len(sizes) == 1 and len(found) == len(told) > 1 else {}
+
+
+def of_process(timeline: Timeline, process: int) -> Timeline:
+    """Return what one process did."""
     ops, calls, ranges = timeline.ops, timeline.calls, timeline.ranges
     mine = process_of(calls.thread) == process
     open_here = process_of(ranges.thread) == process

@@ -30,7 +30,7 @@ from llm_perf_opt.ingest.nsys.host import (
     named,
     picked,
     read_calls,
-    read_ranges,
+    read_nvtx,
     unnamed,
 )
 from llm_perf_opt.ingest.nsys.schema import Export, open_export
@@ -81,8 +81,9 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         warnings: list[str] = []
         tables = [table for table in _device_operations(export, pool) if len(table.start)]
         calls, call_correlation = read_calls(export, pool)
-        ranges, process_wide = read_ranges(export, pool, _last_time(tables, calls))
-        facts = _facts(export)
+        nvtx = read_nvtx(export, pool, _last_time(tables, calls))
+        ranges, process_wide = nvtx.ranges, nvtx.process_wide
+        facts = {**_facts(export), **({"rank_processes": nvtx.ranks} if nvtx.ranks else {})}
         if not tables and not len(calls) and not len(ranges):
             warnings.append("the export holds no kernels, no CUDA calls and no NVTX ranges")
         parent, range_of_call = link_ranges(

@@ -46,10 +46,12 @@ def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) 
             continue
         expected = each.ttft_expected_s if first_token else each.tpot_expected_s
         dots = [Dot(floor, _FLOOR if each.fits is not False else _TOO_SMALL)]
-        dots += [Dot(expected, _EXPECTED)] if expected is not None else []
-        eager = None if first_token else each.launch_eager_s
+        low, high = (each.ttft_ends_s if first_token else each.tpot_ends_s) or (None, None)
+        dots += [Dot(expected, _EXPECTED, low, high)] if expected is not None else []
+        eager = None if first_token else each.tpot_eager_s or each.launch_eager_s
         # Only where it is more than the floor does launching one by one keep a step from it.
-        dots += [Dot(eager, _ONE_BY_ONE)] if eager is not None and eager > floor else []
+        one_by_one = _AT_LEAST if each.eager_is_bound else _ONE_BY_ONE
+        dots += [Dot(eager, one_by_one)] if eager is not None and eager > floor else []
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
         term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
@@ -60,8 +62,9 @@ def elsewhere_chart(devices: Sequence[Elsewhere], *, first_token: bool = False) 
 
 _FLOOR = Kind("floor: no run can be faster", "circle", 0)
 _TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
-_EXPECTED = Kind("expected: measured operators added up", "triangle", 2)
+_EXPECTED = Kind("expected, with where nine in ten lie: measured operators added up", "triangle", 2)
 _ONE_BY_ONE = Kind("with every kernel launched by itself", "square", 3)
+_AT_LEAST = Kind("with every kernel launched by itself, at least", "square", 3)
 _MEASURED = Kind("measured in this run", "diamond", 5)
 
 

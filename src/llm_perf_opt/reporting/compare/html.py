@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.conclusion import Conclusion
-from llm_perf_opt.reporting.compare import cause_tables, charts, conclusion_tables, tables
+from llm_perf_opt.reporting.compare import (
+    cause_tables,
+    charts,
+    conclusion_tables,
+    expected_tables,
+    tables,
+)
 from llm_perf_opt.reporting.content.tables import Table
 from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
@@ -42,6 +48,7 @@ def _sections(comparison: Comparison) -> list[Section]:
         *(_conclusion(number, each) for number, each in enumerate(comparison.conclusions)),
         _section("devices", "Devices", devices),
         _section("metrics", "Metrics", tables.metric_table(comparison.metrics), [forest] if forest else []),
+        Section("expected", "Predicted and measured", "Predicted", _expected(comparison)),
         Section("causes", "Where the change comes from", "Causes", _causes(comparison)),
         _section(
             "samples",
@@ -70,6 +77,17 @@ def _conclusion(number: int, conclusion: Conclusion) -> Section:
         blocks.append(text_block(conclusion_tables.EQUAL_WORK_TEXT))
         blocks.append(Block("table", id=f"why-{number}-table", table=table, label=f"Why: {name}"))
     return Section(f"why-{number}", f"Why: {name}", f"Why: {name}", blocks)
+
+
+def _expected(comparison: Comparison) -> list[Block]:
+    found = comparison.expected
+    if found is None:
+        return []
+    table = expected_tables.expected_table(found)
+    drawn = (
+        [Block("table", id="expected-table", table=table, label="Predicted and measured")] if table else []
+    )
+    return [text_block(expected_tables.expected_text(found)), *drawn]
 
 
 def _causes(comparison: Comparison) -> list[Block]:

@@ -13,7 +13,7 @@ from llm_perf_opt.core.escape import (
 )
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.conclusion import Conclusion
-from llm_perf_opt.reporting.compare import cause_tables, conclusion_tables, tables
+from llm_perf_opt.reporting.compare import cause_tables, conclusion_tables, expected_tables, tables
 from llm_perf_opt.reporting.content.tables import Cell, Table
 from llm_perf_opt.reporting.markdown.writer import bullets, section, table
 
@@ -40,6 +40,7 @@ def comparison_markdown(comparison: Comparison) -> str:
             ),
             section("Devices", table_markdown(conclusion_tables.device_table(comparison.conclusions))),
             section("Metrics", table_markdown(tables.metric_table(comparison.metrics))),
+            section("Predicted and measured", _expected(comparison)),
             section(
                 "Where the change comes from", table_markdown(cause_tables.cause_table(comparison.splits))
             ),
@@ -52,6 +53,15 @@ def comparison_markdown(comparison: Comparison) -> str:
             section("How this was made", tables.method_text(comparison)),
         )
     )
+
+
+def _expected(comparison: Comparison) -> str:
+    found = comparison.expected
+    if found is None:
+        return ""
+    said = md_text(expected_tables.expected_text(found))
+    shown = expected_tables.expected_table(found)
+    return f"{said}\n\n{table_markdown(shown)}" if shown.rows else f"{said}\n"
 
 
 def _conclusion(conclusion: Conclusion) -> str:
@@ -95,6 +105,10 @@ def comparison_console(comparison: Comparison, *, most: int = 8) -> str:
         lines.append(
             "  A, B: means over the samples both share; change: robust estimate over blocks, not their quotient"
         )
+    if comparison.expected is not None:
+        lines.extend(["", one_line(expected_tables.expected_text(comparison.expected))])
+        shown_expected = expected_tables.expected_table(comparison.expected)
+        lines.extend(_aligned(shown_expected) if shown_expected.rows else [])
     moved = sorted(comparison.families, key=lambda row: -abs((row.b_s or 0.0) - (row.a_s or 0.0)))[:most]
     if moved:
         lines.extend(["", "kernel families that changed most", *_aligned(tables.family_table(moved))])

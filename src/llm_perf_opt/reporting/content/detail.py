@@ -124,12 +124,12 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
             *_expected_cells(known),
             num(each.ttft_measured_s, units.seconds),
             num(each.tpot_measured_s, units.seconds),
-            num(each.ttft_floor_s, units.seconds),
+            # Beside expected times there is no room for all of it; the whole table has it.
+            num(each.ttft_floor_s if not expects else None, units.seconds),
             num(each.tpot_floor_s, units.seconds),
-            text(each.floor_term),
+            text(each.floor_term if not expects else None),
             num(known.tokens_per_s if known is not None and not expects else None, units.count),
             text(_FITS[each.fits]),
-            # Beside expected times there is no room; the whole table has it.
             text(known.note if known is not None and not expects else None),
         ]
         rows.append(Row(cells))
@@ -140,7 +140,9 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
         "TPOT measured#",
         Column("TTFT floor", True, "least time to first token"),
         Column("TPOT floor", True, "least time per output token"),
-        Column("term that binds", help="compute, memory or launch: which sets the floor of a step"),
+        Column(
+            "term that binds", help="compute, memory, launch or communication: which sets the floor of a step"
+        ),
         "tokens/s at most#",
         Column("fits", help="whether weights and KV cache fit its memory"),
         "what bounds a step, and memory",
@@ -149,12 +151,21 @@ def elsewhere_table(devices: Sequence[Elsewhere], what_if: Sequence[WhatIf]) -> 
 
 
 _FITS = {True: "yes", False: "no", None: None}
+_RANGE_COLUMN = Column(
+    "TPOT range",
+    True,
+    "where the expected TPOT may lie by the measured errors of interpolation and rooflines; scheduling is not in it",
+)
 _EXPECTED_COLUMNS = (
     Column(
         "TTFT expected", True, "time to first token as measured operators add up to it, launched as graphs"
     ),
     Column("TPOT expected", True, "time per output token, the same way"),
-    Column("TPOT eager", True, "with every kernel launched by itself: the longer of launches and work"),
+    Column(
+        "TPOT eager",
+        True,
+        "with every kernel launched by itself: the longer of launches and work; ≥ where only the cost of a bare launch is known",
+    ),
     Column(
         "measured", True, "share of the expected step that rests on measured shapes and those between them"
     ),
@@ -170,11 +181,25 @@ def _expected_cells(row: WhatIf | None) -> list[Cell]:
     return [
         num(row.ttft_expected_s, units.seconds),
         num(row.tpot_expected_s, units.seconds),
-        num(row.tpot_expected_eager_s, units.seconds),
+        _eager_cell(row),
         num(row.measured_share_ratio, units.percent),
         num(row.tokens_per_s_expected, units.count),
         num(row.tokens_per_s_per_w, units.number),
     ]
+
+
+def _band_cell(row: WhatIf) -> Cell:
+    low, high = row.tpot_expected_low_s, row.tpot_expected_high_s
+    if low is None or high is None:
+        return num(None, units.seconds)
+    return Cell(f"{units.seconds(low)} … {units.seconds(high)}", high)
+
+
+def _eager_cell(row: WhatIf) -> Cell:
+    seconds = row.tpot_expected_eager_s
+    if seconds is None:
+        return num(None, units.seconds)
+    return Cell(f"{'≥ ' if row.eager_is_bound else ''}{units.seconds(seconds)}", seconds)
 
 
 def what_if_table(summary: Summary, *, most: int | None = None) -> Table:
@@ -192,6 +217,7 @@ def priced_table(priced: Sequence[WhatIf], left_out: int = 0) -> Table:
                 num(w.batch_size, units.count),
                 num(w.context_tokens, units.count),
                 *_expected_cells(w),
+                _band_cell(w),
                 num(w.ttft_floor_s, units.seconds),
                 num(w.tpot_floor_s, units.seconds),
                 text(w.floor_term),
@@ -209,6 +235,7 @@ def priced_table(priced: Sequence[WhatIf], left_out: int = 0) -> Table:
         "batch#",
         "context#",
         *_EXPECTED_COLUMNS,
+        _RANGE_COLUMN,
         Column("TTFT floor", True, "least time to first token"),
         Column("TPOT floor", True, "least time per output token"),
         Column("term", help="compute, memory or launch: which sets the floor of a step"),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from llm_perf_opt.core import units
+from llm_perf_opt.model.static.split import Split
 from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.reporting.content.tables import Column, Row, Table, code, columns, num, simple, text
+from llm_perf_opt.reporting.content.tables import Cell, Column, Row, Table, code, columns, num, simple, text
 from llm_perf_opt.reporting.wording import phase_name, phase_rank
 
+_FLOOR_HELP = (
+    "least time on its device: work, weights and cache, and its links where their bandwidth is known"
+)
 _LEAST_SHARE = 0.01
 """Parts below this share of their phase have no owner worth a line."""
 
@@ -61,6 +65,7 @@ def rank_table(summary: Summary) -> Table:
             code(one.source or ""),
         ]
         for one in summary.ranks
+        if one.span_s is not None
     ]
     header = [
         Column("rank"),
@@ -75,6 +80,74 @@ def rank_table(summary: Summary) -> Table:
         Column("capture"),
     ]
     return simple(header, rows).without_empty_columns()
+
+
+def paper_table(summary: Summary) -> Table:
+    """Return one row per rank: what the static model says of it."""
+    rows = [
+        [
+            text(str(one.rank)),
+            num(one.weight_bytes, units.size),
+            num(one.kv_bytes_per_token, units.size),
+            num(one.link_bytes.get("prefill"), units.size),
+            num(one.link_bytes.get("decode"), units.size),
+            num(one.floor_s.get("prefill"), units.seconds),
+            num(one.floor_s.get("decode"), units.seconds),
+        ]
+        for one in summary.ranks
+        if one.weight_bytes is not None or one.link_bytes
+    ]
+    header = [
+        Column("rank"),
+        Column("weights", True, "that it holds"),
+        Column("cache per token", True, "its part of keys and values, one sequence"),
+        Column("over its links, prefill", True, "in one direction at least"),
+        Column("over its links, step", True, "in one direction at least"),
+        Column("prefill floor", True, _FLOOR_HELP),
+        Column("step floor", True, _FLOOR_HELP),
+    ]
+    return simple(header, rows).without_empty_columns()
+
+
+def split_table(summary: Summary) -> Table:
+    """Return the model over several ranks, on paper: one row per kind of split and number of ranks."""
+    rows = [
+        [
+            text(one.kind),
+            num(one.ranks, units.count),
+            num(share.weight_bytes if share is not None else None, units.size),
+            num(one.replicated_bytes, units.size),
+            num(share.kv_bytes_per_token if share is not None else None, units.size),
+            num(share.experts if share is not None else None, units.count),
+            *(_exchange_cell(one, phase) for phase in ("prefill", "decode")),
+            text(one.reason),
+        ]
+        for one in (summary.static.splits if summary.static is not None else [])
+        for share in [one.shares[0] if one.shares else None]
+    ]
+    header = [
+        Column(
+            "split", help="tensor: every layer is cut; tensor+expert: experts stay whole and are shared out"
+        ),
+        Column("ranks", True),
+        Column("weights per rank", True),
+        Column("of it on all", True, "weights that every rank has whole"),
+        Column("cache per token", True, "of one rank, one sequence"),
+        Column("experts", True, "whole ones per layer and rank"),
+        Column("collectives of a prefill"),
+        Column("collectives of a step"),
+        Column("not possible"),
+    ]
+    return simple(header, rows).without_empty_columns()
+
+
+def _exchange_cell(split: Split, phase: str) -> Cell:
+    said = [
+        f"{units.count(one.calls)} × {one.name}, {units.size(one.bytes)}"
+        for one in split.exchanges
+        if one.phase == phase
+    ]
+    return text("; ".join(said) or None)
 
 
 def collective_table(summary: Summary) -> Table:

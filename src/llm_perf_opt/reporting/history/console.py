@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from llm_perf_opt.core.escape import one_line
-from llm_perf_opt.model.history import Change, History, Trend
+from llm_perf_opt.model.history import Change, FindingRecord, History, Trend
 from llm_perf_opt.reporting.history.words import (
     came_words,
     change_words,
+    drift_words,
+    finding_words,
     left_out_lines,
     level,
     method_words,
@@ -27,13 +29,23 @@ def history_console(history: History) -> str:
         lines.extend(f"    {one_line(_change(trend, change))}" for change in trend.changes)
     if not history.trends:
         lines.append("no run has such a metric")
+    if history.findings:
+        lines.extend(["", "Advice that was tried (improve)"])
+        lines.extend(f"  {one_line(_record(record))}" for record in history.findings)
     lines.extend(["", *left_out_lines(history.left_out), method_words(history.method)])
     return "\n".join(lines)
 
 
+def _record(record: FindingRecord) -> str:
+    name = f"{record.finding} ({record.phase})" if record.phase else record.finding
+    return f"{name} on {record.device or 'an unnamed device'}: {finding_words(record)}"
+
+
 def _trend(trend: Trend) -> str:
     last = trend.points[-1]
-    told = trend.reason or (_many(trend.changes) if trend.changes else "no change shown")
+    told = trend.reason or (
+        _many(trend.changes) if trend.changes else drift_words(trend) or "no change shown"
+    )
     return f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {told}"
 
 

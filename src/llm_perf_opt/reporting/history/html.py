@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from llm_perf_opt.core import units
 from llm_perf_opt.model.history import History, Trend
 from llm_perf_opt.reporting.compare.tables import change as change_text
 from llm_perf_opt.reporting.content.tables import Table, columns, num, simple, text
@@ -11,6 +12,8 @@ from llm_perf_opt.reporting.history.charts import trend_chart
 from llm_perf_opt.reporting.history.words import (
     came_words,
     change_words,
+    drift_words,
+    finding_words,
     formatter,
     level,
     method_words,
@@ -36,6 +39,10 @@ def history_html(history: History) -> str:
     changes = _changes(history)
     if changes:
         sections.insert(0, Section("changes", "Changes of level", "Changes", [_table("changes", changes)]))
+    findings = _findings(history)
+    if findings:
+        told = Section("findings", "Advice that was tried", "Advice", [_table("findings", findings)])
+        sections.insert(1 if changes else 0, told)
     left_out = simple(
         columns("Directory", "Reason"), [[text(e.path), text(e.reason)] for e in history.left_out[:MOST_ROWS]]
     )
@@ -71,6 +78,8 @@ def _section(number: int, group: list[Trend]) -> Section:
             )
         if trend.reason:
             blocks.append(text_block(f"No change was looked for: {trend.reason}.", quiet=True))
+        if (drift := drift_words(trend)) is not None:
+            blocks.append(text_block(f"{trend_name(trend)}: {drift}."))
         blocks.extend(
             text_block(f"{change_words(trend, found)}; came with {came_words(found)}.")
             for found in trend.changes
@@ -104,6 +113,32 @@ def _changes(history: History) -> Table:
         "Outcome",
         "First run",
         "Came with",
+    )
+    return simple(header, rows[:MOST_ROWS])
+
+
+def _findings(history: History) -> Table:
+    """One row per rule and machine: what ``improve`` found when it tried the advice."""
+    rows = [
+        [
+            text(record.finding),
+            text(record.phase),
+            text(record.device),
+            text(finding_words(record), strong=record.trials > 0 and record.helped == 0),
+            num(record.predicted_gain_s, units.seconds),
+            num(record.measured_gain_s, units.seconds),
+            text(record.last),
+        ]
+        for record in history.findings
+    ]
+    header = columns(
+        "Finding",
+        "Phase",
+        "Machine",
+        "Record",
+        "Named at most#",
+        "Measured#",
+        "Last tried",
     )
     return simple(header, rows[:MOST_ROWS])
 

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from llm_perf_opt.analysis.compare.gate import p_text, signed_percent
+from llm_perf_opt.analysis.history.changes import UNSTEADY_ALPHA
+from llm_perf_opt.analysis.history.record import record_words
 from llm_perf_opt.core import units
-from llm_perf_opt.model.history import Change, HistoryMethod, LeftOut, Trend
+from llm_perf_opt.model.history import Change, FindingRecord, HistoryMethod, LeftOut, Trend
 
 _MOST_CAME = 6
 _MOST_NAMED = 5
@@ -52,6 +54,15 @@ def change_words(trend: Trend, change: Change) -> str:
     )
 
 
+def drift_words(trend: Trend) -> str | None:
+    """Say that a trend drifts or wanders; ``None``: it does neither."""
+    if trend.drift_ratio is None:
+        if trend.wanders:
+            return "the level wanders from run to run, so that only changes that come at once are shown"
+        return None
+    return f"a drift of {signed_percent(trend.drift_ratio)} from the first run to the last, which no step describes better"
+
+
 def came_words(change: Change) -> str:
     """Say what came with a change."""
     if not change.came_with:
@@ -68,6 +79,13 @@ def _short(value: str | None) -> str:
     return value[:12] if is_hash else value
 
 
+def finding_words(record: FindingRecord) -> str:
+    """Say how the advice of a rule did on a machine."""
+    words = record_words(record.helped, record.trials, where="here") or "no trial could tell"
+    more = f"; {record.not_shown} could not tell" if record.not_shown and record.trials else ""
+    return f"{words}{more}"
+
+
 def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
     """Count what was left out by its reason, and name some of each."""
     by_reason: Counter[str] = Counter(entry.reason.partition(":")[0] for entry in left_out)
@@ -80,8 +98,10 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
 
 def method_words(method: HistoryMethod) -> str:
     """Say how changes were found and how often that errs."""
+    tested = "1 trend was tested" if method.tested == 1 else f"{method.tested} trends were tested"
     return (
         f"Changes: {method.name}, {method.permutations} permutations, alpha {method.alpha:g}; at least {method.least_runs} "
-        f"runs, {method.least_side} on either side, and a change of {method.least_change_ratio:.0%}. {method.tested} trends were "
-        f"tested: with nothing changed about {method.tested * method.alpha:.2g} of them would show a change."
+        f"runs, {method.least_side} on either side, and a change of {method.least_change_ratio:.0%}. {tested}: "
+        f"with nothing changed about {method.tested * method.alpha:.2g} of them would show a change, and up to "
+        f"{method.tested * UNSTEADY_ALPHA:.2g} where neighbouring runs are alike."
     )

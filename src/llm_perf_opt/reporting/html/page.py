@@ -168,6 +168,7 @@ def _introduction(summary: Summary) -> dict[str, Any]:
                 "evidence": finding.evidence,
                 "arithmetic": finding.arithmetic,
                 "command": finding.improve_command,
+                "no_experiment": finding.no_experiment,
                 "track_record": finding.track_record,
             }
             for finding in summary.findings

@@ -26,7 +26,9 @@ from llm_perf_opt.reporting.content.parallel import (
     device_table,
     gap_table,
     owner_table,
+    paper_table,
     rank_table,
+    split_table,
 )
 from llm_perf_opt.reporting.content.sections import stage_table
 from llm_perf_opt.reporting.content.tables import Table
@@ -150,6 +152,7 @@ def _parallel(summary: Summary) -> list[Block]:
         (device_table(summary), "devices", "By device"),
         (rank_table(summary), "ranks", "By rank"),
         (collective_table(summary), "collectives", "Collectives"),
+        (paper_table(summary), "ranks-on-paper", "By rank, on paper"),
     )
     words = communication_text(summary)
     return [
@@ -173,6 +176,11 @@ def _model(summary: Summary) -> list[Block]:
         ),
         table_block(static_table(summary), "model"),
         *([chart_block(charts.component_chart(static))] if static.components else []),
+        *(
+            [table_block(splits, "splits", "Over several ranks, on paper")]
+            if (splits := split_table(summary))
+            else []
+        ),
         text_block(counted_text(static), quiet=True),
         Block(
             "list",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.core import units
-from llm_perf_opt.model.improve import Decision, Improvement
+from llm_perf_opt.model.improve import Decision, Improvement, Trial
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
 from llm_perf_opt.reporting.charts.markers import Kind
 from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
@@ -14,6 +14,7 @@ _DECISIONS: dict[Decision, Kind] = {
     "ask": Kind("keep? (answers may change)", "diamond", 0),
     "drop": Kind("drop", "hollow"),
 }
+_PREDICTED = Kind("predicted by expected times", "triangle", 5)
 _WIDEST = 4.0
 """Ratios beyond this, either way, are drawn at it: a few pairs say next to nothing about an end."""
 
@@ -36,6 +37,14 @@ def ladder_chart(result: Improvement) -> str | None:
     )
 
 
+def _predicted(trial: Trial) -> list[Dot]:
+    """Return the mark of a change that expected times predict."""
+    change = trial.predicted_change_ratio
+    if change is None or not 1 / _WIDEST < 1 + change < _WIDEST:
+        return []
+    return [Dot(1 + change, _PREDICTED)]
+
+
 def trial_chart(result: Improvement) -> str | None:
     """Draw the change of every experiment with its interval; the broken line is no change."""
     rows = [
@@ -47,7 +56,8 @@ def trial_chart(result: Improvement) -> str | None:
                     _DECISIONS[trial.decision],
                     max(1 + found.low, 1 / _WIDEST),
                     min(1 + found.high, _WIDEST),
-                )
+                ),
+                *_predicted(trial),
             ],
             words.change_words(found.change_ratio),
         )

@@ -29,7 +29,7 @@ def improve_console(result: Improvement) -> str:
             one_line(
                 f"best together: {' '.join(best.overrides)}   {result.metric} {words.change_words(best.change_ratio)} "
                 f"{words.interval_words(best.low, best.high)}   tokens {best.output}"
-                + ("" if best.confirmed else "   not confirmed: measured again, the gain was not shown")
+                + ("" if best.confirmed else f"   {words.unconfirmed(result)}")
             )
         )
         if best.command:
@@ -41,7 +41,8 @@ def improve_console(result: Improvement) -> str:
 
 
 def _row(trial: Trial) -> list[str]:
-    row = [words.DECISIONS[trial.decision], words.name_of(trial), words.measured_words(trial.measured)]
+    measured = [words.measured_words(trial.measured), words.moved_words(trial)]
+    row = [words.DECISIONS[trial.decision], words.name_of(trial), "; ".join(filter(None, measured))]
     if trial.decision == "failed":
         return [*row, trial.reason]
     return [

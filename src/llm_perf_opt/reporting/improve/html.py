@@ -49,7 +49,11 @@ def _section(name: str, title: str, table: Table, chart: str | None = None) -> S
         blocks.append(Block("table", id=f"{name}-table", table=table, label=title))
     if name == "grades" and blocks:
         blocks.insert(
-            0, text_block("A finding's bound against the best of its remedies, each measured alone.")
+            0,
+            text_block(
+                "What was predicted of a finding's remedies against the best of them, each measured alone. A bound is the most a "
+                "remedy could save; times of measured operators are what to expect."
+            ),
         )
     return Section(name, title, title, blocks)
 

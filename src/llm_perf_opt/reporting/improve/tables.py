@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llm_perf_opt.core import units
-from llm_perf_opt.model.improve import FindingGrade, Improvement, Role, Trial
-from llm_perf_opt.reporting.content.tables import Cell, Row, Table, code, columns, num, simple, text
+from llm_perf_opt.model.improve import FindingGrade, Improvement, PredictedBy, Role, Trial
+from llm_perf_opt.reporting.content.tables import Cell, Column, Row, Table, code, columns, simple, text
 from llm_perf_opt.reporting.improve import words
 
 
@@ -17,9 +17,11 @@ def trial_table(result: Improvement, role: Role) -> Table:
         "Settings",
         "Change#",
         "Interval",
+        Column("Predicted change", True, "by expected times of both sides, where measured operators reach"),
         "Finding",
-        "Predicted, at most#",
-        "Measured#",
+        Column("Predicted", True, "seconds per answer that it should save"),
+        Column("Predicted by", help="the finding's upper bound, or expected times of measured operators"),
+        Column("Measured", True, "seconds per answer that it saved"),
         "Answers",
         "Why",
     )
@@ -34,13 +36,20 @@ def _trial_row(trial: Trial, result: Improvement) -> Row:
         code(" ".join(trial.overrides)),
         Cell(words.change_words(found.change_ratio), found.change_ratio) if found is not None else text(None),
         text(words.interval_words(found.low, found.high) if found is not None else None),
+        Cell(words.change_words(trial.predicted_change_ratio), trial.predicted_change_ratio),
         text(trial.finding and f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}"),
-        num(trial.predicted_gain_s, units.seconds),
+        _predicted_cell(trial.predicted_gain_s, trial.predicted_by),
+        text(trial.predicted_by),
         Cell(gain_words(trial.measured_gain_s), trial.measured_gain_s),
         text(words.trial_output(trial)),
         text(trial.reason),
     ]
     return Row(cells, key=" ".join(trial.overrides), details=_details(trial, result))
+
+
+def _predicted_cell(gain_s: float | None, by: PredictedBy | None) -> Cell:
+    """Return a prediction; files of older releases have bounds only."""
+    return Cell(words.predicted_gain_words(gain_s, by), gain_s)
 
 
 def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
@@ -52,11 +61,18 @@ def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
     ]
     if trial.on_top_of:
         rows.append(("on top of", " ".join(trial.on_top_of)))
+    if trial.predicted_source is not None:
+        basis = words.basis_words(
+            trial.predicted_by, trial.predicted_measured_share_ratio, trial.predicted_source
+        )
+        rows.append(("predicted by", basis))
+    if trial.predicted_change_ratio is not None and trial.bound_gain_s is not None:
+        rows.append(("bound of the finding", f"at most {units.seconds(trial.bound_gain_s)}"))
     if found is not None:
         a, b = (words.value_words(value, result.metric) for value in (found.a, found.b))
         rows.append(("medians", f"{a} → {b}"))
         rows.append(("pairs of passes", f"{found.blocks}, {trial.how}, {units.seconds(trial.seconds)}"))
-    others = ", ".join(f"{name} {words.change_words(value)}" for name, value in trial.metrics.items())
+    others = ", ".join(words.metric_words(trial, name) for name in trial.metrics)
     return [*rows, *([("other metrics", others)] if others else [])]
 
 
@@ -91,7 +107,8 @@ def grade_table(grades: Sequence[FindingGrade]) -> Table:
         [
             text(grade.finding),
             text(grade.phase),
-            num(grade.predicted_gain_s, units.seconds),
+            _predicted_cell(grade.predicted_gain_s, grade.predicted_by),
+            text(grade.predicted_by),
             Cell(gain_words(grade.measured_gain_s), grade.measured_gain_s),
             text(f"{grade.helped} of {grade.tried}"),
             text(grade.grade),
@@ -99,9 +116,17 @@ def grade_table(grades: Sequence[FindingGrade]) -> Table:
         for grade in grades
     ]
     return simple(
-        columns("Finding", "Phase", "Predicted, at most#", "Best measured#", "Remedies that helped", "Grade"),
+        columns(
+            "Finding",
+            "Phase",
+            "Predicted#",
+            "Predicted by",
+            "Best measured#",
+            "Remedies that helped",
+            "Grade",
+        ),
         rows,
-    )
+    ).without_empty_columns()
 
 
 def not_tried_table(result: Improvement) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.improve.outputs import output_words
 from llm_perf_opt.core import units
-from llm_perf_opt.model.improve import Improvement, Measured, Metric, Trial
+from llm_perf_opt.model.improve import Improvement, Measured, Metric, PredictedBy, Trial
 
 METRIC_NAMES: dict[Metric, str] = {
     "total": "time per answer",
@@ -50,14 +50,62 @@ def measured_words(measured: Measured | None) -> str:
     return f"{change_words(measured.change_ratio)} {interval_words(measured.low, measured.high)}"
 
 
+def moved_words(trial: Trial) -> str:
+    """Name the phases' metrics that moved for certain: where the change happens."""
+    moved = [
+        f"{name} {change_words(trial.metrics[name])} {interval_words(*ends)}"
+        for name, ends in trial.intervals.items()
+        if name in ("ttft", "tpot") and name in trial.metrics and not ends[0] <= 0 <= ends[1]
+    ]
+    return ", ".join(moved)
+
+
+def metric_words(trial: Trial, name: str) -> str:
+    """Return another metric's change, with its interval where there is one."""
+    said = f"{name} {change_words(trial.metrics[name])}"
+    return f"{said} {interval_words(*trial.intervals[name])}" if name in trial.intervals else said
+
+
+def predicted_gain_words(gain_s: float | None, by: PredictedBy | None) -> str:
+    """Return a prediction: a bound is "at most", what should cost says "more"."""
+    if gain_s is None:
+        return units.MISSING
+    if by in (None, "bound"):
+        return f"at most {units.seconds(gain_s)}"
+    return units.seconds(gain_s) if gain_s >= 0 else f"{units.seconds(-gain_s)} more"
+
+
+def basis_words(by: PredictedBy | None, share: float | None, source: str | None) -> str:
+    """Say what a prediction rests on: ``measured operators (93.0 %, vllm 0.24.0)``, ``bound (why no table predicts it)``."""
+    inside = ", ".join(part for part in (units.percent(share) if share is not None else "", source) if part)
+    return f"{by} ({inside})" if by and inside else by or inside
+
+
+def expected_words(
+    gain_s: float | None, by: PredictedBy | None, share: float | None, source: str | None
+) -> str:
+    """Return a prediction and what it rests on; empty: nothing predicts."""
+    if gain_s is None:
+        return f"no prediction ({source})" if source else ""
+    said = predicted_gain_words(gain_s, by)
+    return said if by in (None, "bound") and not source else f"{said} by {basis_words(by, share, source)}"
+
+
 def prediction_words(trial: Trial) -> str:
-    """Say what the finding promised and what came of it."""
-    if trial.finding is None:
-        return "no finding asked for it"
-    predicted = (
-        "no bound" if trial.predicted_gain_s is None else f"at most {units.seconds(trial.predicted_gain_s)}"
+    """Say what was predicted, by what, and what came of it."""
+    predicted = expected_words(
+        trial.predicted_gain_s,
+        trial.predicted_by,
+        trial.predicted_measured_share_ratio,
+        trial.predicted_source,
     )
-    said = f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}: predicted {predicted}"
+    if trial.finding is None:
+        said = "no finding asked for it"
+        if trial.predicted_gain_s is None:
+            return said
+        said = f"predicted {predicted}"
+    else:
+        said = f"{trial.finding}{f' ({trial.phase})' if trial.phase else ''}: predicted {predicted or 'no bound'}"
     if trial.measured_gain_s is None:
         return said
     if trial.measured_gain_s < 0:
@@ -70,6 +118,14 @@ def name_of(trial: Trial) -> str:
     return " ".join(trial.overrides) + (" (on top of the kept ones)" if trial.on_top_of else "")
 
 
+def unconfirmed(result: Improvement) -> str:
+    """Say why the best is not confirmed."""
+    again = any(
+        trial.role == "confirmation" and trial.overrides == result.best.overrides for trial in result.tried
+    )
+    return "not confirmed: measured again, the gain was not shown" if again else "not measured a second time"
+
+
 def headline(result: Improvement) -> str:
     """Say in one sentence what the search came to."""
     what = METRIC_NAMES[result.metric]
@@ -77,7 +133,7 @@ def headline(result: Improvement) -> str:
         asked = sum(trial.decision == "ask" for trial in result.tried)
         more = f"; {asked} that change the answers are yours to decide" if asked else ""
         return f"Nothing to keep: none of {len(singles(result))} settings showed a gain with the same answers{more}."
-    sure = "measured again" if result.best.confirmed else "not confirmed by a second measurement"
+    sure = "measured again" if result.best.confirmed else unconfirmed(result)
     return (
         f"{what.capitalize()} {change_words(result.best.change_ratio)} "
         f"{interval_words(result.best.low, result.best.high)} with {' '.join(result.best.overrides)} ({sure}, tokens "

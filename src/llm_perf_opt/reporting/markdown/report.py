@@ -24,7 +24,9 @@ from llm_perf_opt.reporting.content.parallel import (
     device_table,
     gap_table,
     owner_table,
+    paper_table,
     rank_table,
+    split_table,
 )
 from llm_perf_opt.reporting.content.sections import stage_table
 from llm_perf_opt.reporting.content.telemetry import (
@@ -174,7 +176,8 @@ def _findings(summary: Summary) -> str:
 def _experiment(finding: Finding) -> str:
     """Say how the advice is tried, and how it did before."""
     if finding.improve_command is None:
-        return ""
+        reason = finding.no_experiment
+        return f"   - nothing for `llm-perf-opt improve` to try: {md_text(reason)}\n" if reason else ""
     before = f" ({md_text(finding.track_record)})" if finding.track_record else ""
     return f"   - try it: {md_code(finding.improve_command)}{before}\n"
 
@@ -210,6 +213,7 @@ def _parallel(summary: Summary) -> list[str]:
         render_table(device_table(summary)),
         render_table(rank_table(summary)),
         render_table(collective_table(summary)),
+        f"By rank, on paper:\n\n{paper}" if (paper := render_table(paper_table(summary))) else "",
     ]
 
 
@@ -243,6 +247,7 @@ def _static(summary: Summary) -> list[str]:
         + f". KV cache {units.size(static.kv_bytes_per_token)} per token."
         + shapes_text(static),
         render_table(static_table(summary)),
+        f"Over several ranks, on paper:\n\n{split}" if (split := render_table(split_table(summary))) else "",
         md_text(counted_text(static)),
         f"How it was counted:\n\n{conventions}" if conventions else "",
     ]

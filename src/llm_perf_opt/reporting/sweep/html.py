@@ -60,7 +60,7 @@ def _table(table: Table, name: str, *, filter: bool = False) -> list[Block]:
 
 
 def _failed(sweep: Sweep) -> list[Block]:
-    return _table(tables.job_table(sweep, tables.bad_jobs(sweep)), "failed", filter=True)
+    return _table(tables.bad_table(sweep), "failed", filter=True)
 
 
 def _fronts(sweep: Sweep) -> list[Block]:

@@ -26,7 +26,7 @@ def sweep_markdown(sweep: Sweep) -> str:
             if words.trouble(sweep)
             else "",
             section("Best configurations", _table(tables.best_table(sweep))),
-            section("Jobs that did not finish", _table(tables.job_table(sweep, bad)) if bad else ""),
+            section("Jobs that did not finish", _table(tables.bad_table(sweep)) if bad else ""),
             section("What is traded for what", *_fronts(sweep)),
             section("What each key does", *_effects(sweep)),
             section("All jobs", _table(tables.job_table(sweep)), _links(sweep)),

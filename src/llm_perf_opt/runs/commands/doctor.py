@@ -144,8 +144,8 @@ def _config(overrides: Sequence[str]) -> AppConfig:
 
 def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Check every stage as if it were enabled."""
-    from llm_perf_opt.core.artifacts import Artifacts
     from llm_perf_opt.core.console.progress import LogProgress
+    from llm_perf_opt.core.run_directory.artifacts import Artifacts
     from llm_perf_opt.stages.base import StageContext, all_stages
 
     result: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from llm_perf_opt.core import units
 from llm_perf_opt.hardware.detect import detect_gpus
 from llm_perf_opt.hardware.drivers import driver_versions
 from llm_perf_opt.hardware.mig_detect import listed_slices
-from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
+from llm_perf_opt.runs.records.provenance import cpu_name, load_average, memory_bytes
 
 _FEWEST_SHOWN_APART = 4
 

@@ -22,8 +22,8 @@ from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.model.summary import RunInfo
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
+from llm_perf_opt.runs.directory.output_directory import hold_output
 from llm_perf_opt.runs.finish import print_result, save_and_render
-from llm_perf_opt.runs.output_directory import hold_output
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -169,11 +169,18 @@ def _traces_in(folder: Path) -> list[Path]:
 
 
 def _rank_exports(path: Path) -> list[Path]:
-    """Return the exports of several ranks in one folder; a run directory, or any other path, as it is."""
+    """Return the captures of several ranks in one folder; a run directory, or any other path, as it is.
+
+    Of a report that was exported already, the export.
+    """
     if not path.is_dir():
         return [path]
-    found = sorted(one for one in path.glob("*.sqlite") if one.is_file() and rank_in_name(one) is not None)
-    return found if len(found) > 1 else [path]
+    by_stem: dict[str, Path] = {}
+    for pattern in ("*.sqlite", "*.nsys-rep"):
+        for one in sorted(path.glob(pattern)):
+            if one.is_file() and rank_in_name(one) is not None:
+                by_stem.setdefault(one.stem, one)
+    return [by_stem[stem] for stem in sorted(by_stem)] if len(by_stem) > 1 else [path]
 
 
 def _nsys_source(path: Path, out: Path) -> Path:
@@ -219,7 +226,7 @@ def _exported(path: Path, out: Path) -> Path:
     result = run_process(
         build_export_cmd(path, target, executable=str(tool)),
         log_dir=target.parent,
-        name="export",
+        name=f"{path.stem}.export",
         timeout_s=_EXPORT_TIMEOUT_S,
     )
     if not result.ok or not target.is_file() or target.stat().st_size == 0:

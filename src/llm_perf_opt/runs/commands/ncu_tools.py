@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config.workload_env import named_variables
-from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.console.command_line import print_error, time_limit, whole_number
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.run_directory.artifacts import reserve_directory
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.process import tools as checks

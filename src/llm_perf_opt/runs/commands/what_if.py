@@ -126,8 +126,8 @@ def priced(
 ) -> list[WhatIf]:
     """Return one row per device and point of a question."""
     from llm_perf_opt.analysis.expected.tables import tables_of
-    from llm_perf_opt.analysis.roofline.launches import measured_launch
-    from llm_perf_opt.analysis.roofline.what_if import price, started_by
+    from llm_perf_opt.analysis.roofline.host_cost import started_in
+    from llm_perf_opt.analysis.roofline.what_if import price
 
     static = summary.static
     if static is None:
@@ -135,14 +135,10 @@ def priced(
             f"run {summary.run.id} has no static model",
             hint="run it with pipeline.static_analysis.enable=true (no weights, no GPU needed)",
         )
-    started = started_by(
-        static,
-        step_launches=summary.metrics.get("launches_per_token"),
-        launch_cost=measured_launch(summary.hardware),
-    )
+    tables = tables_of(silicon, question.framework)
     points = _points(static, summary.workload.dtype, question)
     devices = _devices(question.devices, catalogue, silicon)
-    return price(static, devices, points, started=started, tables=tables_of(silicon, question.framework))
+    return price(static, devices, points, started=started_in(summary, tables), tables=tables)
 
 
 def _points(static: Static, dtype: str | None, question: Question) -> list[Point]:
@@ -217,7 +213,8 @@ def _print(summary: Summary, rows: Sequence[WhatIf], silicon: Silicon | None, fr
     used = silicon_use(silicon, framework)
     expects = any(row.tpot_expected_s is not None for row in rows)
     counted = summary.static is not None and summary.static.operators is not None
-    print(f"{title_of(summary)}: {times_text(used, expects=expects, counted=counted)}\n")
+    launched = next((row for row in rows if row.eager_host_s is not None), None)
+    print(f"{title_of(summary)}: {times_text(used, expects=expects, counted=counted, row=launched)}\n")
     print(render_table(priced_table(rows)))
     for problem in used.problems:
         print(f"note: {problem}")

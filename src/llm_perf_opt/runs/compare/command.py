@@ -15,9 +15,10 @@ from llm_perf_opt.core.console.command_line import time_limit, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, writing_elsewhere
-from llm_perf_opt.model.comparison import Comparison
+from llm_perf_opt.model.comparison import Comparison, ExpectedChange
 
 if TYPE_CHECKING:
+    from llm_perf_opt.analysis.compare.origin import Side
     from llm_perf_opt.runs.compare.launch import Plan
 
 _ROUNDS, _TOGETHER_ROUNDS = 8, 120
@@ -88,6 +89,7 @@ def _compare(options: argparse.Namespace) -> int:
         a.overrides, b.overrides = list(options.overrides_a), list(options.overrides_b)
     method = default_method(options.seed, options.confidence, options.resamples)
     result = compare(a, b, gates, method)
+    result.expected = predicted_change(a, b, result)
     result.common_overrides = list(options.common) if options.run else []
     if baseline_note is not None:
         result.notes.insert(0, baseline_note)
@@ -95,6 +97,20 @@ def _compare(options: argparse.Namespace) -> int:
     _write_for_ci(result, options)
     _print(result, files, as_json=options.json, quiet=options.quiet)
     return gate_exit_code(result.gates, strict=options.strict)
+
+
+def predicted_change(a: Side, b: Side, result: Comparison) -> ExpectedChange | None:
+    """Return what measured operators predict of the change, where the sides differ in what their tables know of."""
+    from llm_perf_opt.analysis.expected.tables import tables_of
+    from llm_perf_opt.analysis.predicted.change import expected_change
+    from llm_perf_opt.hardware.catalogue import load_catalogue
+    from llm_perf_opt.hardware.silicon import AUTO, open_silicon
+
+    catalogue = load_catalogue()
+    used = a.first.silicon
+    silicon = open_silicon(catalogue, used.framework if used is not None and used.framework else AUTO)
+    limits = {one.name: (one.peaks, one.bandwidth_bytes_per_s) for one in catalogue.devices}
+    return expected_change(a, b, result.metrics, tables_of(silicon), limits)
 
 
 def _measure(plan: Plan, out: Path, *, together: bool) -> tuple[str, str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.compare.origin import Side
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.ownership import own_files
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.ingest.timings import load_timings
 from llm_perf_opt.model.codec import read_json
@@ -59,8 +59,9 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
         for stage in stage_types()
         for path in own_files(folder, stage, [folder / stage / layout.TIMINGS])
     ]
-    found = next((path for path in (folder / named,) if path.is_file()), None) if named else None
-    found = found or next(iter(candidates), None)
+    # Of several, the first is what the wall-clock of the summary is from: of several ranks, that of the first.
+    told = [folder / one for one in (named, *named.split(", "))] if named else []
+    found = next((path for path in (*told, *candidates) if path.is_file()), None)
     if found is None:
         return None
     document = read_json(found)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_write_json, explain_os_errors
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.compare.launch import (

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--no-renew", action="store_true", help="take the index as it is")
     parser.add_argument(
-        "--sql", metavar="QUERY", help="answer a query over the tables runs and metrics (needs DuckDB)"
+        "--sql",
+        metavar="QUERY",
+        help="answer a query over the tables runs, metrics and findings (needs DuckDB)",
     )
     options = parser.parse_args(arguments)
     console_logging(Verbosity.quiet if options.json or options.sql else Verbosity.normal)

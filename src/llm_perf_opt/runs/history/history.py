@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from llm_perf_opt.analysis.history.flatten import PASS_INTERVAL
+from llm_perf_opt.analysis.history.record import track_records
 from llm_perf_opt.analysis.history.trends import Value, make_trends, method, usable_runs
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.nearest import nearest_key
@@ -27,7 +28,15 @@ def make_history(folder: Path, metrics: Sequence[str], *, model: str | None = No
     if metrics:
         _check_names(folder, wanted, rows)
     trends = make_trends(kept, read_values(folder, wanted))
-    return History(info.directory, len(rows), trends, method(trends), [*info.left_out, *left_out])
+    findings = [row for row in store.read_findings(folder) if model is None or row.model == model]
+    return History(
+        info.directory,
+        len(rows),
+        trends,
+        method(trends),
+        [*info.left_out, *left_out],
+        track_records(findings),
+    )
 
 
 def read_values(folder: Path, metrics: Sequence[str]) -> list[Value]:

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.analysis.history.flatten import metric_rows, run_row
-from llm_perf_opt.core import layout
+from llm_perf_opt.analysis.history.record import finding_rows
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
-from llm_perf_opt.model.history import IndexInfo, LeftOut, MetricRow, RunRow
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.model.history import FindingRow, IndexInfo, LeftOut, MetricRow, RunRow
+from llm_perf_opt.model.improve import FILE_NAME as IMPROVE
+from llm_perf_opt.model.improve import load_improvement
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.runs.history import store
 from llm_perf_opt.runs.history.settings import settings_of_run
@@ -25,13 +28,23 @@ _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSummary:
-    """A ``summary.json`` as the file system tells of it."""
+class FoundFile:
+    """A ``summary.json`` or ``improve.json`` as the file system tells of it."""
 
     run: str
     path: Path
     size: int
     mtime_ns: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What lies below a directory."""
+
+    summaries: list[FoundFile] = field(default_factory=list)
+    searches: list[FoundFile] = field(default_factory=list)
+    """Of ``improve``."""
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -59,7 +72,8 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
         notes = store.set_aside_unreadable(folder)
         known, info = _known(folder, directory)
         refused = {entry.path: entry for entry in info.left_out if entry.mtime_ns is not None}
-        found, left_out = _walk(directory)
+        below = _walk(directory)
+        found, left_out = below.summaries, below.left_out
         unchanged = [item for item in found if _is_unchanged(item, known.get(item.run))]
         same = {item.run for item in unchanged}
         to_read = []
@@ -75,9 +89,12 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
         rows = [known[item.run] for item in unchanged]
         with _scratch(folder) as scratch:
             parts = _read_all(to_read, directory, scratch, rows, left_out)
+            graded = _renew_findings(folder, below, refused)
             renewal.info.left_out = sorted(left_out, key=lambda entry: entry.path)
+            renewal.info.findings = len(graded)
             complete = all((folder / name).is_file() for name in (store.RUNS, store.METRICS, store.INFO))
-            if parts or stale or not complete or renewal.info.left_out != info.left_out:
+            told = (renewal.info.left_out, renewal.info.findings) == (info.left_out, info.findings)
+            if parts or stale or not complete or not told:
                 runs = store.frame(sorted(rows, key=lambda row: row.run), store.RUN_COLUMNS)
                 store.write_index(folder, runs, parts, sorted(same), renewal.info)
             else:
@@ -114,41 +131,75 @@ def _known(folder: Path, directory: Path) -> tuple[dict[str, RunRow], IndexInfo]
     return rows, info
 
 
-def _is_unchanged(item: FoundSummary, known: RunRow | None) -> bool:
+def _is_unchanged(item: FoundFile, known: RunRow | None) -> bool:
     return known is not None and (known.summary_size, known.summary_mtime_ns) == (item.size, item.mtime_ns)
 
 
-def _walk(directory: Path) -> tuple[list[FoundSummary], list[LeftOut]]:
-    """Find summaries, in the order of their names; below a run nothing is looked for, its parts are no runs."""
-    found: list[FoundSummary] = []
-    left_out: list[LeftOut] = []
+def _walk(directory: Path) -> Found:
+    """Find summaries and searches, in the order of their names; below a run nothing is looked for, its parts are no runs."""
+    found = Found()
     waiting = [directory]
     while waiting:
         folder = waiting.pop()
         name = folder.relative_to(directory).as_posix()
         try:
             entries = {entry.name: entry for entry in os.scandir(folder)}
-            summary = entries.get(layout.SUMMARY)
-            if summary is not None and stat.S_ISREG((status := summary.stat()).st_mode):
-                found.append(FoundSummary(name, Path(summary.path), status.st_size, status.st_mtime_ns))
+            if (summary := _file(entries, layout.SUMMARY, name)) is not None:
+                found.summaries.append(summary)
                 continue
             if layout.MANIFEST in entries and (layout.CONFIG in entries or layout.RANKS in entries):
-                left_out.append(
+                found.left_out.append(
                     LeftOut(name, f"a run without {layout.SUMMARY}: it still runs, or was killed")
                 )
                 continue
+            if (search := _file(entries, IMPROVE, name)) is not None:
+                found.searches.append(search)
             folders = sorted(
                 n for n, e in entries.items() if e.is_dir(follow_symlinks=False) and not n.startswith(".")
             )
         except OSError as error:
-            left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
+            found.left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
             continue
         waiting.extend(folder / n for n in reversed(folders))
-    return found, left_out
+    return found
+
+
+def _file(entries: dict[str, os.DirEntry[str]], name: str, run: str) -> FoundFile | None:
+    entry = entries.get(name)
+    if entry is None or not stat.S_ISREG((status := entry.stat()).st_mode):
+        return None
+    return FoundFile(run, Path(entry.path), status.st_size, status.st_mtime_ns)
+
+
+def _renew_findings(folder: Path, below: Found, refused: dict[str, LeftOut]) -> list[FindingRow]:
+    """Bring ``findings.parquet`` up to date; return its rows. Searches are few and small: they are read one by one."""
+    known: dict[str, list[FindingRow]] = {}
+    before = store.read_findings(folder)
+    for row in before:
+        known.setdefault(row.search, []).append(row)
+    rows: list[FindingRow] = []
+    for item in below.searches:
+        path = f"{item.run}/{IMPROVE}" if item.run != "." else IMPROVE
+        there, no = known.get(item.run, []), refused.get(path)
+        if there and (there[0].file_size, there[0].file_mtime_ns) == (item.size, item.mtime_ns):
+            rows.extend(there)
+        elif no is not None and (no.size, no.mtime_ns) == (item.size, item.mtime_ns):
+            below.left_out.append(no)
+        else:
+            try:
+                result = load_improvement(item.path)
+            except InputError as error:
+                reason = error.message.replace(str(item.path), path)
+                below.left_out.append(LeftOut(path, reason, item.size, item.mtime_ns))
+                continue
+            rows.extend(finding_rows(result, item.run, size=item.size, mtime_ns=item.mtime_ns))
+    if rows != before or not (folder / store.FINDINGS).is_file():
+        store.write_findings(folder, rows)
+    return rows
 
 
 def _read_all(
-    items: Sequence[FoundSummary], directory: Path, scratch: Path, rows: list[RunRow], left_out: list[LeftOut]
+    items: Sequence[FoundFile], directory: Path, scratch: Path, rows: list[RunRow], left_out: list[LeftOut]
 ) -> list[Path]:
     """Read summaries batch by batch; their metrics go to files, because those of many runs are more than memory."""
     parts = []
@@ -171,7 +222,7 @@ def _read_all(
     return parts
 
 
-def read_run(item: FoundSummary, directory: Path) -> tuple[RunRow, list[MetricRow]]:
+def read_run(item: FoundFile, directory: Path) -> tuple[RunRow, list[MetricRow]]:
     """Return the rows of one run; raises :class:`InputError` for what is no summary of ours."""
     summary = load_summary(item.path)
     settings = settings_of_run(item.path.parent, summary)
@@ -198,7 +249,7 @@ def row_of(run_dir: Path) -> RunRow:
             hint="give the directory of a finished run",
             path=str(path),
         ) from error
-    item = FoundSummary(path.parent.name, path, status.st_size, status.st_mtime_ns)
+    item = FoundFile(path.parent.name, path, status.st_size, status.st_mtime_ns)
     return read_run(item, path.parent)[0]
 
 

@@ -18,8 +18,9 @@ def main(arguments: Sequence[str]) -> int:
     """Index; return the exit code."""
     parser = verb_parser(
         "index",
-        "Flatten every summary.json below DIR into runs.parquet and metrics.parquet, for history, compare --baseline and SQL.\n"
-        "What did not change since the last time is not read again; the summaries stay the truth.",
+        "Flatten every summary.json below DIR into runs.parquet and metrics.parquet, and what searches (improve.json) say of\n"
+        "findings into findings.parquet, for history, compare --baseline and SQL. What did not change since the last time is\n"
+        "not read again; the files stay the truth.",
     )
     parser.add_argument(
         "directory", type=Path, metavar="DIR", help="directory that holds the runs, at any depth"
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(to_plain(done)))
         return 0
     print(
-        f"{done.info.runs} runs, {done.info.metrics} values: {done.read} summaries read, {done.unchanged} unchanged, "
+        f"{done.info.runs} runs, {done.info.metrics} values, {done.info.findings} graded findings: "
+        f"{done.read} summaries read, {done.unchanged} unchanged, "
         f"{done.removed} gone, {len(done.info.left_out)} left out"
     )
     for note in done.notes:

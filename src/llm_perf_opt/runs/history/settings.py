@@ -12,8 +12,8 @@ import yaml
 
 from llm_perf_opt.analysis.history.flatten import summary_settings
 from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.sizes import read_document
 from llm_perf_opt.model.summary import Summary
 

@@ -28,7 +28,7 @@ def print_query(folder: Path, query: str, *, as_json: bool) -> int:
 
 
 def run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Answer a query over the views ``runs`` and ``metrics``."""
+    """Answer a query over the views ``runs``, ``metrics`` and ``findings``."""
     try:
         duckdb = importlib.import_module("duckdb")
     except ImportError as error:
@@ -37,7 +37,10 @@ def run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]
         ) from error
     store.read_info(folder)
     with duckdb.connect(":memory:", config={"memory_limit": _MEMORY_LIMIT}) as connection:
-        for name, file in (("runs", store.RUNS), ("metrics", store.METRICS)):
+        for file in store.TABLES:
+            if not (folder / file).is_file():  # an index of before there were findings
+                continue
+            name = file.removesuffix(".parquet")
             path = str(folder / file).replace("'", "''")
             connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")
         try:
@@ -47,5 +50,5 @@ def run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]
         except duckdb.Error as error:
             raise ConfigError(
                 f"--sql: {str(error).strip()}",
-                hint="the tables are runs and metrics; their columns: docs/history.md",
+                hint="the tables are runs, metrics and findings; their columns: docs/history.md",
             ) from error

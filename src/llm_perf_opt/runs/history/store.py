@@ -1,4 +1,7 @@
-"""The files of an index: ``runs.parquet``, ``metrics.parquet`` and ``index.json``. The summaries stay the truth."""
+"""The files of an index: ``runs.parquet``, ``metrics.parquet``, ``findings.parquet`` and ``index.json``.
+
+What they were made from, ``summary.json`` and ``improve.json``, stays the truth.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ import polars as pl
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import atomic_path, explain_os_errors
 from llm_perf_opt.model.codec import decode_file, save_json
-from llm_perf_opt.model.history import IndexInfo, MetricRow, RunRow
+from llm_perf_opt.model.history import FindingRow, IndexInfo, MetricRow, RunRow
 
 LOGGER = logging.getLogger("llm_perf_opt.history")
 
-RUNS, METRICS, INFO, LOCK = "runs.parquet", "metrics.parquet", "index.json", ".index.lock"
+RUNS, METRICS, FINDINGS = "runs.parquet", "metrics.parquet", "findings.parquet"
+INFO, LOCK = "index.json", ".index.lock"
 LOCK_TIMEOUT_S = 600.0
 _HINT = "llm-perf-opt index DIR"
 _TYPES = {str: pl.String(), int: pl.Int64(), float: pl.Float64(), bool: pl.Boolean()}
@@ -34,7 +38,8 @@ def _schema(cls: type) -> dict[str, pl.DataType]:
     return {field.name: _TYPES[kinds[field.name]] for field in dataclasses.fields(cls)}
 
 
-RUN_COLUMNS, METRIC_COLUMNS = _schema(RunRow), _schema(MetricRow)
+RUN_COLUMNS, METRIC_COLUMNS, FINDING_COLUMNS = _schema(RunRow), _schema(MetricRow), _schema(FindingRow)
+TABLES = {RUNS: RUN_COLUMNS, METRICS: METRIC_COLUMNS, FINDINGS: FINDING_COLUMNS}
 
 
 def frame(rows: Sequence[Any], columns: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -48,6 +53,15 @@ def read_runs(folder: Path) -> list[RunRow]:
     """Return every run of an index."""
     table = _read(folder / RUNS, RUN_COLUMNS)
     return [RunRow(**row) for row in table.select(list(RUN_COLUMNS)).iter_rows(named=True)]
+
+
+def read_findings(folder: Path) -> list[FindingRow]:
+    """Return every graded finding of an index; none for an index of before there were any."""
+    path = folder / FINDINGS
+    if not path.is_file():
+        return []
+    table = _read(path, FINDING_COLUMNS)
+    return [FindingRow(**row) for row in table.select(list(FINDING_COLUMNS)).iter_rows(named=True)]
 
 
 def scan_metrics(folder: Path) -> pl.LazyFrame:
@@ -97,7 +111,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 def set_aside_unreadable(folder: Path) -> list[str]:
     """Rename files of an index that cannot be read, so that it is made anew and nothing is overwritten; say which."""
     notes = []
-    for name, columns in ((RUNS, RUN_COLUMNS), (METRICS, METRIC_COLUMNS)):
+    for name, columns in TABLES.items():
         path = folder / name
         if not path.exists():
             continue
@@ -136,6 +150,12 @@ def locked(folder: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def write_findings(folder: Path, rows: Sequence[FindingRow]) -> None:
+    """Write the findings that searches graded."""
+    with atomic_path(folder / FINDINGS) as temporary:
+        frame(rows, FINDING_COLUMNS).write_parquet(temporary)
 
 
 def write_index(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError, ToolError
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process

@@ -54,7 +54,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> int:
     if options.list:
         return _list()
-    from llm_perf_opt.runs.improve.improve import Request, improve, show_plan
+    from llm_perf_opt.runs.improve.improve import Request, improve
 
     request = Request(
         overrides=options.overrides,
@@ -70,8 +70,12 @@ def _run(options: argparse.Namespace) -> int:
         most_samples=options.samples,
         most_blocks=options.pairs,
         seed=options.seed,
+        search=options.search,
+        trials=options.trials,
     )
     if options.plan:
+        from llm_perf_opt.runs.improve.show_plan import show_plan
+
         return show_plan(request, as_json=options.json)
     done = improve(request)
     if options.json:
@@ -127,6 +131,15 @@ def _parser() -> argparse.ArgumentParser:
         dest="own",
         metavar="'key=value …'",
         help="your own remedy (repeatable)",
+    )
+    parser.add_argument(
+        "--search",
+        choices=("greedy", "optuna"),
+        default="greedy",
+        help="singles and then together (greedy), or combinations that Optuna proposes",
+    )
+    parser.add_argument(
+        "--trials", type=whole_number(1, 100_000), default=20, help="most proposals of --search optuna (20)"
     )
     parser.add_argument("--out", type=Path, help="directory of the result (tmp/improve/<time>)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted search")

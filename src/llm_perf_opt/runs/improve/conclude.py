@@ -11,6 +11,7 @@ from llm_perf_opt.runs.improve.experiment import Outcome
 def conclude(trial: Trial, outcome: Outcome, metric: Metric, least_gain_ratio: float) -> Trial:
     """Put what an experiment gave into its trial, and decide."""
     trial.measured, trial.check, trial.metrics = outcome.measured, outcome.check, outcome.metrics
+    trial.intervals = outcome.intervals
     trial.how, trial.seconds = outcome.how, outcome.seconds
     trial.output = output_result(outcome.check)
     if outcome.failure is not None:

@@ -33,6 +33,8 @@ WORKLOAD_KEYS = (
 )
 """What makes the work: a remedy that changes one of these does other work, not the same faster."""
 WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
+WEIGHT_KEYS = ("model.dtype", "model.quantise_weights", "model.channels_last")
+"""What rewrites the weights, or their data type."""
 PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
 """Settings that belong to a process and are read when it starts."""
 
@@ -100,6 +102,18 @@ def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
 def differs(a: AppConfig, b: AppConfig) -> bool:
     """Return whether B is another configuration at all."""
     return flat(a) != flat(b)
+
+
+def can_share_weights(a: AppConfig, b: AppConfig) -> bool:
+    """Return whether both sides may read one set of weights: B neither changes them nor their data type."""
+    first, second = flat(a), flat(b)
+    return not any(first.get(key) != second.get(key) for key in WEIGHT_KEYS)
+
+
+def changed_keys(a: AppConfig, b: AppConfig) -> list[str]:
+    """Return the keys of model, request, data and run that B sets otherwise."""
+    first, second = flat(a), flat(b)
+    return [key for key in sorted(first.keys() | second.keys()) if first.get(key) != second.get(key)]
 
 
 def needs_own_process(a: AppConfig, b: AppConfig) -> bool:

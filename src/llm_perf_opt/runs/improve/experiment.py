@@ -15,14 +15,14 @@ from typing import Literal
 from llm_perf_opt.analysis.improve import costs
 from llm_perf_opt.analysis.improve.costs import UnitPass
 from llm_perf_opt.analysis.improve.outputs import Answers
-from llm_perf_opt.analysis.improve.sequential import SequentialTest
+from llm_perf_opt.analysis.improve.sequential import DROP_ERROR, SequentialTest
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.improve import Measured, OutputCheck
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.improve.processes import failure_of, read_passes, worker_command
+from llm_perf_opt.runs.improve.measuring.processes import failure_of, read_passes, worker_command
+from llm_perf_opt.runs.improve.measuring.turns import run_in_turns
 from llm_perf_opt.runs.improve.spec import ANSWERS, CHECK, SIDES, Spec
-from llm_perf_opt.runs.improve.turns import run_in_turns
 
 WARM_UP_S = 240.0
 """Most seconds for loading, compiling and the first answers; a remedy that is not warm by then is given up."""
@@ -40,6 +40,7 @@ class Outcome:
     check: OutputCheck | None
     answers: dict[str, Answers] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     total_change: float | None = None
     failure: str | None = None
     """Why it failed; what was measured before is there all the same."""
@@ -56,8 +57,9 @@ def run_experiment(
     own_processes: bool = False,
     warm_up_s: float = WARM_UP_S,
     on_line: Callable[[str], None] | None = None,
+    with_page: bool = True,
 ) -> Outcome:
-    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn."""
+    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn. ``with_page``: compare them in a page."""
     with explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     spec.save(folder)
@@ -69,7 +71,7 @@ def run_experiment(
             worker_command(folder, "both"),
             log_dir=folder / "logs",
             name="both",
-            timeout_s=warm_up_s + spec.limit_s * _SLACK,
+            timeout_s=warm_up_s + spec.longest_s * _SLACK,
             on_line=on_line,
         )
         failure = failure_of(result, folder)
@@ -77,7 +79,7 @@ def run_experiment(
     outcome.failure = failure or outcome.failure
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
-    outcome.page = _compare(spec, folder) if outcome.failure is None else None
+    outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
     return outcome
 
 
@@ -111,6 +113,7 @@ def read_outcome(spec: Spec, folder: Path) -> Outcome:
         check=check,
         answers=answers,
         metrics=costs.other_changes(passes, spec.metric),
+        intervals=other_intervals(passes, spec),
         total_change=costs.total_change(passes, spec.metric),
     )
 
@@ -126,7 +129,9 @@ def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
         verdict = test.add(block)
         if verdict is not None:
             break
-    change = test.change()
+    verdict = verdict or test.verdict_at_the_end()
+    error = max(spec.alpha, DROP_ERROR) if verdict in ("slower", "no gain") else spec.alpha
+    change = test.change(error)
     a, b = (costs.medians(passes, letter, spec.metric) for letter in SIDES)
     if change is None or a is None or b is None:
         return None
@@ -138,6 +143,22 @@ def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
         blocks=test.count,
         a=a,
         b=b,
-        verdict=verdict or "not shown",
-        confidence_ratio=1 - 2 * spec.alpha,
+        verdict=verdict,
+        confidence_ratio=1 - 2 * error,
     )
+
+
+def other_intervals(passes: list[UnitPass], spec: Spec) -> dict[str, tuple[float, float]]:
+    """Return the intervals of the other metrics' changes: they hold at every look, so also where this one ended the test."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in costs.METRICS:
+        test = SequentialTest(spec.rule())
+        for pair in costs.pairs(passes):
+            block = costs.log_ratio(pair, name)
+            if block is not None:
+                test.add(block)
+        change = test.change(DROP_ERROR)
+        if name != spec.metric and change is not None:
+            low, high = sorted(costs.as_change(end, name) for end in (change.low, change.high))
+            found[name] = (low, min(high, math.e**4))
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import platform
 import time
@@ -13,12 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.analysis.expected.tables import tables_of
 from llm_perf_opt.analysis.improve.sequential import BOUND
-from llm_perf_opt.core import units
-from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors
+from llm_perf_opt.core.run_directory.artifacts import reserve_directory
+from llm_perf_opt.hardware.catalogue import load_catalogue
+from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.model.improve import (
     FILE_NAME,
     Baseline,
@@ -26,22 +27,27 @@ from llm_perf_opt.model.improve import (
     Improvement,
     ImproveMethod,
     Metric,
+    SearchKind,
     load_improvement,
     save_improvement,
 )
 from llm_perf_opt.model.summary import Stat, Summary
 from llm_perf_opt.runs.improve import baseline, best_config, configurations
-from llm_perf_opt.runs.improve.plan import Planned, plan, situation_facts
-from llm_perf_opt.runs.improve.search import LEAST_EXPERIMENT_S, Limits, Search, refuse_empty
-from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy, this_machine
+from llm_perf_opt.runs.improve.optuna_search import DEFAULT_TRIALS, OptunaSearch, load_optuna
+from llm_perf_opt.runs.improve.plan import Planned, TablePredictor, plan
+from llm_perf_opt.runs.improve.search import LEAST_EXPERIMENT_S, Limits, Saved, Search, refuse_empty
+from llm_perf_opt.runs.remedies.base import (
+    Machine,
+    Situation,
+    own_remedy,
+    situation_facts,
+    this_machine,
+)
 from llm_perf_opt.runs.remedies.registry import all_remedies
 from llm_perf_opt.runs.track_record import keep_record
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
-_TYPICAL_BLOCKS = 25
-_START_S = 20.0
-"""Loading and warming up two sides of a small model; more for a larger one, by what the baseline took."""
 
 
 @dataclass(slots=True)
@@ -61,6 +67,9 @@ class Request:
     most_samples: int = 4
     most_blocks: int = 80
     seed: int = 20240229
+    search: SearchKind = "greedy"
+    trials: int = DEFAULT_TRIALS
+    """Most proposals of a search by Optuna."""
 
     def limits(self, used_s: float = 0.0) -> Limits:
         """Return how long the experiments may take once the baseline is there."""
@@ -90,11 +99,10 @@ def improve(request: Request) -> Done:
     began = time.monotonic()
     with _finishing(out) as finish:
         start = _start(request, out, earlier)
-        planned = _plan(request, start, this_machine())
+        planned = make_plan(request, start, this_machine())
         refuse_empty(planned)
         result = earlier or _new_result(request, start, out)
         result.not_tried = list(planned.not_tried)
-        result.method.tests = planned.tests
         used = result.seconds
 
         def save(found: Improvement) -> None:
@@ -107,61 +115,18 @@ def improve(request: Request) -> Done:
             save_improvement(found, out)
 
         finish.append(result)
-        Search(planned, result, out, request.limits(time.monotonic() - began), save).run()
+        search = _search(request, planned, result, out, request.limits(time.monotonic() - began), save)
+        result.method.tests = search.tests
+        search.run()
     return Done(result, out / HTML_NAME)
 
 
-def show_plan(request: Request, *, as_json: bool) -> int:
-    """Say what would be tried and about how long it takes; without a run, what its findings would rank is not known."""
-    start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
-    planned = _plan(request, start, this_machine())
-    seconds = _expected_s(planned, start.summary if start is not None else None)
-    if as_json:
-        print(json.dumps(_plan_document(planned, seconds, request), indent=2))
-        return 0
-    if start is None:
-        print("baseline: one run with its diagnosis first; its findings decide the order\n")
-    for number, candidate in enumerate(planned.candidates, 1):
-        finding = candidate.finding
-        bound = f", at most {units.seconds(finding.gain_upper_s)}" if finding and finding.gain_upper_s else ""
-        why = f"answers {finding.id}{bound}" if finding is not None else "no finding asks for it"
-        print(
-            f"{number:3}  {candidate.name}   {candidate.remedy.title}; {why}; output: {candidate.remedy.effect}"
-        )
-    for item in planned.not_tried:
-        print(f"  -  {item.remedy}: {item.reason}")
-    known = f"about {units.number(seconds / 60)} min" if seconds is not None else "known after the baseline"
-    print(
-        f"\n{len(planned.candidates)} settings alone, then the kept ones together, then once more: {known} "
-        f"(--budget {units.number(request.budget_s / 60)} min ends it earlier)"
-    )
-    return 0
-
-
-def _plan_document(planned: Planned, seconds: float | None, request: Request) -> dict[str, Any]:
-    return {
-        "candidates": [
-            {
-                "remedy": candidate.remedy.name,
-                "overrides": list(candidate.overrides),
-                "finding": candidate.finding.id if candidate.finding else None,
-                "predicted_gain_s": candidate.finding.gain_upper_s if candidate.finding else None,
-                "effect": candidate.remedy.effect,
-            }
-            for candidate in planned.candidates
-        ],
-        "not_tried": [{"remedy": item.remedy, "reason": item.reason} for item in planned.not_tried],
-        "expected_s": seconds,
-        "budget_s": request.budget_s,
-        "tests": planned.tests,
-    }
-
-
-def _expected_s(planned: Planned, summary: Summary | None) -> float | None:
-    total = _total_s(summary) if summary is not None else None
-    if total is None:
-        return None
-    return planned.tests * (_START_S + 2 * _TYPICAL_BLOCKS * total)
+def _search(
+    request: Request, planned: Planned, result: Improvement, out: Path, limits: Limits, save: Saved
+) -> Search:
+    if result.method.search == "optuna":
+        return OptunaSearch(planned, result, out, limits, save, trials=request.trials)
+    return Search(planned, result, out, limits, save)
 
 
 def _directory(request: Request) -> tuple[Path, Improvement | None]:
@@ -191,14 +156,17 @@ def _directory(request: Request) -> tuple[Path, Improvement | None]:
 def _check(request: Request) -> None:
     """Tell a mistake before anything is written: a run that is none, a wrong key, a name that no remedy has."""
     configurations.refuse_run_directory(request.overrides)
+    if request.search == "optuna":
+        load_optuna()
     start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
-    _plan(request, start, this_machine())
+    make_plan(request, start, this_machine())
 
 
 def _start(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
     if earlier is not None:
         run = out / (earlier.baseline.run or baseline.FOLDER)
         request.metric = earlier.metric
+        request.trials = earlier.method.tests - 1 if earlier.method.search == "optuna" else request.trials
         start = baseline.from_run(run)
         start.overrides = list(earlier.baseline.overrides)
         return start
@@ -208,23 +176,38 @@ def _start(request: Request, out: Path, earlier: Improvement | None) -> baseline
     return baseline.run_first(request.overrides, out)
 
 
-def _plan(request: Request, start: baseline.Start | None, machine: Machine) -> Planned:
+def make_plan(request: Request, start: baseline.Start | None, machine: Machine) -> Planned:
+    """Choose and rank the remedies of a request; before the baseline ran, nothing is known of its findings."""
     overrides = start.overrides if start is not None else request.overrides
     config = configurations.checked(overrides)
+    if config.run.ranks > 1:
+        raise ConfigError(
+            f"run.ranks={config.run.ranks}: experiments run in one process",
+            hint="leave run.ranks out, or compare runs of several ranks: llm-perf-opt compare RUN_A RUN_B",
+            key="run.ranks",
+        )
     facts: dict[str, Any] = situation_facts(start.summary) if start is not None else {}
     situation = Situation(config=config, metric=request.metric, machine=machine, **facts)
     own = [own_remedy(text) for text in request.own]
     remedies = all_remedies()
     # Somebody who names a remedy of their own and nothing else wants that one.
     chosen = own if own and not request.only else [*own, *remedies]
-    return plan(chosen, situation, [*request.only, *(remedy.name for remedy in own)] if request.only else ())
+    only = [*request.only, *(remedy.name for remedy in own)] if request.only else ()
+    predictor = None if start is None else _predictor(start, request.metric, config.hardware.silicon.value)
+    return plan(chosen, situation, only, predictor)
+
+
+def _predictor(start: baseline.Start, metric: Metric, choice: str) -> TablePredictor:
+    """Return what predicts changes of type, batch and ranks."""
+    silicon = open_silicon(load_catalogue(), choice)
+    return TablePredictor(start.summary, start.overrides, metric, tables_of(silicon))
 
 
 def _new_result(request: Request, start: baseline.Start, out: Path) -> Improvement:
     summary = start.summary
     times = summary.timings
     values = {
-        "total": _total_s(summary),
+        "total": total_s(summary),
         "ttft": _median(times.ttft_s or times.prefill_s),
         "tpot": _median(times.tpot_s),
         "tokens_per_s": _median(times.tokens_per_s),
@@ -251,6 +234,7 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
             most_blocks=request.most_blocks,
             seed=request.seed,
             bound=BOUND,
+            search=request.search,
         ),
         best=Best([], None, None, None),
         started=now_text(),
@@ -259,7 +243,8 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
     )
 
 
-def _total_s(summary: Summary) -> float | None:
+def total_s(summary: Summary) -> float | None:
+    """Return the time of one answer."""
     first, decode = (
         _median(summary.timings.ttft_s or summary.timings.prefill_s),
         _median(summary.timings.decode_s),

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.analysis.expected.gains import Side, expected_gain
+from llm_perf_opt.analysis.predicted.gain import Predicted, predicted_gain
+from llm_perf_opt.analysis.predicted.side import side_of
+from llm_perf_opt.core.dtypes import canonical_dtype
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.nearest import nearest_key
-from llm_perf_opt.model.improve import Effect, NotTried, Role, Trial
+from llm_perf_opt.model.improve import Answered, Effect, Metric, NotTried, PredictedBy, Role, Trial
 from llm_perf_opt.model.summary import Finding, Summary
+from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.remedies.base import Remedy, Situation, fixed
 
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.expected.estimate import Tables
+    from llm_perf_opt.config.schema import AppConfig
+
+_AND = " + "
+"""Between the names of remedies that are tried as one."""
+_DTYPE_KEYS = ("model.dtype", "model.quantise_weights")
+_KEYS = (*_DTYPE_KEYS, "infer.batch_size", "run.ranks")
+"""What expected times know of; any other key may change the time in ways they do not."""
 _CONFIRMATIONS = 1
+_BUNDLES = 1
+"""One experiment on all together that seemed to help a little."""
 _ROOM = 2.5
 """Two models and what they work with must fit so many times over."""
+
+
+Predictor = Callable[[Sequence[str]], Predicted | None]
+"""Overrides → what is predicted of them; ``None``: they change nothing that tables know of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +43,48 @@ class Candidate:
 
     remedy: Remedy
     overrides: tuple[str, ...]
-    finding: Finding | None = None
+    findings: tuple[Finding, ...] = ()
+    """Those that it answers, the one with the largest bound first."""
+    predicted: Predicted | None = None
+
+    @property
+    def finding(self) -> Finding | None:
+        """The finding with the largest bound among those it answers."""
+        return self.findings[0] if self.findings else None
 
     @property
     def name(self) -> str:
         """What reports call it: its overrides."""
         return " ".join(self.overrides)
 
+    @property
+    def bound_s(self) -> float | None:
+        """The upper bound of the finding it answers."""
+        return self.finding.gain_upper_s if self.finding is not None else None
+
+    @property
+    def gain_s(self) -> float | None:
+        """What it should gain: by measured operators where they reach, else at most the finding's bound."""
+        predicted = self.predicted.gain_s if self.predicted is not None else None
+        return predicted if predicted is not None else self.bound_s
+
+    @property
+    def predicted_by(self) -> PredictedBy | None:
+        """What ``gain_s`` is."""
+        if self.predicted is not None and self.predicted.gain_s is not None:
+            return self.predicted.by
+        return "bound" if self.bound_s is not None else None
+
     def trial(self, on_top_of: Sequence[str], role: Role) -> Trial:
         """Return its record before anything was measured."""
+        # What is on top of other settings was not predicted: the tables were asked about the baseline.
+        known = self if not on_top_of else replace(self, predicted=None)
+        predicted = known.predicted
         return Trial(
             remedy=self.remedy.name,
             overrides=list(self.overrides),
             finding=self.finding.id if self.finding else None,
-            predicted_gain_s=self.finding.gain_upper_s if self.finding else None,
+            predicted_gain_s=known.gain_s,
             measured=None,
             output="failed",
             decision="failed",
@@ -46,6 +95,12 @@ class Candidate:
             on_top_of=list(on_top_of),
             effect=self.remedy.effect,
             cost=self.remedy.cost,
+            answers=[Answered(each.id, each.phase, each.gain_upper_s) for each in self.findings],
+            predicted_by=known.predicted_by,
+            predicted_source=predicted.source if predicted is not None else None,
+            predicted_measured_share_ratio=predicted.measured_share_ratio if predicted is not None else None,
+            predicted_change_ratio=predicted.change_ratio if predicted is not None else None,
+            bound_gain_s=self.bound_s,
         )
 
 
@@ -56,13 +111,15 @@ class Planned:
     candidates: list[Candidate]
     not_tried: list[NotTried] = field(default_factory=list)
     two_do_not_fit: bool = False
-    """Whether the memory holds one model only, so that each side needs its own process."""
+    """Whether the memory holds one model only, so that both sides must read the same weights."""
 
     @property
     def tests(self) -> int:
         """Tests the family error is shared among: every single, every possible growth of the combination, the last one."""
         remedies = len({candidate.remedy.name for candidate in self.candidates})
-        return len(self.candidates) + max(0, remedies - 1) + _CONFIRMATIONS
+        return (
+            len(self.candidates) + max(0, remedies - 1) + (_BUNDLES if remedies > 1 else 0) + _CONFIRMATIONS
+        )
 
     def candidate(self, remedy: str, overrides: Sequence[str]) -> Candidate:
         """Return the candidate of a trial."""
@@ -70,39 +127,53 @@ class Planned:
 
     def together(self, remedies: Sequence[str], overrides: Sequence[str], title: str) -> Candidate:
         """Return several remedies as one."""
-        effects = {
-            candidate.remedy.effect for candidate in self.candidates if candidate.remedy.name in remedies
-        }
+        names = {name for joined in remedies for name in joined.split(_AND)}
+        effects = {candidate.remedy.effect for candidate in self.candidates if candidate.remedy.name in names}
         effect: Effect = "rounding" if "rounding" in effects else "nothing"
-        remedy = Remedy(name=" + ".join(remedies), title=title, options=fixed(*overrides), effect=effect)
+        remedy = Remedy(name=_AND.join(remedies), title=title, options=fixed(*overrides), effect=effect)
         return Candidate(remedy, tuple(overrides))
 
 
-def plan(remedies: Sequence[Remedy], situation: Situation, only: Sequence[str] = ()) -> Planned:
-    """Rank the remedies that apply by the bound of the finding they answer; the rest have a reason."""
+def plan(
+    remedies: Sequence[Remedy],
+    situation: Situation,
+    only: Sequence[str] = (),
+    predict: Predictor | None = None,
+) -> Planned:
+    """Rank the remedies that apply by what is predicted of them, else by the bound of the finding they answer.
+
+    The rest have a reason.
+    """
     chosen = _chosen(remedies, only, situation)
     planned = Planned([], two_do_not_fit=_does_not_fit(situation))
     for remedy in chosen:
         reason = remedy.why_not(situation)
-        finding = remedy.finding(situation)
+        findings = remedy.findings(situation)
         options = [tuple(option) for option in remedy.options(situation)] if reason is None else []
         if reason is None and not options:
             reason = "nothing else to choose here"
         if reason is not None:
             planned.not_tried.append(
-                NotTried(remedy.name, reason, remedy.title, finding.id if finding else None)
+                NotTried(remedy.name, reason, remedy.title, findings[0].id if findings else None)
             )
-        planned.candidates.extend(Candidate(remedy, option, finding) for option in options)
+        planned.candidates.extend(
+            Candidate(remedy, option, findings, predict(option) if predict is not None else None)
+            for option in options
+        )
     places = {remedy.name: place for place, remedy in enumerate(chosen)}
+    best: dict[str, float] = {}
+    for each in planned.candidates:
+        best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
     # What changes the quality can only be asked about: all that may be kept comes first.
     planned.candidates.sort(
-        key=lambda each: (each.remedy.effect == "quality", -_bound(each), places[each.remedy.name])
+        key=lambda each: (each.remedy.effect == "quality", -_promise(each, best), places[each.remedy.name])
     )
     return planned
 
 
-def _bound(candidate: Candidate) -> float:
-    return (candidate.finding.gain_upper_s or 0.0) if candidate.finding is not None else 0.0
+def _promise(candidate: Candidate, best: Mapping[str, float]) -> float:
+    """Return what a candidate is ranked by; ordered steps of a remedy stay in their order, by the best of them."""
+    return best[candidate.remedy.name] if candidate.remedy.grows == "steps" else candidate.gain_s or 0.0
 
 
 def _chosen(remedies: Sequence[Remedy], only: Sequence[str], situation: Situation) -> list[Remedy]:
@@ -137,19 +208,52 @@ def _does_not_fit(situation: Situation) -> bool:
     return situation.on_cpu and weights is not None and memory is not None and _ROOM * weights > memory
 
 
-def situation_facts(summary: Summary) -> dict[str, object]:
-    """Return what a summary tells a remedy of the model."""
-    static = summary.static
-    params = static.params if static is not None else None
-    modules = static.modules if static is not None else []
-    mixture = any("experts" in module.name.split(".") for module in modules) if modules else None
-    phases = tuple(
-        name for name in ("vision", "prefill", "decode") if getattr(summary.timings, f"{name}_s") is not None
+@dataclass(frozen=True, slots=True)
+class TablePredictor:
+    """The baseline of a search, and the tables of measured operators to ask about changes of it."""
+
+    summary: Summary
+    overrides: Sequence[str]
+    metric: Metric
+    tables: Tables | None
+
+    def __call__(self, overrides: Sequence[str]) -> Predicted | None:
+        """Return what is predicted of some overrides; ``None``: they change nothing that expected times know of."""
+        try:
+            before = configurations.checked(self.overrides)
+            after = configurations.checked(configurations.merged(self.overrides, overrides))
+        except LlmPerfError:
+            return None  # the experiment says what is wrong with them
+        changed = configurations.changed_keys(before, after)
+        if not any(key in _KEYS for key in changed):
+            return None
+        other = [key for key in changed if key not in _KEYS]
+        if other:
+            return Predicted(f"no table knows what {other[0]} changes")
+        side, reason = side_of(self.summary, self.tables, stored_dtype=_stored(before))
+        if side is None or self.tables is None:
+            return Predicted(reason)
+        found = expected_gain(side, _changed(side, changed, after), self.tables)
+        if found is None:
+            return Predicted("neither tables nor limits reach the changed operators")
+        return predicted_gain(found, self.metric, self.summary.workload.new_tokens)
+
+
+def _stored(config: AppConfig) -> str | None:
+    """Return what weights are quantised to when they are loaded; ``None``: they are not."""
+    stored = config.model.quantise_weights
+    return stored.value if stored is not None else None
+
+
+def _changed(side: Side, changed: Sequence[str], after: AppConfig) -> Side:
+    at = side.at
+    if any(key in _DTYPE_KEYS for key in changed):
+        at = replace(at, dtype=_stored(after) or canonical_dtype(after.model.dtype.value))
+    return replace(
+        side,
+        at=replace(
+            at,
+            batch_size=after.infer.batch_size if "infer.batch_size" in changed else at.batch_size,
+            tensor_parallel=after.run.ranks if "run.ranks" in changed else at.tensor_parallel,
+        ),
     )
-    return {
-        "findings": list(summary.findings),
-        "mixture": mixture,
-        "phases": phases,
-        "samples": summary.workload.samples,
-        "weight_bytes": None if params is None else int(params.total * 4),
-    }

@@ -19,8 +19,8 @@ from llm_perf_opt.model.improve import Effect, Metric, Trial
 from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, read_outcome, run_experiment
+from llm_perf_opt.runs.improve.measuring.worker import REMEDY_ERRORS, failure_words, run_both_sides
 from llm_perf_opt.runs.improve.spec import Spec
-from llm_perf_opt.runs.improve.worker import REMEDY_ERRORS, run_both_sides
 
 Patch = Callable[[Any], Any]
 
@@ -109,7 +109,7 @@ def _measure(spec: Spec, folder: Path, patch: Patch | str | None, *, own_process
     except LlmPerfError as error:
         failure = error.message
     except REMEDY_ERRORS as error:
-        failure = f"{type(error).__name__}: {error}"
+        failure = ": ".join(failure_words(error))
     outcome = read_outcome(spec, folder)
     outcome.failure, outcome.seconds = failure, time.monotonic() - began
     return outcome

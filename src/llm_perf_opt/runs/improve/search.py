@@ -31,6 +31,11 @@ _ENOUGH_PAIRS = 40
 """Pairs of passes that an experiment has time for, whatever its share."""
 _RESERVED = 0.3
 """Share of the time that is kept for combinations and the confirmation, once there is something to keep."""
+_WIDEST = 0.5
+"""The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
+_LEAST_TOGETHER = 2
+_GONE = ("slower", "no gain")
+"""Verdicts of a confirmation that take the gain back; one that is not shown again is only not confirmed."""
 EXPERIMENTS = "experiments"
 Runner = Callable[..., Outcome]
 Saved = Callable[[Improvement], None]
@@ -68,8 +73,7 @@ class Search:
         self.began = self.clock()
         self.result.status = "complete"
         try:
-            self._singles()
-            self._combinations()
+            self._explore()
             self._confirm()
         except KeyboardInterrupt:
             self.result.status = "interrupted"
@@ -78,7 +82,17 @@ class Search:
             self._settle()
         return self.result
 
+    @property
+    def tests(self) -> int:
+        """Tests the family error is shared among."""
+        return self.planned.tests
+
     # --- the three parts -------------------------------------------------------------------------------------
+
+    def _explore(self) -> None:
+        """Find what to keep."""
+        self._singles()
+        self._combinations()
 
     def _singles(self) -> None:
         groups: dict[str, list[Candidate]] = {}
@@ -96,8 +110,7 @@ class Search:
                     break
 
     def _combinations(self) -> None:
-        winners = [t for t in self.result.tried if t.role == "single" and t.decision == "keep"]
-        winners.sort(key=lambda trial: -self._gain(trial))
+        winners = self._winners()
         self.kept = winners[:1]
         for winner in winners[1:]:
             before = [item for trial in self.kept for item in trial.overrides]
@@ -111,6 +124,32 @@ class Search:
                 return
             if trial.decision == "keep":
                 self.kept.append(trial)
+        self._likely_together()
+
+    def _likely_together(self) -> None:
+        """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
+        before = [item for trial in self.kept for item in trial.overrides]
+        taken = {key_of(item) for item in before}
+        likely: list[Trial] = []
+        for trial in sorted(self.result.tried, key=lambda each: -self._gain(each)):
+            keys = {key_of(item) for item in trial.overrides}
+            if self._is_likely(trial) and not keys & taken:
+                likely.append(trial)
+                taken |= keys
+        if len(likely) < _LEAST_TOGETHER:
+            return
+        overrides = [item for trial in likely for item in trial.overrides]
+        title = "all that seemed to help, but too little to be shown alone"
+        bundle = self.planned.together([each.remedy for each in likely], overrides, title)
+        tried = self._try(bundle, before, "combination")
+        if tried is not None and tried.decision == "keep":
+            self.kept.append(tried)
+
+    def _is_likely(self, trial: Trial) -> bool:
+        found = trial.measured
+        harmless = trial.output == "equal" and trial.effect != "quality" and trial.role == "single"
+        undecided = found is not None and found.verdict == "not shown"
+        return harmless and undecided and self._gain(trial) >= self.limits.least_gain_ratio
 
     def _confirm(self) -> None:
         """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
@@ -118,7 +157,12 @@ class Search:
             return
         overrides = [item for trial in self.kept for item in trial.overrides]
         title = "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
-        self._try(self.planned.together([t.remedy for t in self.kept], overrides, title), [], "confirmation")
+        whole = self.planned.together([t.remedy for t in self.kept], overrides, title)
+        trial = self._try(whole, [], "confirmation")
+        if trial is not None and trial.measured is not None and trial.measured.verdict in _GONE:
+            note = f"{whole.name} was not kept: measured again, it showed {trial.measured.verdict}"
+            self.result.notes = [*(each for each in self.result.notes if each != note), note]
+            self.kept = []
 
     # --- one experiment --------------------------------------------------------------------------------------
 
@@ -128,7 +172,8 @@ class Search:
         if known is not None:
             return known
         left = self._left_s(role)
-        if left < LEAST_EXPERIMENT_S:
+        # The first one is tried even when the baseline took all the time: a search without a result helps nobody.
+        if left < LEAST_EXPERIMENT_S and self.result.tried:
             self._out_of_time(candidate, role)
             return None
         number = len(self.result.tried) + 1
@@ -158,19 +203,23 @@ class Search:
             a=a,
             b=b,
             metric=self.result.metric,
-            alpha=self.limits.family_error_ratio / max(1, self.planned.tests),
+            alpha=self.limits.family_error_ratio / max(1, self.tests),
             least_gain_ratio=self.limits.least_gain_ratio,
             most_blocks=self.limits.most_blocks,
-            limit_s=self._limit(left_s),
+            limit_s=(limit_s := self._limit(left_s)),
+            more_s=max(0.0, min(limit_s, left_s - limit_s)),
             seed=self.limits.seed + len(self.result.tried),
             most_samples=self.limits.most_samples,
+            widest_ratio=_WIDEST if role == "confirmation" else None,
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
-        own = (
-            role == "confirmation"
-            or configurations.needs_own_process(first, second)
-            or self.planned.two_do_not_fit
-        )
+        own = role == "confirmation" or configurations.needs_own_process(first, second)
+        if self.planned.two_do_not_fit:
+            # One process can lend its weights to the other side; two processes hold them twice.
+            own = configurations.needs_own_process(first, second)
+            if own or not configurations.can_share_weights(first, second):
+                trial.reason = "the memory holds one model, and this setting needs a second one beside it"
+                return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         outcome = self.runner(spec, folder, own_processes=own)
         return self._concluded(trial, outcome)
@@ -205,7 +254,7 @@ class Search:
 
         A few remedies that are decided are worth more than many that are not; the most promising come first.
         """
-        ahead = max(1, self.planned.tests - len(self.result.tried))
+        ahead = max(1, self.tests - len(self.result.tried))
         enough = _ENOUGH_PAIRS * 2 * (self.result.baseline.total_s or 0.0)
         return max(LEAST_EXPERIMENT_S, min(left_s, max(enough, _SHARE * left_s / ahead)))
 
@@ -231,6 +280,22 @@ class Search:
                 )
             )
 
+    def _found(self) -> list[Trial]:
+        """Return what is to be kept so far; nothing where the whole was measured again and its gain was gone."""
+        gone = any(
+            trial.role == "confirmation" and trial.measured is not None and trial.measured.verdict in _GONE
+            for trial in self.result.tried
+        )
+        return [] if gone else self.kept or self._best_single()
+
+    def _best_single(self) -> list[Trial]:
+        """Return the best of the singles so far: what a search that ends before its combinations has found."""
+        return self._winners()[:1]
+
+    def _winners(self) -> list[Trial]:
+        winners = [t for t in self.result.tried if t.role == "single" and t.decision == "keep"]
+        return sorted(winners, key=lambda trial: -self._gain(trial))
+
     def _gain(self, trial: Trial) -> float:
         return (
             judge.gain_of(trial.measured.change_ratio, self.result.metric)
@@ -241,9 +306,9 @@ class Search:
     def _settle(self) -> None:
         """Bring ladder, best and grades up to date, and write."""
         result = self.result
-        result.ladder = judge.ladder(result.baseline.metric_value, self.kept)
+        result.ladder = judge.ladder(result.baseline.metric_value, self._found())
         result.grades = judge.grade_findings(result.tried)
-        _set_best(result, self.kept)
+        _set_best(result, self._found())
         self.saved(result)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from llm_perf_opt.analysis.improve.sequential import Rule
+from llm_perf_opt.analysis.improve.sequential import Rule, SequentialTest
 from llm_perf_opt.model.codec import decode_file, save_json
 from llm_perf_opt.model.improve import Metric
 
@@ -40,19 +40,34 @@ class Spec:
     least_gain_ratio: float
     most_blocks: int
     limit_s: float
-    """Measuring ends after this time, whatever is known by then."""
+    """Measuring ends after this time, unless a gain is in sight by then."""
     seed: int
     most_samples: int
+    more_s: float = 0.0
+    """Further time to show a gain that is in sight."""
+    widest_ratio: float | None = None
+    """How narrow the interval of a gain must be, in shares of it."""
     patch: str | None = None
     """``package.module:function``, called with B's model once it is built."""
     checks_text: bool = True
     """Whether distances to references and perplexity are computed."""
     environment: dict[str, dict[str, str]] = field(default_factory=dict)
     """Side → environment variables that its process needs."""
+    fixed: bool = False
+    """Measure ``most_blocks`` pairs, whatever the first ones show."""
 
     def rule(self) -> Rule:
         """Return when the experiment ends."""
-        return Rule(self.alpha, self.least_gain_ratio, self.most_blocks)
+        return Rule(self.alpha, self.least_gain_ratio, self.most_blocks, self.widest_ratio, self.fixed)
+
+    @property
+    def longest_s(self) -> float:
+        """Return the most time that measuring may take."""
+        return self.limit_s + self.more_s
+
+    def time_is_over(self, used_s: float, test: SequentialTest) -> bool:
+        """Return whether measuring ends."""
+        return used_s >= (self.longest_s if test.in_sight() else self.limit_s)
 
     def overrides(self, side: Letter) -> list[str]:
         """Return the overrides of one side."""

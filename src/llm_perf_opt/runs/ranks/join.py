@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.signals import interrupted_exit_code
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_text
-from llm_perf_opt.runs.earlier import find_earlier
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.runs.directory.earlier import find_earlier
 from llm_perf_opt.runs.execute import FAILED_EXIT, INTERRUPTED_EXIT, Outcome
 from llm_perf_opt.runs.finish import finish_run
-from llm_perf_opt.runs.heartbeat import new_heartbeat
-from llm_perf_opt.runs.liveness import Watch
-from llm_perf_opt.runs.manifest import (
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
+from llm_perf_opt.runs.records.liveness import Watch
+from llm_perf_opt.runs.records.manifest import (
     Manifest,
     RankRecord,
     StageRecord,
@@ -165,6 +165,7 @@ def _add_stages(manifest: Manifest, own: Manifest, entry: RankRecord) -> None:
             )
             continue
         there.artifacts += artifacts
+        there.exit_codes = {**record.exit_codes, **there.exit_codes}
         there.seconds = max(there.seconds or 0.0, record.seconds or 0.0)
         there.reason = "; ".join(filter(None, [there.reason, reason])) or None
         there.fix = there.fix or record.fix

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.console.progress import make_progress
 from llm_perf_opt.core.console.signals import held, settle_interruption
 from llm_perf_opt.core.ranks import ROOT_VARIABLE
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.heartbeat import beating
-from llm_perf_opt.runs.manifest import SweepMark
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks
+from llm_perf_opt.runs.records.heartbeat import beating
+from llm_perf_opt.runs.records.manifest import SweepMark
 
 _GRACE_S = 40.0
 """Ranks that are asked to stop write their reports first; torchrun gives them half a minute."""

@@ -13,18 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect, Metric
-from llm_perf_opt.model.summary import Finding
+from llm_perf_opt.model.summary import Finding, Summary
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
+_BYTES = {"bfloat16": 2, "float16": 2}
+"""Of a weight; anything else counts as four."""
 Options = Sequence[Sequence[str]]
 IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
 """Other pixels are other work, unless a remedy says that it changes the quality."""
+_BYTES = {"bfloat16": 2, "float16": 2}
+"""Of a weight; anything else counts as four."""
 Grows = Literal["alternatives", "steps"]
 
 
@@ -95,12 +99,34 @@ class Remedy:
     grows: Grows = "alternatives"
     """``steps``: options are ordered, and the search ends where the next is no better."""
 
-    def finding(self, situation: Situation) -> Finding | None:
-        """Return the finding with the largest bound that this remedy answers."""
-        answered = [
-            f for f in situation.findings if f.id in self.answers or f"{f.id}:{f.phase}" in self.answers
-        ]
-        return max(answered, key=lambda f: f.gain_upper_s or 0.0, default=None)
+    def answers_finding(self, finding: Finding) -> bool:
+        """Return whether it is made against this finding."""
+        return finding.id in self.answers or f"{finding.id}:{finding.phase}" in self.answers
+
+    def findings(self, situation: Situation) -> tuple[Finding, ...]:
+        """Return the findings that this remedy answers, the one with the largest bound first."""
+        answered = [finding for finding in situation.findings if self.answers_finding(finding)]
+        return tuple(sorted(answered, key=lambda f: -(f.gain_upper_s or 0.0)))
+
+
+def situation_facts(summary: Summary) -> dict[str, Any]:
+    """Return what a summary tells a remedy of the model."""
+    static = summary.static
+    params = static.params if static is not None else None
+    modules = static.modules if static is not None else []
+    mixture = any("experts" in module.name.split(".") for module in modules) if modules else None
+    phases = tuple(
+        name for name in ("vision", "prefill", "decode") if getattr(summary.timings, f"{name}_s") is not None
+    )
+    return {
+        "findings": list(summary.findings),
+        "mixture": mixture,
+        "phases": phases,
+        "samples": summary.workload.samples,
+        "weight_bytes": None
+        if params is None
+        else int(params.total * _BYTES.get(summary.workload.dtype or "", 4)),
+    }
 
 
 def key_of(override: str) -> str:

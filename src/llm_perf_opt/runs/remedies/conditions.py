@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llm_perf_opt.config.schema import CacheKind, Dtype
+from llm_perf_opt.config.schema import CacheDtype, CacheKind, Dtype
 from llm_perf_opt.runs.remedies import settings
 from llm_perf_opt.runs.remedies.base import Situation
 from llm_perf_opt.workloads.registry import load_adapter
@@ -92,6 +92,21 @@ def half_precision_already(situation: Situation) -> str | None:
     return None
 
 
+def narrow_cache_already(situation: Situation) -> str | None:
+    """For a cache in half precision."""
+    if situation.config.model.cache_dtype is not None:
+        return f"model.cache_dtype={situation.config.model.cache_dtype.value} already"
+    if half_precision_already(situation) is not None:
+        return "keys and values are in half precision already"
+    return no_decode(situation)
+
+
+def eight_bit_cache_already(situation: Situation) -> str | None:
+    """For a cache of eight bits."""
+    already = situation.config.model.cache_dtype is CacheDtype.float8
+    return "set already" if already else no_decode(situation)
+
+
 def no_torchao(situation: Situation) -> str | None:
     """For weight-only quantisation."""
     if situation.machine.version("torchao") is None:
@@ -113,11 +128,33 @@ def inference_mode_already(situation: Situation) -> str | None:
     return "set already" if situation.config.infer.inference_mode else None
 
 
+def no_lengths_to_sort(situation: Situation) -> str | None:
+    """For batches of similar length."""
+    infer = situation.config.infer
+    if infer.bucket_by_length:
+        return "set already"
+    if infer.batch_size < 2:
+        return "one request at a time: nothing is padded"
+    if situation.samples is not None and situation.samples <= infer.batch_size:
+        return "all samples are in one batch"
+    return None
+
+
+def not_on_cuda(situation: Situation) -> str | None:
+    """For settings of torch's allocator on GPUs."""
+    return None if situation.config.resolved_device.startswith("cuda") else "there is no GPU here"
+
+
+def no_decode_threads(situation: Situation) -> str | None:
+    """For threads of decode apart from the other phases."""
+    return no_threads(situation) or no_decode(situation)
+
+
 def padded_already(situation: Situation) -> str | None:
     """For padding: shapes matter to a compiled step, or where a finding says so."""
     if situation.config.infer.pad_to_multiple is not None:
         return "set already"
-    asked = any(finding.id in ("padding-waste", "misaligned-gemm") for finding in situation.findings)
+    asked = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
     if not asked and not situation.config.model.compile:
         return "only a compiled step, or products of odd sizes, gain by common lengths"
     return None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.runs.remedies.base import Options, Situation
 
-_ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_2", "eager")
+_ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_3", "flash_attention_2", "eager")
+_ATTENTION_PACKAGES = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 _ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")
 _EXPERTS = ("grouped_mm", "batched_mm", "eager")
 _BATCHES = (2, 4, 8, 16, 32)
 _MODES = ("large", "base", "small", "tiny")
 """From most pixels to fewest; gundam, which cuts tiles, has more than any."""
-_PADDING = 64
+_PADDING = (8, 64)
+"""The least that aligned loads of 2-byte elements need, and what suits tiles of matrix products."""
 _ALLOCATORS = (
     "usr/lib/*/libjemalloc.so*",
     "usr/lib*/libjemalloc.so*",
@@ -24,20 +26,22 @@ _ALLOCATORS = (
 def attention(situation: Situation) -> Options:
     """Every implementation but the one that runs; transformers' default is sdpa wherever a model has it."""
     names = _ATTENTION_CPU if situation.on_cpu else _ATTENTION_GPU
-    if situation.machine.version("flash-attn") is None:
-        names = tuple(name for name in names if name != "flash_attention_2")
+    missing = {
+        name for name, package in _ATTENTION_PACKAGES.items() if situation.machine.version(package) is None
+    }
     current = situation.config.model.attn_implementation or "sdpa"
-    return [[f"model.attn_implementation={name}"] for name in names if name != current]
+    return [[f"model.attn_implementation={name}"] for name in names if name not in {current, *missing}]
 
 
-def experts(situation: Situation) -> Options:
-    """Every implementation but the one that is set; transformers' own default is grouped."""
-    current = situation.config.model.experts_implementation or "grouped_mm"
-    return [[f"model.experts_implementation={name}"] for name in _EXPERTS if name != current]
+def prefill_experts(situation: Situation) -> Options:
+    """Every implementation but the one that runs; transformers' own default is grouped."""
+    model = situation.config.model
+    current = model.prefill_experts_implementation or model.experts_implementation or "grouped_mm"
+    return [[f"model.prefill_experts_implementation={name}"] for name in _EXPERTS if name != current]
 
 
 def decode_experts(situation: Situation) -> Options:
-    """The same for decode alone."""
+    """The same for decode, where few positions meet the experts."""
     model = situation.config.model
     current = model.decode_experts_implementation or model.experts_implementation or "grouped_mm"
     return [[f"model.decode_experts_implementation={name}"] for name in _EXPERTS if name != current]
@@ -45,12 +49,22 @@ def decode_experts(situation: Situation) -> Options:
 
 def threads(situation: Situation) -> Options:
     """Half of the processors, a quarter, … one; all of them where fewer are set."""
-    most = situation.machine.cpus
-    current = situation.config.run.threads or most
+    current = situation.config.run.threads or situation.machine.cpus
+    return [[f"run.threads={count}"] for count in _halved(situation.machine.cpus) if count != current]
+
+
+def decode_threads(situation: Situation) -> Options:
+    """The same for decode alone: its products are small, and sharing one costs as much as a small one takes."""
+    run, most = situation.config.run, situation.machine.cpus
+    current = run.phase_threads.get("decode") or run.threads or most
+    return [[f"run.phase_threads.decode={count}"] for count in _halved(most) if count != current]
+
+
+def _halved(most: int) -> list[int]:
     counts = [most]
     while counts[-1] > 1:
         counts.append(counts[-1] // 2)
-    return [[f"run.threads={count}"] for count in counts if count != current]
+    return counts
 
 
 def batch_sizes(situation: Situation) -> Options:
@@ -63,8 +77,8 @@ def batch_sizes(situation: Situation) -> Options:
 
 
 def padding(situation: Situation) -> Options:
-    """One multiple that suits tiles of matrix products."""
-    return [[f"infer.pad_to_multiple={_PADDING}"]]
+    """Multiples that loads and tiles of matrix products like."""
+    return [[f"infer.pad_to_multiple={multiple}"] for multiple in _PADDING]
 
 
 def image_modes(situation: Situation) -> Options:

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from llm_perf_opt.analysis.history.flatten import metric_rows, run_row, seconds_since_1970
-from llm_perf_opt.core import layout
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.runs.history.settings import settings_of_run
 from llm_perf_opt.runs.sinks.base import Sink

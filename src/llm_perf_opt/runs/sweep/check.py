@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.config.compose import config_hash
 from llm_perf_opt.config.hydra_bridge import compose
+from llm_perf_opt.config.hydra_bridge.shared import SharedComposition
 from llm_perf_opt.config.hydra_bridge.sweep import (
     Engine,
     engine_of,
@@ -55,9 +55,14 @@ def check_sweep(
     jobs: list[PlannedJob] = []
     directories: set[Path] = set()
     names: dict[str, int] = {}
+    shared = SharedComposition(config_dir=config_dir, config_name=config_name)
     for number, one in enumerate(_jobs(engine, [*params, *own])):
         prepared = prepare(
-            [*one, *hydra], config_dir=config_dir, config_name=config_name, here=not engine.is_remote
+            [*one, *hydra],
+            config_dir=config_dir,
+            config_name=config_name,
+            here=not engine.is_remote,
+            shared=shared,
         )
         _refuse_variables(prepared)
         name = compose.sweep_subdirectory(prepared.raw, number)
@@ -69,8 +74,7 @@ def check_sweep(
             )
         names[name] = number
         directories.add(prepared.run_dir)
-        digest = config_hash(prepared.raw, prepared.overrides, cwd=Path.cwd())
-        jobs.append(PlannedJob(number, name, one, digest))
+        jobs.append(PlannedJob(number, name, one, prepared.config_hash))
         if each is not None:
             prepared.run_dir = Path(name)
             each(prepared)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.analysis.sweep.metrics import Measured, job_metrics
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.sweep import LeftOut, SweepJob
-from llm_perf_opt.runs.liveness import Watch
-from llm_perf_opt.runs.manifest import Manifest, read_manifest
+from llm_perf_opt.runs.records.liveness import Watch
+from llm_perf_opt.runs.records.manifest import Manifest, read_manifest
 from llm_perf_opt.runs.sweep.plan import PlannedJob, SweepPlan, read_plan
 
 MOST_NAMED = 100

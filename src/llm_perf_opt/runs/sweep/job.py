@@ -17,8 +17,6 @@ from pathlib import Path
 from llm_perf_opt.config.compose import config_hash
 from llm_perf_opt.config.hydra_bridge.compose import RawConfig
 from llm_perf_opt.config.hydra_bridge.launch import JobSettings, job_settings
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.last_resort import defect
 from llm_perf_opt.core.console.logs import console_logging, mask_other_logs
@@ -30,11 +28,19 @@ from llm_perf_opt.core.console.signals import (
     stop_signals,
 )
 from llm_perf_opt.core.errors import InputError, LlmPerfError
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.runs.app import RunOptions, run_and_report
-from llm_perf_opt.runs.earlier import find_earlier
-from llm_perf_opt.runs.heartbeat import new_heartbeat
-from llm_perf_opt.runs.lock import hold
-from llm_perf_opt.runs.manifest import Manifest, SweepMark, new_manifest, read_manifest, write_manifest
+from llm_perf_opt.runs.directory.earlier import find_earlier
+from llm_perf_opt.runs.directory.lock import hold
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
+from llm_perf_opt.runs.records.manifest import (
+    Manifest,
+    SweepMark,
+    new_manifest,
+    read_manifest,
+    write_manifest,
+)
 from llm_perf_opt.runs.sweep.objective import Objective, objective_values
 
 LOGGER = logging.getLogger("llm_perf_opt.sweep")
@@ -97,6 +103,22 @@ def _run_held(raw: RawConfig, settings: JobSettings, artifacts: Artifacts, optio
             found = defect(error)
             _record_failure(artifacts, overrides, options, mark, found)
             raise found from error
+
+
+def record_lost(
+    sweep: Path, directory: str, overrides: Sequence[str], options: SweepOptions, reason: str
+) -> None:
+    """Leave a manifest for a job that its engine lost before it wrote one: a node without the package, a cancelled wait."""
+    if (sweep / directory / layout.MANIFEST).is_file():
+        return
+    with contextlib.suppress(LlmPerfError):  # another process is at it, or the directory takes no file
+        artifacts = Artifacts.for_run(sweep / directory)
+        with hold(artifacts.root):
+            manifest = new_manifest(artifacts, ["llm-perf-opt", "run", *options.run.switches, *overrides])
+            manifest.sweep = SweepMark(options.sweep_id, directory)
+            manifest.status = "failed"
+            manifest.reason = f"it did not begin where the engine put it: {reason}"
+            write_manifest(artifacts, manifest)
 
 
 def _is_done(root: Path, mark: SweepMark, raw: RawConfig, settings: JobSettings) -> bool:

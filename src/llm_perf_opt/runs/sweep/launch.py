@@ -14,18 +14,18 @@ from pathlib import Path
 from llm_perf_opt.config.hydra_bridge import compose
 from llm_perf_opt.config.hydra_bridge.sweep import HandedJob, run_sweep
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.run_directory.artifacts import reserve_directory
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.sweep import Sweep, SweepJob
 from llm_perf_opt.runs.app import Prepared, RunOptions, plan_of, print_plan
 from llm_perf_opt.runs.sweep.check import CheckedSweep, check_sweep
-from llm_perf_opt.runs.sweep.job import SweepOptions, run_sweep_job
+from llm_perf_opt.runs.sweep.job import SweepOptions, record_lost, run_sweep_job
 from llm_perf_opt.runs.sweep.plan import PlannedJob, SweepPlan, new_plan, read_plan, write_plan
 from llm_perf_opt.runs.sweep.report import exit_code, read_sweep, write_sweep
 
@@ -185,13 +185,16 @@ def _launch(
     LOGGER.info("sweep: %s, started by %s, in %s", shown, checked.engine.launcher, directory)
     raise_if_interrupted()
     with interruption_first():
-        run_sweep(
+        lost = run_sweep(
             job,
             handed,
             [*command.overrides, override("hydra.sweep.dir", str(directory))],
             config_dir=command.config_dir,
             config_name=command.config_name,
         )
+    overrides = {each.directory: each.overrides for each in todo}
+    for each in lost:
+        record_lost(directory, each.directory, overrides[each.directory], options, each.reason)
 
 
 @contextlib.contextmanager

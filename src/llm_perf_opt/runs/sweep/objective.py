@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.analysis.sweep.metrics import METRICS, Measured, job_metrics, metric_named
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file
 
 Objective = str

@@ -10,9 +10,9 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.files import atomic_write_json
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.secrets import mask_tree
 from llm_perf_opt.model.codec import decode_file, to_plain
 

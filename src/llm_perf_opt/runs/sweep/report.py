@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llm_perf_opt.analysis.sweep.summarise import complete
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import save_json
 from llm_perf_opt.model.sweep import BAD, UNFINISHED, Sweep
 from llm_perf_opt.runs.sweep.collect import collect

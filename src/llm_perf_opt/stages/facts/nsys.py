@@ -27,7 +27,9 @@ def nsys_facts(path: Path) -> Facts:
     if isinstance(found, Timeline):
         ranks = _ranks_in(found)
         if ranks:
-            return _facts_of_ranks(path, ranks)
+            return _facts_of_ranks(path, found, ranks)
+        for _, rank, size in found.facts.get("rank_processes", [])[:1]:
+            found.facts.update(rank=rank, world_size=size)
         attribution = attribute(found)
         facts = summarise_timeline(found, attribution=attribution, source=str(path))
         captures = [Capture(path, found, facts, attribution, tool="nsys", covers_run=True, tables=True)]
@@ -46,40 +48,48 @@ def nsys_facts(path: Path) -> Facts:
     return replace(said, sources={"nsys": (path,)}, captures=captures)
 
 
-def _ranks_in(found: Timeline) -> list[Timeline]:
-    """Return the processes of a capture that talk to one another: ranks, which nsys saw from around their launcher.
+def _ranks_in(found: Timeline) -> dict[int, Timeline]:
+    """Return rank → what it did, where nsys saw several from around their launcher.
 
-    Processes that do not talk are programs beside one another, and stay together.
+    Ranks of ours say in the capture which they are. Other processes are ranks where they talk to one another on their
+    devices; those that do not are programs beside one another, and stay together.
     """
     from llm_perf_opt.analysis.timeline.budget import communication_names
-    from llm_perf_opt.ingest.nsys.processes import by_process
+    from llm_perf_opt.ingest.nsys.processes import by_process, marked_ranks, of_process
 
+    marked = marked_ranks(found)
+    if marked:
+        return {rank: of_process(found, process) for rank, process in marked.items()}
     parts = list(by_process(found).values())
     if len(parts) < 2:
-        return []
+        return {}
     talking = [part for part in parts if communication_names(part)[part.ops.name].any()]
-    return talking if len(talking) > 1 else []
+    return dict(enumerate(talking)) if len(talking) > 1 else {}
 
 
-def _facts_of_ranks(path: Path, parts: list[Timeline]) -> Facts:
+def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> Facts:
     """Read every rank by itself; they are joined later, as captures of several files are."""
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 
     captures, said = [], Facts()
-    for rank, part in enumerate(parts):
-        part.facts.update(rank=rank, world_size=len(parts))
+    told = {rank: size for _, rank, size in found.facts.get("rank_processes") or []}
+    first = min(parts)
+    for rank, part in parts.items():
+        part.facts.update(rank=rank, world_size=told.get(rank, len(parts)))
         attribution = attribute(part)
         facts = summarise_timeline(part, attribution=attribution, source=str(path))
         captures.append(
-            Capture(path, part, facts, attribution, tool="nsys", covers_run=True, tables=rank == 0)
+            Capture(path, part, facts, attribution, tool="nsys", covers_run=True, tables=rank == first)
         )
-        if rank == 0:
+        if rank == first:
             engine = engine_facts("nsys", part, attribution)
             said = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
-    note = (
-        f"{path.name} holds {len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of "
-        "their devices. Tables of single launches are those of rank 0."
+    how = (
+        f"{len(parts)} processes that say which rank they are"
+        if told
+        else f"{len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of their devices"
     )
+    note = f"{path.name} holds {how}. Tables of single launches are those of rank {first}."
     return replace(said, sources={"nsys": (path,)}, captures=captures, notes=[*said.notes, note])

@@ -24,14 +24,15 @@ def add_kernel_targets(
     from llm_perf_opt.analysis.targets.profiled import add_profiled_targets, has_shapes
     from llm_perf_opt.analysis.targets.section import missing_section, target_section
     from llm_perf_opt.analysis.targets.targets import add_targets
-    from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, PACKAGE
+    from llm_perf_opt.hardware.silicon.locate import PACKAGE, absent_words
 
     shaped_ranges = counters is not None and has_shapes(joined.counters)
     if hardware.name is None or not (joined.shaped_calls or shaped_ranges):
         return
     if silicon is None:
         if hardware.reached_flops_per_s:  # a device the tables hold
-            joined.sections += missing_section(_STAGE, f"{MISSING_WORDS[0].upper()}{MISSING_WORDS[1:]}.")
+            words = absent_words()
+            joined.sections += missing_section(_STAGE, f"{words[0].upper()}{words[1:]}.")
         return
     name = hardware.name
     if silicon.system(name) is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core import layout
+from llm_perf_opt.core.run_directory import layout
 
 
 def timings_facts(path: Path) -> Facts:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.analysis.facts import Capture, Facts, ProfiledPass
-from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.phases import WHOLE
+from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.summary import MemoryUse
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _count_work(facts: Facts, path: Path, capture: KinetoCapture, attribution: A
 
 def memory_facts(path: Path) -> Facts:
     """Read what the allocators reported in the pass that watched them."""
-    from llm_perf_opt.analysis.memory import memory_document
+    from llm_perf_opt.analysis.memory.peaks import memory_document
     from llm_perf_opt.analysis.timeline.attribution import attribute
     from llm_perf_opt.ingest.kineto.reader import read_kineto
     from llm_perf_opt.ingest.torch_profile import read_profile

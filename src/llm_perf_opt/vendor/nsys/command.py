@@ -48,6 +48,7 @@ def build_nsys_cmd(
     domain_exclude: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     session: str | None = None,
+    rank: int | None = None,
     force_overwrite: bool = True,
     extra_args: Sequence[str] = (),
     executable: str = "nsys",
@@ -58,7 +59,8 @@ def build_nsys_cmd(
     ``capture`` defaults to ``nvtx`` with a label and to no gating without. ``sample`` and ``cpuctxsw`` are
     passed even as ``none``: left out, nsys samples the CPU (and 2022.4 then hangs). ``cuda_graph_trace`` is passed where
     CUDA is traced. The output base is made
-    absolute, because nsys resolves it against its own directory.
+    absolute, because nsys resolves it against its own directory. ``rank``: the base ends with ``rank<rank>``; nsys is given
+    the variable in its place, so that the command is the same for all ranks.
     """
     include, exclude = list(domain_include), list(domain_exclude)
     if include and exclude:
@@ -79,7 +81,10 @@ def build_nsys_cmd(
     command += [f"--session-new={session}"] if session else []
     command += [f"--force-overwrite={'true' if force_overwrite else 'false'}"]
     # In a file name nsys replaces %p, %h, %q{…}; a doubled one stands for itself.
-    command += ["-o", str(Path(out_base).absolute()).replace("%", "%%")]
+    output = str(Path(out_base).absolute()).replace("%", "%%")
+    if rank is not None:
+        output = f"{output.removesuffix(str(rank))}%q{{RANK}}"
+    command += ["-o", output]
     return [*command, *extra_args, *work_argv]
 
 

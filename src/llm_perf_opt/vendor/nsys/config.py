@@ -35,7 +35,7 @@ class NsysConfig(StageConfig):
     nsys' own default."""
     capture_range: str = "none"
     """When to capture: none (whole run), nvtx (a range), cudaProfilerApi (the measured passes of the built-in workload on
-    CUDA; your own program calls it itself), hotkey."""
+    CUDA; your own program calls it itself), hotkey (a key pressed in a window of your own program)."""
     nvtx_capture: Any = None
     """Exact range name (``decode``, ``decode@domain``), or a list: one capture each. Needed with nvtx."""
     capture_range_end: str | None = None

@@ -62,6 +62,8 @@ class CaptureRequest:
     extra_args: tuple[str, ...] = ()
     timeout_s: float | None = 1800.0
     max_bytes: int | None = None
+    rank: int | None = None
+    """Of a capture for each of several ranks; ``base`` ends with it."""
     isolate: bool = False
     """Run it in a namespace of its own, where it sees no other processes."""
     session: str = field(default_factory=lambda: f"llm-perf-opt-{uuid.uuid4().hex[:12]}")
@@ -100,6 +102,7 @@ class CaptureRequest:
             domain_exclude=self.domain_exclude,
             env={} if "," in own_tmp else {"TMPDIR": own_tmp},
             session=self.session,
+            rank=self.rank,
             extra_args=self.extra_args,
             executable=self.executable,
         )

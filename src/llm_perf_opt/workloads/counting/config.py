@@ -74,7 +74,8 @@ class StaticAnalysisConfig(StageConfig):
     batch_size: int | None = None
     """Sequences per pass; null: infer.batch_size."""
     cache_dtype: CacheType | None = None
-    """Data type of the key-value cache; null: what the checkpoint sets (kv_cache_scheme), else the run's own."""
+    """Data type of the key-value cache; null: ``model.cache_dtype``, else what the checkpoint sets (kv_cache_scheme), else
+    the run's own."""
     max_shapes: int = 16
     """Most distinct sample shapes that are counted; more are represented by the nearest prompt length."""
 

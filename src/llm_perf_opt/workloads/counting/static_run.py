@@ -8,46 +8,51 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.analysis.static.build import (
     build_static,
     growing_states,
     kv_layers,
-    kv_resident_bytes,
     own_flops,
     own_weight_bytes,
-    sum_over_steps,
 )
 from llm_perf_opt.analysis.static.closed_forms import ClosedForm, closed_form_of
 from llm_perf_opt.analysis.static.closed_forms.fallback import closed_form_static, with_closed_phase
 from llm_perf_opt.analysis.static.closed_forms.families import Shapes, views_of
 from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount, StateUse
+from llm_perf_opt.analysis.static.counts import ModelTree, PhaseCount
 from llm_perf_opt.analysis.static.minimum import least_count
 from llm_perf_opt.analysis.static.operators import operator_shapes
 from llm_perf_opt.analysis.static.quantised.apply import forget_weight_bytes, quantise, with_cache_dtype
 from llm_perf_opt.analysis.static.quantised.scheme import read_scheme
-from llm_perf_opt.analysis.static.resident import add_totals, resident_rows
+from llm_perf_opt.analysis.static.split import Counted
 from llm_perf_opt.core.dtypes import dtype_bytes
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.model.static import (
+from llm_perf_opt.model.static.document import (
     CrossCheck,
     KvLayers,
     Method,
     ShapesUsed,
     StaticDocument,
-    Totals,
 )
-from llm_perf_opt.workloads.base import StaticCall
-from llm_perf_opt.workloads.models.model_state import only_read
+from llm_perf_opt.workloads.counting.document_parts import (
+    SPLITS,
+    add_memory,
+    cross_checks,
+    describe_error,
+    document_notes,
+    dtype_name,
+    splits,
+    totals,
+)
 
 if TYPE_CHECKING:
     import torch
 
+    from llm_perf_opt.model.static.work import Quantisation
     from llm_perf_opt.model.summary import Static
-    from llm_perf_opt.model.work import Quantisation
     from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
 
 LOGGER = logging.getLogger("llm_perf_opt")
@@ -78,8 +83,13 @@ class StaticCounter:
         name: str | None = None,
         not_quantised: str | None = None,
         cache_dtype: str | None = None,
+        ranks: Sequence[int] = SPLITS,
     ) -> None:
-        """Build the model; ``not_quantised`` says why a quantised checkpoint's format is not that of the run."""
+        """Build the model; ``not_quantised`` says why a quantised checkpoint's format is not that of the run.
+
+        ``ranks``: numbers of ranks to split it over, on paper.
+        """
+        self.ranks = ranks
         self.adapter = adapter
         self.dtype = dtype
         self.conventions = conventions or Conventions()
@@ -186,8 +196,6 @@ class StaticCounter:
 
     def count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
         """Count one phase, or return ``None`` and note why it cannot be counted."""
-        if self._model is None or self._tree is None:
-            return None
         key = (phase, repr(shapes))
         if key not in self._counts:
             counted = self._try_count(phase, shapes)
@@ -197,39 +205,18 @@ class StaticCounter:
         return self._counts[key]
 
     def _try_count(self, phase: str, shapes: PhaseShapes) -> PhaseCount | None:
+        from llm_perf_opt.workloads.counting.phase_count import count_adapter_phase
+
+        if self._model is None or self._tree is None:
+            return None
         try:
-            return self._count(phase, shapes)
+            return count_adapter_phase(self.adapter, self._model, self._tree, phase, shapes)
         except COUNT_ERRORS as error:
             switched = self._switch_experts(error)
             if switched:
                 return self._try_count(phase, shapes)
             self._note_or_raise(f"{phase} cannot be counted without weights", error)
             return None
-
-    def _count(self, phase: str, shapes: PhaseShapes) -> PhaseCount:
-        from llm_perf_opt.workloads.counting.counter import count_phase, quick_meta
-
-        model, tree = self._model, self._tree
-        if model is None or tree is None:
-            raise RuntimeError("there is no model to count")
-        calls = cast("Mapping[str, Callable[[], object]]", self.adapter.static_calls(model, shapes))
-        positions = {
-            "vision": shapes.image_tokens,
-            "encode": shapes.encoder_tokens,
-            "prefill": shapes.prompt_tokens,
-        }.get(phase, 1)
-        call = calls[phase]
-        if not isinstance(call, StaticCall):
-            return count_phase(model, call, tree, positions=positions, batch_size=shapes.batch_size)
-        with quick_meta():
-            state = call.prepare()
-        before = dict(call.state_bytes(state))
-        counted = count_phase(
-            model, lambda: call.run(state), tree, positions=positions, batch_size=shapes.batch_size
-        )
-        after = dict(call.state_bytes(state))
-        counted.state = StateUse(before, after, only_read(after))
-        return counted
 
     def _switch_experts(self, error: Exception) -> bool:
         """Count experts as batched products where the grouped kernel refuses the sizes; same FLOPs."""
@@ -268,6 +255,9 @@ class StaticCounter:
         static, layers = self._static(counts)
         if self._tree is not None:
             static.operators = operator_shapes(self._tree, counts, self.conventions, shapes.context_tokens)
+            cached, causal = static.kv_bytes_per_token, self.conventions.causal
+            counted = Counted(self._tree, counts, cached, self.dtype.itemsize, causal)
+            static.splits = splits(self.adapter, self._model, counted, self.ranks)
         if static.scaling is not None:
             # Windowed layers hold less than the context, so the count alone does not tell it.
             static.scaling.context_tokens = shapes.context_tokens
@@ -291,17 +281,32 @@ class StaticCounter:
             static=static,
             model={"name": self.name, "architecture": self._architecture(), "dtype": dtype_name(self.dtype)},
             shapes=[used],
-            totals=self._totals(static, layers, shapes, decode_steps, methods),
+            totals=totals(
+                static,
+                layers,
+                shapes,
+                phases=self.adapter.phases,
+                steps=decode_steps,
+                step_flops=self._step_flops(shapes, methods),
+            ),
             methods=methods,
             cross_checks=self._cross_checks(static, shapes, counts),
             kv_layers=layers,
         )
-        self._add_memory(document, counts, shapes)
+        add_memory(
+            document,
+            shapes,
+            weights_bytes=self._tree.weight_bytes()
+            if self._tree is not None
+            else static.params.total * self.dtype.itemsize,
+            activations_bytes=max((count.largest_operator_bytes for count in counts.values()), default=0),
+            context_limit=self.context_limit,
+        )
         static.quantisation = self.quantisation
         if self.quantisation is not None and self.quantisation.reason is not None:
             forget_weight_bytes(static)
             document.resident = []
-        self._add_notes(document)
+        document.notes = self._document_notes(document)
         return document
 
     def _architecture(self) -> str | None:
@@ -359,100 +364,18 @@ class StaticCounter:
 
         return counted if methods.get("decode") == "counted" else formula
 
-    def _totals(
-        self,
-        static: Static,
-        layers: list[KvLayers],
-        shapes: PhaseShapes,
-        steps: int,
-        methods: Mapping[str, Method],
-    ) -> Totals:
-        def of(phase: str) -> float | None:
-            """FLOPs of a phase; nothing for a phase the model does not have, unknown for one that failed."""
-            if phase in static.phases:
-                return static.phases[phase].flops
-            return None if phase in self.adapter.phases else 0
-
-        first_token = add_totals(add_totals(of("vision"), of("encode")), of("prefill"))
-        decode: float | None = None
-        if "decode" in static.phases:
-            decode = sum_over_steps(self._step_flops(shapes, methods), shapes.prompt_tokens, steps)
-        return Totals(
-            vision_flops=static.phases["vision"].flops if "vision" in static.phases else None,
-            encode_flops=static.phases["encode"].flops if "encode" in static.phases else None,
-            prefill_flops=of("prefill"),
-            prefill_including_vision_flops=first_token,
-            decode_steps=steps,
-            decode_flops=decode,
-            request_flops=add_totals(first_token, decode),
-            kv_prefill_bytes=kv_resident_bytes(layers, shapes.prompt_tokens, shapes.batch_size)
-            if layers
-            else None,
-        )
-
     def _cross_checks(
         self, static: Static, shapes: PhaseShapes, counts: Mapping[str, PhaseCount]
     ) -> list[CrossCheck]:
         if self.closed_form is None:
             return []
-        checks = []
-        labels = self.adapter.components()
-        for phase in counts:
-            expected = self.closed_form.flops(phase, self._formula_shapes(shapes), self.conventions)
-            for label, value in expected.items():
-                if label in labels:
-                    seen = static.components.get(label, {}).get(phase, 0)
-                    checks.append(CrossCheck(phase, label, seen, value, seen == value))
-            whole = static.phases[phase].flops or 0
-            total = sum(expected.values())
-            checks.append(CrossCheck(phase, "total", whole, total, whole == total))
-        return checks
+        at, labels = self._formula_shapes(shapes), self.adapter.components()
+        expected = {phase: self.closed_form.flops(phase, at, self.conventions) for phase in counts}
+        return cross_checks(static, expected, labels)
 
-    def _add_memory(
-        self, document: StaticDocument, counts: Mapping[str, PhaseCount], shapes: PhaseShapes
-    ) -> None:
-        static = document.static
-        weights = (
-            self._tree.weight_bytes() if self._tree is not None else static.params.total * self.dtype.itemsize
-        )
-        largest = max((count.largest_operator_bytes for count in counts.values()), default=0)
-        cache = kv_resident_bytes(document.kv_layers, shapes.context_tokens, shapes.batch_size)
-        static.resident_bytes = {
-            "weights": weights,
-            "kv_cache": cache,
-            "activations": largest,
-            "total": weights + cache + largest,
-        }
-        document.resident = resident_rows(
-            weights, document.kv_layers, largest / shapes.batch_size, context_limit=self.context_limit
-        )
-
-    def _add_notes(self, document: StaticDocument) -> None:
+    def _document_notes(self, document: StaticDocument) -> list[str]:
         notes = list(self.notes)
         if self.closed_form is None and self.use_closed_forms:
             notes.append(f"no cross-check by closed form: {self._no_closed_form}")
-        missing = [phase for phase in self.adapter.phases if phase not in document.static.phases]
-        if missing:
-            notes.append(f"not known at all: {', '.join(missing)}")
-        for check in document.disagreements():
-            difference = check.counted_flops - check.closed_form_flops
-            notes.append(
-                f"{check.phase} {check.component}: counted {check.counted_flops:.0f} FLOPs, closed form"
-                f" {check.closed_form_flops:.0f} (difference {difference:+.0f}); the count is reported"
-            )
-        if document.static.coverage.unknown_ops:
-            notes.append(
-                "operators of unknown cost were met: " + ", ".join(document.static.coverage.unknown_ops)
-            )
-        document.notes = list(dict.fromkeys(notes))
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error's type and first line, short enough for a note."""
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-    return f"{type(error).__name__}: {line[:300]}"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``bfloat16`` of ``torch.bfloat16``."""
-    return str(dtype).removeprefix("torch.")
+        notes += document_notes(document, self.adapter.phases)
+        return list(dict.fromkeys(notes))

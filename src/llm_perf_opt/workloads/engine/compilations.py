@@ -50,6 +50,11 @@ class CompilationLog:
             self._found.append((place, time.perf_counter() - self._started))
             self._started = None
 
+    @property
+    def count(self) -> int:
+        """Compilations so far, wherever they fell."""
+        return len(self._found)
+
     def summary(self) -> Compilations:
         """Return the counts so far."""
         warm = [seconds for place, seconds in self._found if place == _WARM_UP]

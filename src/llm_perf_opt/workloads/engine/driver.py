@@ -24,6 +24,7 @@ from llm_perf_opt.workloads.rank_group import agreed
 from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import InferConfig
     from llm_perf_opt.core.console.progress import Progress
 
 LOGGER = logging.getLogger("llm_perf_opt")
@@ -51,7 +52,7 @@ def run_workload(
         )
     engine = engine or build_engine(workload, progress)
     run = _Run(engine, workload, on_result)
-    groups = list(chunks(samples, workload.infer.batch_size))
+    groups = batches_of(engine, samples, workload.infer)
     _warn_of_short_batches(workload.infer.batch_size, len(samples))
     with progress.task("warming up") as task:
         run.warm_up(groups)
@@ -129,16 +130,16 @@ class _Run:
             self.require_samples()
 
     def _one_of_each_shape(self, groups: list[list[Sample]]) -> Iterator[list[Sample]]:
-        """Yield a batch of every shape the decode step will have; samples that cannot be read are left out."""
-        seen: set[tuple[int, ...]] = set()
+        """Yield a batch of every shape that is compiled or captured; samples that cannot be read are left out."""
+        seen: set[tuple[object, ...]] = set()
         for group in groups:
             try:
-                shape = self._engine.decode_shape(self._engine.prepare(group))
+                shape = self._engine.settled_shape(self._engine.prepare(group))
             except InputError:
                 self._leave_out_unreadable(group)
                 if not group:
                     continue
-                shape = self._engine.decode_shape(self._engine.prepare(group))
+                shape = self._engine.settled_shape(self._engine.prepare(group))
             if shape not in seen:
                 seen.add(shape)
                 yield group
@@ -226,6 +227,20 @@ class _Run:
             self.result.samples.append(answer)
             if self._on_result is not None:
                 self._on_result(answer)
+
+
+def batches_of(engine: Engine, samples: Sequence[Sample], infer: InferConfig) -> list[list[Sample]]:
+    """Return the batches of a run: in the order of the samples, or of their lengths (``infer.bucket_by_length``)."""
+    if infer.bucket_by_length and infer.batch_size > 1:
+        samples = sorted(samples, key=lambda sample: _prompt_length(engine, sample))
+    return list(chunks(samples, infer.batch_size))
+
+
+def _prompt_length(engine: Engine, sample: Sample) -> int:
+    try:
+        return engine.prepare([sample]).prompt_tokens
+    except InputError:
+        return 0  # measuring leaves it out, and says why
 
 
 def chunks(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:

@@ -6,6 +6,7 @@ It yields what ``generate()`` yields greedily on the same inputs, token for toke
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,11 @@ from llm_perf_opt.workloads.devices import resolve_dtype
 from llm_perf_opt.workloads.engine.clock import Clock, intervals
 from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
-from llm_perf_opt.workloads.engine.ngram import ban_repeated_ngrams
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
 from llm_perf_opt.workloads.engine.out_of_memory import Attempt, explained
 from llm_perf_opt.workloads.engine.release import Release, give_back
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
-from llm_perf_opt.workloads.engine.stop_check import StopCheck
+from llm_perf_opt.workloads.engine.stop_check import Observe, Sequences
 from llm_perf_opt.workloads.memory import predicted_bytes
 from llm_perf_opt.workloads.registry import load_adapter
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
-Observe = Callable[["torch.Tensor"], None]
+PhaseMode = Callable[[], contextlib.AbstractContextManager[None]]
 _COMPILED_WARMUP_ROUNDS = 2
 _WATCHED = ("preprocess", *REQUEST_PHASES)
 """Ranges that begin and end with an idle device; components and steps lie inside them."""
@@ -67,7 +67,8 @@ class Engine:
         with explained(self._attempt("loading")):
             self.model = self.adapter.build(self.device, self.dtype)
         self.load_s = time.perf_counter() - started
-        self.compilations = CompilationLog() if workload.model.compile else None
+        compiles = workload.model.compile or workload.model.compile_vision
+        self.compilations = CompilationLog() if compiles else None
         if workload.model.compile:
             self.adapter.compile_decode(self.model)
         if workload.model.cuda_graphs:
@@ -77,6 +78,7 @@ class Engine:
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
+        self._phase_modes: dict[str, list[PhaseMode]] = {}
 
     def release(self) -> Release | None:
         """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
@@ -147,11 +149,19 @@ class Engine:
     @property
     def settles_per_shape(self) -> bool:
         """Whether every new shape costs a compilation or a capture, and so a warm-up of its own."""
-        return self.workload.model.compile or self.workload.model.cuda_graphs
+        model = self.workload.model
+        return model.compile or model.cuda_graphs or model.compile_vision
 
     def decode_shape(self, batch: Batch) -> tuple[int, ...]:
         """Return what batches have in common that decode at the same shape."""
         return self.adapter.decode_shape(batch, self.new_token_limit(batch))
+
+    def settled_shape(self, batch: Batch) -> tuple[object, ...]:
+        """Return what batches have in common that one warm-up serves: the decode step's shape, and that of the pages."""
+        if not self.workload.model.compile_vision:
+            return self.decode_shape(batch)
+        pages = self.adapter.shapes(batch, batch.prompt_tokens).vision
+        return (*self.decode_shape(batch), json.dumps(pages, sort_keys=True, default=str))
 
     @contextlib.contextmanager
     def _warming_up(self) -> Iterator[None]:
@@ -221,7 +231,15 @@ class Engine:
         ):
             with explained(self._attempt("making the cache", batch, limit)):
                 cache = self.adapter.make_cache(self.model, batch, limit)
-                sequence = _Sequences(self, batch, limit, observe)
+                sequence = Sequences(
+                    batch,
+                    limit,
+                    self.accelerator,
+                    device=self.device,
+                    stop_ids=self._stop_ids,
+                    no_repeat_ngram_size=self.workload.infer.no_repeat_ngram_size,
+                    observe=observe,
+                )
             with explained(self._attempt(self._phase_before_prefill() or "prefill", batch, limit)):
                 features, before = self._before_prefill(batch, timers)
             with explained(self._attempt("prefill", batch, limit)):
@@ -257,12 +275,23 @@ class Engine:
         wanted = self.workload.nvtx_modules and self._ranges is not _no_range
         return module_ranges(self.model) if wanted else contextlib.nullcontext()
 
+    def add_phase_mode(self, phase: str, mode: PhaseMode) -> None:
+        """Enter ``mode()`` around every run of a phase, outside of what is timed."""
+        self._phase_modes.setdefault(phase, []).append(mode)
+
+    @contextlib.contextmanager
+    def _in_modes(self, phase: str) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for mode in self._phase_modes.get(phase, ()):
+                stack.enter_context(mode())
+            yield
+
     @contextlib.contextmanager
     def _phase(self, name: str, marks: list[Any]) -> Iterator[None]:
         """Run a phase between two moments when the device is idle; its kernels cannot leak into the next."""
         self.clock.synchronize()
         self._enter_phase(name)
-        with self._ranges(name):
+        with self._in_modes(name), self._ranges(name):
             marks.append(self.clock.mark())
             yield
             marks.append(self.clock.mark())
@@ -287,7 +316,7 @@ class Engine:
         return features, {name: self.clock.seconds(*marks)}
 
     def _prefill(
-        self, batch: Batch, features: Any, cache: Any, sequence: _Sequences, timers: ComponentTimers
+        self, batch: Batch, features: Any, cache: Any, sequence: Sequences, timers: ComponentTimers
     ) -> float:
         marks: list[Any] = []
         with timers.watch("prefill"), self._phase("prefill", marks):
@@ -295,14 +324,14 @@ class Engine:
         return self.clock.seconds(*marks)
 
     def _decode(
-        self, batch: Batch, cache: Any, sequence: _Sequences, limit: int
+        self, batch: Batch, cache: Any, sequence: Sequences, limit: int
     ) -> tuple[float | None, list[float]]:
         if limit == 1 or sequence.stopped:
             return None, []
         clock, adapter, model, ranges = self.clock, self.adapter, self.model, self._ranges
         clock.synchronize()
         self._enter_phase("decode")
-        with ranges("decode"), adapter.decode_mode(model):
+        with self._in_modes("decode"), ranges("decode"), adapter.decode_mode(model):
             marks = [clock.mark()]
             for step in range(limit - 1):
                 with ranges("decode_step"):
@@ -314,67 +343,6 @@ class Engine:
         # A stop noticed late leaves steps behind that belong to no answer.
         token_s = intervals(clock, marks[: sequence.drop_tokens_after_stop()])
         return (sum(token_s), token_s) if token_s else (None, [])
-
-
-class _Sequences:
-    """Tokens of a batch as they grow, on the device; chooses the next one and knows when all have ended."""
-
-    def __init__(self, engine: Engine, batch: Batch, limit: int, observe: Observe | None = None) -> None:
-        import torch
-
-        self._observe = observe
-        prompt = batch.inputs.get("input_ids")
-        self._ngram = engine.workload.infer.no_repeat_ngram_size if prompt is not None else 0
-        self._stop = torch.tensor(engine._stop_ids, device=engine.device) if engine._stop_ids else None
-        self._pad = next(iter(engine._stop_ids), 0)
-        self._start = 0 if prompt is None else prompt.shape[1]
-        self._all = torch.zeros(
-            len(batch.sample_ids), self._start + limit, dtype=torch.long, device=engine.device
-        )
-        if prompt is not None:
-            self._all[:, : self._start] = prompt
-        self._finished: torch.Tensor | None = None
-        self._check = StopCheck(engine.accelerator)
-        self.count = 0
-        self.stopped = False
-        self.last: torch.Tensor = self._all[:, :0]
-
-    def choose(self, logits: torch.Tensor) -> None:
-        """Take the most likely token of each sequence that may follow, greedily."""
-        import torch
-
-        end = self._start + self.count
-        if self._observe is not None:
-            self._observe(logits)
-        if self._ngram:
-            logits = ban_repeated_ngrams(logits.float(), self._all[:, :end], self._ngram)
-        tokens = logits.argmax(-1)
-        if self._stop is not None:
-            if self._finished is not None:
-                tokens = torch.where(self._finished, self._pad, tokens)
-            ended = torch.isin(tokens, self._stop)
-            self._finished = ended if self._finished is None else self._finished | ended
-            self.stopped = self._check.push(self._finished)
-        self._all[:, end] = tokens
-        self.last = self._all[:, end : end + 1]
-        self.count += 1
-
-    def drop_tokens_after_stop(self) -> int:
-        """Drop tokens made after the last sequence had ended; return how many are left."""
-        if self._stop is not None:
-            self.count = max(len(ids) for ids in self.token_ids())
-        return self.count
-
-    def token_ids(self) -> list[list[int]]:
-        """Return each sequence's tokens, up to and including its end."""
-        rows: list[list[int]] = self._all[:, self._start : self._start + self.count].tolist()
-        if self._stop is None:
-            return rows
-        stop = set(self._stop.tolist())
-        return [
-            row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))]
-            for row in rows
-        ]
 
 
 def _no_range(name: str) -> contextlib.AbstractContextManager[None]:

@@ -24,6 +24,8 @@ def tune(engine: Engine) -> None:
         _channels_last(engine.model)
     if model.decode_experts_implementation is not None:
         _decode_experts(engine, model.decode_experts_implementation)
+    if model.prefill_experts_implementation is not None:
+        _prefill_experts(engine, model.prefill_experts_implementation)
     if model.compile_vision:
         _compile_vision(engine)
     if infer.pad_to_multiple is not None:
@@ -32,6 +34,8 @@ def tune(engine: Engine) -> None:
         _pin(engine)
     if infer.inference_mode:
         _inference_mode(engine)
+    for phase, count in engine.workload.phase_threads.items():
+        engine.add_phase_mode(phase, functools.partial(_threads, count))
 
 
 def _quantise(model: Any, kind: WeightFormat) -> None:
@@ -64,25 +68,47 @@ def _channels_last(model: Any) -> None:
 
 
 def _decode_experts(engine: Engine, name: str) -> None:
-    key = "model.decode_experts_implementation"
-    model: Any = engine.model
+    _refuse_without_experts(engine.model, "model.decode_experts_implementation", name)
+    adapter: Any = engine.adapter
+    # A captured graph is made in the same mode, so it belongs to the adapter.
+    adapter.decode_mode = functools.partial(_experts, name)
+
+
+def _prefill_experts(engine: Engine, name: str) -> None:
+    _refuse_without_experts(engine.model, "model.prefill_experts_implementation", name)
+    engine.add_phase_mode("prefill", functools.partial(_experts, name, engine.model))
+
+
+def _refuse_without_experts(model: Any, key: str, name: str) -> None:
     if not hasattr(model, "get_experts_implementation"):
         raise ConfigError(f"{key}={name}: the model has no choice of experts", hint="leave it out", key=key)
 
-    @contextlib.contextmanager
-    def chosen(_: Any) -> Iterator[None]:
-        before = model.get_experts_implementation()
-        parts = before if isinstance(before, Mapping) else {"": before}
-        model.set_experts_implementation(
-            {part: name if chosen is not None else None for part, chosen in parts.items()}
-        )
-        try:
-            yield
-        finally:
-            model.set_experts_implementation(before)
 
-    adapter: Any = engine.adapter
-    adapter.decode_mode = chosen
+@contextlib.contextmanager
+def _experts(name: str, model: Any) -> Iterator[None]:
+    """Run every mixture of experts inside by the implementation of this name."""
+    before = model.get_experts_implementation()
+    parts = before if isinstance(before, Mapping) else {"": before}
+    model.set_experts_implementation(
+        {part: name if chosen is not None else None for part, chosen in parts.items()}
+    )
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Give torch so many threads inside; whatever it had before comes back."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _compile_vision(engine: Engine) -> None:
@@ -103,6 +129,12 @@ def _pad(engine: Engine, multiple: int) -> None:
     if not hasattr(adapter, "left_pad"):
         raise ConfigError(
             f"infer.pad_to_multiple: adapter {adapter.name} does not pad prompts",
+            hint="leave it out",
+            key="infer.pad_to_multiple",
+        )
+    if not getattr(adapter, "masks_padding", lambda: True)():
+        raise ConfigError(
+            "infer.pad_to_multiple: the model takes no mask and would read the padding",
             hint="leave it out",
             key="infer.pad_to_multiple",
         )

@@ -8,14 +8,12 @@ transformers 5.x. The published code itself runs only up to 4.47.
 from __future__ import annotations
 
 import functools
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
-from llm_perf_opt.workloads.models.ocr_config import ocr_config
-from llm_perf_opt.workloads.models.preprocess import (
+from llm_perf_opt.workloads.models.deepseek.ocr_base import OcrAdapter
+from llm_perf_opt.workloads.models.deepseek.ocr_config import ocr_config
+from llm_perf_opt.workloads.models.deepseek.page_views import (
     Grid,
     ViewSpec,
     image_token_count,
@@ -23,11 +21,7 @@ from llm_perf_opt.workloads.models.preprocess import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from llm_perf_opt.config.schema import InferConfig
-
-LOGGER = logging.getLogger("llm_perf_opt")
 
 
 class DeepseekOcrAdapter(OcrAdapter):
@@ -35,30 +29,18 @@ class DeepseekOcrAdapter(OcrAdapter):
 
     name = "deepseek_ocr"
     architecture = "DeepSeek-OCR"
+    encoder_label = "clip"
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``."""
         return view_spec(infer)
 
-    def components(self) -> Mapping[str, str]:
-        """Map component labels to module paths."""
-        return {
-            "sam": "model.vision_tower.sam_encoder",
-            "clip": "model.vision_tower.vision_encoder",
-            "projector": "model.multi_modal_projector",
-            "language_model": "model.language_model",
-            "lm_head": "lm_head",
-        }
-
     @functools.cached_property
     def _config(self) -> Any:
         if self.weights() == "real":
-            from llm_perf_opt.workloads.models.vendor_checkpoint import config_of_checkpoint
+            from llm_perf_opt.workloads.models.deepseek.vendor_checkpoint import config_of_checkpoint
 
-            if self.config.arch:
-                LOGGER.info(
-                    "model.arch is not used: the dimensions come from the checkpoint %s", self.config.path
-                )
+            self.say_arch_is_not_used()
             return config_of_checkpoint(str(self.config.path))
         return ocr_config(self.config.arch)
 
@@ -73,18 +55,11 @@ class DeepseekOcrAdapter(OcrAdapter):
             inputs["patches_grid"] = [list(grid) if grid else [1, 1] for grid in grids]
         return inputs
 
-    def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
-        """Make the model: real weights, random weights, or (``device='meta'``) none."""
-        from transformers import UnlimitedOcrForConditionalGeneration as Kind
+    def model_class(self) -> Any:
+        """Return transformers' class."""
+        from transformers import UnlimitedOcrForConditionalGeneration
 
-        if device == "meta":
-            return loading.build_meta(Kind, self._config, dtype, self.options())
-        if self.weights() == "random":
-            return loading.build_random(Kind, self._config, dtype, device, self.config.seed, self.options())
-        self.tokenizer()  # settles the image token's id, which the model compares with
-        directory = loading.checkpoint_dir(str(self.config.path))
-        loading.tensor_shapes(directory)
-        return loading.load_pretrained(Kind, str(directory), self._config, dtype, device, self.options())
+        return UnlimitedOcrForConditionalGeneration
 
     def static_mask(self) -> Any:
         """Name a mask per layer type: without one the model would build masks by reading values."""

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.arch import make_config, require
-from llm_perf_opt.workloads.models.ocr_base import OcrAdapter
-from llm_perf_opt.workloads.models.preprocess import (
+from llm_perf_opt.workloads.models.checkpoints import loading
+from llm_perf_opt.workloads.models.checkpoints.arch import make_config, require
+from llm_perf_opt.workloads.models.checkpoints.tokenizer import (
+    PUBLISHED_IMAGE_TOKEN_ID,
+)
+from llm_perf_opt.workloads.models.deepseek.ocr_base import OcrAdapter
+from llm_perf_opt.workloads.models.deepseek.page_views import (
     PATCH_STRIDE,
     Grid,
     ViewSpec,
     check_spec,
 )
-from llm_perf_opt.workloads.models.tokenizer import (
-    PUBLISHED_IMAGE_TOKEN_ID,
-)
 
 if TYPE_CHECKING:
-    import torch
-
     from llm_perf_opt.config.schema import InferConfig
 
-LOGGER = logging.getLogger("llm_perf_opt")
 _GLOBAL, _TILE = 1024, 768
 _VIEW_SIZES = (_TILE, _GLOBAL)
 """The encoder has learnt queries for these two sizes only (144 and 256)."""
@@ -38,6 +34,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
 
     name = "deepseek_ocr2"
     architecture = "DeepSeek-OCR-2"
+    encoder_label = "vision_encoder"
 
     def view_spec(self, infer: InferConfig) -> ViewSpec:
         """Return the sizes of ``infer.mode``: ``gundam`` (tiles), ``base`` (one view), or ``custom``."""
@@ -59,26 +56,13 @@ class DeepseekOcr2Adapter(OcrAdapter):
             key="infer.mode",
         )
 
-    def components(self) -> Mapping[str, str]:
-        """Map component labels to module paths."""
-        return {
-            "sam": "model.vision_tower.sam_encoder",
-            "vision_encoder": "model.vision_tower.vision_encoder",
-            "projector": "model.multi_modal_projector",
-            "language_model": "model.language_model",
-            "lm_head": "lm_head",
-        }
-
     @functools.cached_property
     def _config(self) -> Any:
         if self.weights() == "random":
             return ocr2_config(self.config.arch)
         from transformers import DeepseekOcr2Config
 
-        if self.config.arch:
-            LOGGER.info(
-                "model.arch is not used: the dimensions come from the checkpoint %s", self.config.path
-            )
+        self.say_arch_is_not_used()
         directory = loading.checkpoint_dir(str(self.config.path))
         kind = loading.read_json(directory / "config.json").get("model_type")
         if kind != DeepseekOcr2Config.model_type:
@@ -98,18 +82,11 @@ class DeepseekOcr2Adapter(OcrAdapter):
             + 1
         )
 
-    def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
-        """Make the model: real weights, random weights, or (``device='meta'``) none."""
-        from transformers import DeepseekOcr2ForConditionalGeneration as Kind
+    def model_class(self) -> Any:
+        """Return transformers' class."""
+        from transformers import DeepseekOcr2ForConditionalGeneration
 
-        if device == "meta":
-            return loading.build_meta(Kind, self._config, dtype, self.options())
-        if self.weights() == "random":
-            return loading.build_random(Kind, self._config, dtype, device, self.config.seed, self.options())
-        self.tokenizer()  # settles the image token's id, which the model compares with
-        directory = loading.checkpoint_dir(str(self.config.path))
-        loading.tensor_shapes(directory)
-        return loading.load_pretrained(Kind, str(directory), self._config, dtype, device, self.options())
+        return DeepseekOcr2ForConditionalGeneration
 
 
 def ocr2_config(arch: Mapping[str, Any]) -> Any:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.config.schema import CacheKind
-from llm_perf_opt.core.errors import CheckpointError, ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import (
     Batch,
     Phase,
     PhaseShapes,
     Sample,
 )
-from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.arch import make_config
-from llm_perf_opt.workloads.models.config_sources import (
+from llm_perf_opt.workloads.models.checkpoints import loading
+from llm_perf_opt.workloads.models.checkpoints.arch import make_config
+from llm_perf_opt.workloads.models.checkpoints.config_sources import (
     check_dimensions,
     end_token_ids,
     known_type,
@@ -28,12 +28,13 @@ from llm_perf_opt.workloads.models.config_sources import (
     refuse_other_than_decoders,
     templated_ids,
 )
-from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
-from llm_perf_opt.workloads.models.meta_routing import spread_evenly
-from llm_perf_opt.workloads.models.model_kinds import refuse_model_type
-from llm_perf_opt.workloads.models.model_state import refuse_batches, state_protocol
-from llm_perf_opt.workloads.models.tensor_parallel import why_not_split
-from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
+from llm_perf_opt.workloads.models.checkpoints.model_kinds import refuse_model_type
+from llm_perf_opt.workloads.models.checkpoints.processors import load_part
+from llm_perf_opt.workloads.models.checkpoints.tensor_parallel import why_not_split
+from llm_perf_opt.workloads.models.decoding.model_state import refuse_batches, state_protocol
+from llm_perf_opt.workloads.models.decoding.transformers_base import TransformersAdapter
+from llm_perf_opt.workloads.models.meta.masks import nothing_is_padded
+from llm_perf_opt.workloads.models.meta.routing import spread_evenly
 
 if TYPE_CHECKING:
     import torch
@@ -186,16 +187,13 @@ class HfCausalLmAdapter(TransformersAdapter):
             return random_tokenizer(self.text_config())
         from transformers import AutoTokenizer
 
-        try:
-            return AutoTokenizer.from_pretrained(
-                self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code
-            )
-        except (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"no usable tokenizer in {self.config.path}: {' '.join(str(error).split())[:200]}",
-                hint="copy tokenizer.json and tokenizer_config.json beside the weights",
-                path=self.config.path,
-            ) from error
+        return load_part(
+            AutoTokenizer,
+            self.config,
+            remote_code=self._remote_code,
+            what="tokenizer",
+            files="tokenizer.json and tokenizer_config.json",
+        )
 
     def text(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Decode generated tokens."""
@@ -257,7 +255,7 @@ class HfCausalLmAdapter(TransformersAdapter):
                     hint="the tokenizer does not belong to this model",
                 )
         lengths = [len(sequence) for sequence in sequences]
-        if len(set(lengths)) > 1 and not self._masks_padding():
+        if len(set(lengths)) > 1 and not self.masks_padding():
             raise InputError(
                 f"prompts of {min(lengths)} to {max(lengths)} tokens in one batch: a '{self._whole_config.model_type}' model"
                 " takes no mask and would read the padding",
@@ -267,9 +265,9 @@ class HfCausalLmAdapter(TransformersAdapter):
         return Batch(
             [sample.id for sample in samples],
             inputs,
-            max(lengths),
+            int(inputs["input_ids"].shape[1]),
             0,
-            {"prompt_tokens": lengths, "padded": len(set(lengths)) > 1},
+            {"prompt_tokens": lengths, "padded": inputs["mask"] is not None},
         )
 
     def why_not_split(self, ranks: int) -> str | None:
@@ -339,7 +337,8 @@ class HfCausalLmAdapter(TransformersAdapter):
                 key="model.cache",
             )
 
-    def _masks_padding(self) -> bool:
+    def masks_padding(self) -> bool:
+        """Whether the model takes a mask that leaves padding out."""
         kind = self._model_class(self._whole_config)
         return "attention_mask" in state_protocol(kind, self._whole_config.model_type).accepts
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample, StaticCall
+from llm_perf_opt.workloads.models.checkpoints.loading import read_json
+from llm_perf_opt.workloads.models.decoding.model_state import state_bytes
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
-from llm_perf_opt.workloads.models.loading import read_json
-from llm_perf_opt.workloads.models.meta_masks import nothing_is_padded
-from llm_perf_opt.workloads.models.model_state import state_bytes
+from llm_perf_opt.workloads.models.meta.masks import nothing_is_padded
 
 if TYPE_CHECKING:
     import torch
@@ -177,10 +177,10 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         cross.is_cross_attention = True  # a static count tells by it that this part does not grow
         own = DynamicCache(config=config)
         if capacity_tokens is not None and self.config.cache is CacheKind.preallocated:
-            from llm_perf_opt.workloads.models.preallocated_cache import preallocated_cache
+            from llm_perf_opt.workloads.models.decoding.preallocated_cache import preallocated_cache
 
             own = preallocated_cache(config, capacity_tokens)
-        return EncoderDecoderCache(own, cross)
+        return EncoderDecoderCache(self.narrowed(own), cross)
 
     def encode(self, model: torch.nn.Module, batch: Batch) -> Any:
         """Run the encoder over the whole input."""
@@ -255,7 +255,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         """Return one call per phase on the meta device; decode starts from what encoder and prefill leave."""
         import torch
 
-        from llm_perf_opt.workloads.models.known_values import KnownValues
+        from llm_perf_opt.workloads.models.meta.known_values import KnownValues
 
         dtype = next(model.parameters()).dtype
 

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.core.errors import CheckpointError, ConfigError
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Batch, PhaseShapes, Sample
 from llm_perf_opt.workloads.datasets.waveforms import clip_of, resampled
+from llm_perf_opt.workloads.models.checkpoints.processors import load_part
 from llm_perf_opt.workloads.models.hf_seq2seq import HfSeq2SeqAdapter
-from llm_perf_opt.workloads.models.image_inputs import describe_inputs, described_inputs
+from llm_perf_opt.workloads.models.meta.image_inputs import describe_inputs, described_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -44,16 +45,13 @@ class HfSpeechSeq2SeqAdapter(HfSeq2SeqAdapter):
             # Two positions of features become one of the encoder's; whisper's own hop of 10 ms stays.
             seconds = config.max_source_positions * 2 // 100
             return WhisperFeatureExtractor(feature_size=config.num_mel_bins, chunk_length=max(1, seconds))
-        try:
-            return AutoFeatureExtractor.from_pretrained(
-                self.config.path, revision=self.config.revision, trust_remote_code=self._remote_code
-            )
-        except (OSError, ValueError, LookupError, ImportError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"no usable feature extractor in {self.config.path}: {' '.join(str(error).split())[:200]}",
-                hint="copy preprocessor_config.json beside the weights",
-                path=self.config.path,
-            ) from error
+        return load_part(
+            AutoFeatureExtractor,
+            self.config,
+            remote_code=self._remote_code,
+            what="feature extractor",
+            files="preprocessor_config.json",
+        )
 
     def decoder_prompt(self) -> list[int]:
         """Return start, language, task and "no timestamps" as the tokenizer has them; else the start token."""

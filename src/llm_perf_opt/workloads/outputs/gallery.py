@@ -103,7 +103,7 @@ def write_gallery(
 
 def _picture(index: int, entry: Entry, colors: Mapping[str, str], width: int) -> _Picture | None:
     # Imported here: NumPy and Pillow are not needed to read a configuration.
-    from llm_perf_opt.workloads.models.preprocess import load_image
+    from llm_perf_opt.workloads.images import load_image
 
     if entry.path is None:
         return None

@@ -17,7 +17,7 @@ from llm_perf_opt.analysis.captures.completeness import (
 )
 from llm_perf_opt.cli import main
 from llm_perf_opt.ingest.static import save_document
-from llm_perf_opt.model.static import ShapesUsed, StaticDocument, Totals
+from llm_perf_opt.model.static.document import ShapesUsed, StaticDocument, Totals
 from llm_perf_opt.model.summary import Coverage, Kernel, Params, Static, StaticModule, StaticPhase, Summary
 from llm_perf_opt.model.summary_file import load_summary
 from tests.unit.summaries import kernel

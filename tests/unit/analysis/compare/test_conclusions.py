@@ -14,8 +14,8 @@ from llm_perf_opt.analysis.compare.origin import Side
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.comparison import Comparison
 from llm_perf_opt.model.conclusion import Conclusion
-from llm_perf_opt.model.parallel import Collective, Communication, DeviceUse, IdleOwner, RankUse
 from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel, Summary, Workload
+from llm_perf_opt.model.summary.parallel import Collective, Communication, DeviceUse, IdleOwner, RankUse
 from llm_perf_opt.reporting.compare.html import comparison_html
 from llm_perf_opt.reporting.compare.markdown import comparison_console, comparison_markdown
 from tests.unit.analysis.compare.test_compare import document

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.cpu.work import PhaseClock, cpu_work, phase_work, unprofiled_seconds
 from llm_perf_opt.analysis.facts import ProfiledPass
-from llm_perf_opt.model.cpu_work import CpuWork
 from llm_perf_opt.model.summary import SampleTimes, Workload
+from llm_perf_opt.model.summary.cpu_work import CpuWork
 from tests.unit.summaries import cpu, gpu, kernel, operator, summary, timings
 
 ROWS = [

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.expected.compose import (
 from llm_perf_opt.analysis.expected.estimate import Tables, expect
 from llm_perf_opt.analysis.expected.roles import fused_name, split_of
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, MoeLayer, Operator, Source, Timing
-from llm_perf_opt.model.operators import (
+from llm_perf_opt.model.static.operators import (
     AttentionShape,
     ExpertShape,
     OperatorShapes,

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_perf_opt.analysis.expected.calls import At
 from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.expected.estimate import Tables
-from llm_perf_opt.analysis.expected.gains import expected_gain
+from llm_perf_opt.analysis.expected.gains import Side, expected_gain
 from llm_perf_opt.hardware.silicon import Attention, Gemm, Operator, Source, Timing
 from llm_perf_opt.model.summary import Peak
 from tests.unit.analysis.expected.test_expected import decoder
 
 LIMITS = Target("a device", {"bfloat16": Peak(1e14, ""), "float8": Peak(2e14, "")}, 1e12)
+BEFORE = Side(decoder(), ("prefill",), At(1, 100, 100), LIMITS, (1e-4,), 1e-4)
 
 
 class HalfInEight:
@@ -24,25 +27,66 @@ class HalfInEight:
         return Timing(seconds, "measured", source, seconds, seconds, source)
 
 
+def at(**changes: object) -> Side:
+    return replace(BEFORE, at=replace(BEFORE.at, **changes))  # type: ignore[arg-type]
+
+
 def test_eight_bits_gain_what_the_tables_say_of_products() -> None:
-    before, after = At(1, 100, 100), At(1, 100, 100, "float8")
-    found = expected_gain(decoder(), before, after, LIMITS, Tables(HalfInEight()))
-    assert found is not None and found.source == "vllm 1.0"
+    found = expected_gain(BEFORE, at(dtype="float8"), Tables(HalfInEight()))
+    assert found is not None and found.source == "vllm 1.0" and found.basis == "measured operators"
     # Of 2 × 4 products, attention of 2 layers and the head, only the products of the layers halve.
-    assert found.tpot_before_s - found.tpot_after_s == pytest.approx(8 * 0.5e-3)
-    assert 0 < found.token_gain_ratio < 0.5
+    assert found.before.tpot_s - found.after.tpot_s == pytest.approx(8 * 0.5e-3)
+    assert found.launched == "one by one" and not found.host_bound
 
 
 def test_a_larger_batch_gains_per_token_though_not_per_step() -> None:
-    found = expected_gain(decoder(), At(1, 100, 100), At(8, 100, 100), LIMITS, Tables(HalfInEight()))
+    found = expected_gain(BEFORE, at(batch_size=8), Tables(HalfInEight()))
     assert found is not None
-    assert found.tpot_after_s >= found.tpot_before_s
-    assert found.token_gain_ratio == pytest.approx(7 / 8, rel=1e-3)
+    assert found.after.tpot_s >= found.before.tpot_s
+    assert found.after.tokens_per_s == pytest.approx(8 * found.before.tokens_per_s, rel=1e-3)
 
 
-def test_where_tables_do_not_reach_nothing_is_said() -> None:
+def test_a_host_that_takes_longer_than_the_work_hides_the_change() -> None:
+    slow = replace(BEFORE, launches_s=(0.1,), step_launches_s=0.1)
+    found = expected_gain(slow, replace(slow, at=at(dtype="float8").at), Tables(HalfInEight()))
+    assert found is not None and found.host_bound
+    assert found.after.tpot_s == found.before.tpot_s == 0.1
+    assert found.basis == "measured operators", "what the work rests on is another question"
+    graph = replace(slow, step_graph=True)
+    found = expected_gain(graph, replace(graph, at=at(dtype="float8").at), Tables(HalfInEight()))
+    assert found is not None and not found.host_bound and found.after.tpot_s < found.before.tpot_s
+
+
+def test_without_counted_launches_both_sides_are_taken_as_graphs() -> None:
+    unknown = replace(BEFORE, launches_s=(None,), step_launches_s=None)
+    found = expected_gain(unknown, at(dtype="float8"), Tables(HalfInEight()))
+    assert found is not None and found.launched == "as graphs"
+
+
+def test_where_tables_do_not_reach_it_says_roofline_and_without_limits_nothing() -> None:
     class Nothing:
         def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
             return None
 
-    assert expected_gain(decoder(), At(1, 100, 100), At(8, 100, 100), LIMITS, Tables(Nothing())) is None
+    found = expected_gain(BEFORE, at(batch_size=8), Tables(Nothing()))
+    assert found is not None and found.basis == "roofline" and found.source is None
+    unknown = replace(BEFORE, target=Target("a device", {}, None))
+    assert expected_gain(unknown, unknown, Tables(Nothing())) is None
+
+
+def test_both_sides_are_of_one_frameworks_kernels() -> None:
+    class TwoFrameworks:
+        """vLLM has 16 bits at 1 ms; SGLang has them at 3 ms, and eight bits at 2 ms."""
+
+        def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
+            if not isinstance(operator, Gemm | Attention):
+                return None
+            wide = not (isinstance(operator, Gemm) and operator.dtype == "float8")
+            name = "vllm" if wide and framework == "vllm" else "sglang"
+            seconds = 1e-3 if name == "vllm" else 3e-3 if wide else 2e-3
+            source = Source(name, "1.0", "table")
+            return Timing(seconds, "measured", source, seconds, seconds, source)
+
+    found = expected_gain(BEFORE, at(dtype="float8"), Tables(TwoFrameworks(), "vllm"))
+    assert found is not None and found.source == "sglang 1.0"
+    assert found.after.tpot_s < found.before.tpot_s, "against vLLM's 16 bits it would look slower"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.findings import losses
-from llm_perf_opt.model.parallel import Collective, Communication, IdleOwner, RankUse
 from llm_perf_opt.model.summary import Budget, BudgetPart, Finding, Summary
+from llm_perf_opt.model.summary.parallel import Collective, Communication, IdleOwner, RankUse
 from tests.unit.summaries import budget, summary
 
 

@@ -9,7 +9,7 @@ import pytest
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.findings.kernels import far_from_measured, misaligned_gemm
 from llm_perf_opt.model.summary import Kernel, Summary
-from llm_perf_opt.model.target import KernelTarget
+from llm_perf_opt.model.summary.target import KernelTarget
 from tests.unit.analysis.findings.test_kernel_findings import FLASH_2, NARROW, captured
 from tests.unit.summaries import kernel
 

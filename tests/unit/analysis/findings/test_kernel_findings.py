@@ -13,8 +13,8 @@ from llm_perf_opt.analysis.findings.kernels import (
     old_flash_attention,
     unfused_elementwise,
 )
-from llm_perf_opt.model.parallel import DeviceUse
 from llm_perf_opt.model.summary import Hardware, Kernel, Operator, Summary
+from llm_perf_opt.model.summary.parallel import DeviceUse
 from tests.unit.summaries import budget, kernel, summary
 
 SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, c10::BFloat16, float>(int)"

@@ -6,8 +6,8 @@ import pytest
 
 from llm_perf_opt.analysis.findings import find_all, losses
 from llm_perf_opt.analysis.findings.loss_words import advice_for, title_for
-from llm_perf_opt.model.parallel import IdleGap, IdleOwner, OwnerKind
 from llm_perf_opt.model.summary import Budget, BudgetPart, Finding, Summary
+from llm_perf_opt.model.summary.parallel import IdleGap, IdleOwner, OwnerKind
 from tests.unit.summaries import budget, cpu, operator, summary, timings, verdict
 
 IDS = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from llm_perf_opt.analysis.findings import kv_cache, module_gap, noise, padding, pollution, vision_share
 from llm_perf_opt.model.summary import LedgerRow, Prediction, Stat, StaticPhase
+from llm_perf_opt.model.summary.cpu_work import CpuPart, CpuPartName, CpuWork
 from tests.unit.summaries import one, static, summary, timings, verdict
 
 # cache, vision, padding
@@ -44,6 +47,45 @@ def test_vision_dominated_first_token_names_a_vision_component() -> None:
     assert unbounded.confidence == "medium"
     assert vision_share.find(summary(timings=timings(vision=0.3, prefill=0.7, decode=1.0))) == []
     assert vision_share.find(summary(timings=timings(prefill=0.7, decode=1.0))) == []
+
+
+def _on_a_processor(**shares: float) -> dict[str, CpuWork]:
+    parts = [
+        CpuPart(cast("CpuPartName", name.replace("_", "-")), 0.8 * part, part, 10)
+        for name, part in shares.items()
+    ]
+    return {"vision": CpuWork(0.8, parts, "wall-clock")}
+
+
+def test_on_a_processor_compiling_an_encoder_promises_only_what_it_can_take_out() -> None:
+    """Tried on the default workload: with all of vision above the floor promised, compiling gave less than a fifth of it."""
+    floor = {"vision": Prediction(0.3, "compute", None)}
+    timed = timings(vision=0.8, prefill=0.2, decode=1.0)
+    data = summary(timings=timed, predictions=floor)
+    data.cpu_work = _on_a_processor(matrix=0.6, movement=0.15, element_wise=0.15, dispatch=0.1)
+    (found,) = vision_share.find(data)
+    assert found.gain_upper_s == pytest.approx(0.8 * 0.25)
+    assert found.confidence == "low" and "at most 200 ms" in found.arithmetic
+    data.cpu_work = _on_a_processor(matrix=0.1, element_wise=0.5, dispatch=0.4)
+    (found,) = vision_share.find(data)
+    assert found.gain_upper_s == pytest.approx(0.5), "never more than there is above the floor"
+
+
+def test_a_processor_is_not_told_of_settings_that_were_tried_there_in_vain() -> None:
+    timed = timings(vision=0.8, prefill=0.2, decode=1.0)
+    rows = [_part("model.layers.0.attn", 0.7, 0.1)]
+    data = summary(timings=timed, ledger=rows)
+    data.hardware.kind = "cpu"
+    (gap,), (share,) = module_gap.find(data), vision_share.find(data)
+    assert gap.confidence == "low"
+    assert not any(
+        word in gap.advice + share.advice for word in ("bfloat16", "attn_implementation", "channels_last")
+    )
+    data.hardware.kind = "gpu"
+    (gap,), (share,) = module_gap.find(data), vision_share.find(data)
+    assert all(
+        word in gap.advice + share.advice for word in ("bfloat16", "attn_implementation", "channels_last")
+    )
 
 
 def _part(module: str, measured: float | None, floor: float | None, phase: str = "vision") -> LedgerRow:

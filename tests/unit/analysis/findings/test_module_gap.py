@@ -65,3 +65,33 @@ def test_the_largest_of_several_layers_is_the_one_that_loses_most_over_all_steps
     ]
     (alone,) = module_gap.find(summary(timings=timings(prefill=2.0), ledger=[row("lm", 1.0, 0.0)]))
     assert not any("largest of" in line for line in alone.evidence)
+
+
+@pytest.mark.parametrize(
+    ("rows", "phase", "named", "not_named"),
+    [
+        (["lm.self_attn"], "prefill", ["model.attn_implementation"], ["experts", "model.compile=true"]),
+        (["lm.mlp"], "prefill", ["a fused version"], ["attn_implementation", "experts"]),
+        (["lm.mlp", "lm.mlp.experts"], "prefill", ["model.prefill_experts_implementation"], ["attn_imp"]),
+        (
+            ["lm.mlp"],
+            "decode",
+            ["model.compile=true", "model.quantise_weights=int8"],
+            ["experts", "attn_imp"],
+        ),
+        (
+            ["vision.encoder"],
+            "vision",
+            ["model.compile_vision=true", "model.attn_implementation"],
+            ["experts"],
+        ),
+    ],
+)
+def test_the_advice_names_settings_that_change_this_part(
+    rows: list[str], phase: str, named: list[str], not_named: list[str]
+) -> None:
+    ledger = [row(name, 0.9, 0.1, phase) for name in rows]
+    data = summary(timings=timings(vision=1.0, prefill=1.0, decode=1.0, tpot=1.0), ledger=ledger)
+    (found,) = module_gap.find(data)
+    assert all(word in found.advice for word in named), found.advice
+    assert not any(word in found.advice for word in not_named), found.advice

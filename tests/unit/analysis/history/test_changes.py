@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llm_perf_opt.analysis.history.changes import ALPHA, LEAST_RUNS, find_changes
+from llm_perf_opt.analysis.history import changes
+from llm_perf_opt.analysis.history.changes import ALPHA, LEAST_RUNS, find_changes, find_levels
 
 
 def _series(seed: int, *parts: tuple[int, float], spread: float = 0.01) -> list[float]:
@@ -65,3 +66,36 @@ def test_false_alarms_stay_near_alpha(noise: str) -> None:
     alarms = sum(bool(find_changes(list(np.exp(draw(0, 0.02, 20))))) for _ in range(series))
     # Three standard deviations of the binomial around alpha.
     assert alarms <= series * ALPHA + 3 * (series * ALPHA) ** 0.5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_drift_is_told_as_one_and_is_no_step(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    values = np.exp(np.linspace(0, 0.2, 40) + generator.normal(0, 0.01, 40))
+    found = find_levels(list(values))
+    assert found.changes == []
+    assert found.drift_ratio == pytest.approx(np.exp(0.2), rel=0.03)
+
+
+def test_steps_are_not_taken_for_a_drift() -> None:
+    for parts in (((20, 1.0), (20, 1.1)), ((14, 1.0), (14, 1.1), (14, 1.2))):
+        found = find_levels(_series(8, *parts))
+        assert len(found.changes) == len(parts) - 1
+        assert found.drift_ratio is None and not found.wanders
+
+
+def test_a_level_that_wanders_shows_only_what_comes_at_once() -> None:
+    generator = np.random.default_rng(2)
+    way = np.cumsum(generator.normal(0, 0.01, 80)) + generator.normal(0, 0.005, 80)
+    found = find_levels(list(np.exp(way)))
+    assert found.wanders and found.changes == []
+    way[50:] += 0.3
+    (change,) = find_levels(list(np.exp(way))).changes
+    assert change.place == 50
+
+
+def test_looking_at_fewer_orders_where_nothing_is_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = [_series(seed, (12, 1.0), (12, 1.0 + 0.01 * seed)) for seed in range(6)]
+    early = [[change.place for change in find_changes(values)] for values in series]
+    monkeypatch.setattr(changes, "_FIRST_LOOK", changes.PERMUTATIONS)
+    assert [[change.place for change in find_changes(values)] for values in series] == early

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.idle.owners import HostActivity
-from llm_perf_opt.model.parallel import IdleOwner
+from llm_perf_opt.model.summary.parallel import IdleOwner
 from llm_perf_opt.model.timeline import Timeline
 from tests.unit.timelines import LAUNCH, MALLOC, SYNC, US, Call, Op, budget_of, make_timeline, owner_of
 

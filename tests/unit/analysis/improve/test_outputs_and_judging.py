@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.improve.outputs import (
     output_result,
     output_words,
 )
-from llm_perf_opt.model.improve import Effect, Measured, OutputCheck, Trial, Verdict
+from llm_perf_opt.model.improve import Answered, Effect, Measured, OutputCheck, Trial, Verdict
 
 
 def measured(verdict: Verdict = "gain", change: float = -0.3) -> Measured:
@@ -145,3 +145,15 @@ def test_grades_of_findings() -> None:
     assert grades["growing-cache"].grade == "wrong"
     assert grades["launch-bound"].grade == "partly"
     assert grades["host-sync"].grade == "not shown"
+
+
+def test_a_remedy_grades_every_finding_it_answers() -> None:
+    both = trial("compile", "gain", -0.4, "module-gap")
+    both.answers = [Answered("module-gap", "decode", 0.5), Answered("dispatch", "decode", 0.2)]
+    other = trial("threads", "slower", 0.2, "dispatch")
+    other.answers = [Answered("dispatch", "decode", 0.2)]
+    grades = {grade.finding: grade for grade in grade_findings([both, other])}
+    assert {name: (g.helped, g.tried, g.predicted_gain_s, g.grade) for name, g in grades.items()} == {
+        "module-gap": (1, 1, 0.5, "confirmed"),
+        "dispatch": (1, 2, 0.2, "confirmed"),
+    }

@@ -81,3 +81,24 @@ def test_values_beyond_measure_are_cut_off() -> None:
     assert test.verdict() == "gain"
     assert change is not None
     assert math.isfinite(change.low)
+
+
+def test_a_gain_is_in_sight_before_it_is_shown_and_never_in_plain_noise() -> None:
+    chance = random.Random(17)
+    rule = Rule(alpha=0.001, least_gain_ratio=0.02, most_blocks=200)
+    seen = shown = None
+    test = SequentialTest(rule)
+    while shown is None:
+        verdict = test.add(math.log(0.9) + chance.gauss(0, 0.05))
+        seen = test.count if seen is None and test.in_sight() else seen
+        shown = test.count if verdict == "gain" else None
+    assert seen is not None and seen < shown
+    still = [run([chance.gauss(0, 0.05) for _ in range(80)], rule) for _ in range(30)]
+    assert sum(test.in_sight() for test in still) <= 1
+
+
+def test_what_is_dropped_early_has_an_interval_that_tells_something() -> None:
+    test = run([math.log(1.3)] * 8, Rule(alpha=0.001, least_gain_ratio=0.02, most_blocks=80))
+    assert test.verdict() == "slower"
+    told = test.change(0.05)
+    assert told is not None and -0.5 < told.low < math.log(1.3) < told.high < 1.0

@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import join
 from llm_perf_opt.analysis.ranks.join import Ranks, join_ranks, rank_of
-from llm_perf_opt.model.parallel import Communication
+from llm_perf_opt.model.summary.parallel import Communication
 from tests.unit.rank_captures import rank_capture, rank_timeline
 from tests.unit.timelines import ALL_REDUCE, LAUNCH, US, make_timeline
 
@@ -80,6 +80,22 @@ def test_a_rank_given_twice_counts_once() -> None:
         assert found.notes == ["Rank 0 was given twice: a-rank0.json is used, b-rank0.json is left out."]
         assert len(found.captures) == 1
         assert sum(kernel.launches or 0 for kernel in found.captures[0].facts.kernels) == 2 * 3
+
+
+def test_two_captured_ranges_of_every_rank_are_two_captures() -> None:
+    captures = [
+        rank_capture(rank_timeline([10], [20]), f"run.{label}.rank{rank}.sqlite")
+        for label in ("prefill", "decode")
+        for rank in (0, 1)
+    ]
+    found = join_ranks(captures)
+    assert [one.path.name for one in found.captures] == [
+        "run.prefill.rank0.sqlite",
+        "run.decode.rank0.sqlite",
+    ]
+    assert ([row.rank for row in found.ranks], found.joined, found.notes) == ([0, 1], 2, [])
+    for one in found.captures:
+        assert sum(kernel.launches or 0 for kernel in one.facts.kernels) == 2 * 3
 
 
 def test_missing_ranks_and_different_numbers_of_steps_are_said() -> None:

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.roofline.launches import (
     measured_launch,
 )
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
-from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, what_if
+from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, started_by, what_if
 from llm_perf_opt.model.summary import (
     Coverage,
     Hardware,
@@ -88,7 +88,8 @@ def test_launching_one_by_one_stands_beside_the_floor() -> None:
     assert counted.launch_graph_s == pytest.approx(100 * GRAPH_NODE_S)
     assert counted.launch_eager_s == pytest.approx(900 * EAGER_LAUNCH_S)
     assert "launched one by one about 3.6" in (counted.note or "")
-    captured = row(work, step_launches=200.0, launch_cost=LaunchCost(2e-6, "measured"))
+    started = started_by(work, step_launches=200.0, launch_cost=LaunchCost(2e-6, "measured"))
+    captured = row(work, started=started)
     assert captured.launch_eager_s == pytest.approx(200 * 2e-6)
     assert captured.tpot_floor_s == counted.tpot_floor_s
     assert "one by one" not in (captured.note or "")

@@ -72,6 +72,43 @@ def count() -> Callable[..., Static]:
     return counted
 
 
+def test_several_devices_talk_and_the_links_have_a_floor(count: Callable[..., Static]) -> None:
+    static = count("llama", 1, 60, 70)
+    own = own_point(static, "bfloat16")
+    split = next(one for one in static.splits if one.ranks == 2)
+    assert own is not None and split.reason is None
+    alone, shared = demand(static, own), demand(static, replace(own, tensor_parallel=2))
+    assert alone.step is not None and shared.step is not None
+    assert (alone.step_link_bytes, alone.prefill_link_bytes) == (None, None)
+    assert shared.step_link_bytes == sum(one.link_bytes for one in split.exchanges if one.phase == "decode")
+    assert shared.step[0] == alone.step[0] / 2
+    # Norms are on every rank, so that a rank reads more than half.
+    assert alone.step[1] / 2 < shared.step[1] < alone.step[1] / 2 * 1.1
+    assert shared.resident_bytes == pytest.approx(
+        (split.shares[0].weight_bytes or 0.0) + (alone.resident_bytes - static.resident_bytes["weights"]) / 2
+    )
+    # Twice the sequences say twice as much; longer prompts too, but for the head's outputs.
+    both = demand(static, replace(own, tensor_parallel=2, batch_size=2))
+    assert both.step_link_bytes == 2 * shared.step_link_bytes
+    # A link so slow that nothing else matters sets the floor; a link that is not known sets none.
+    device = replace(load_catalogue().named("NVIDIA H100 SXM5 80GB"), link_bytes_per_s=1e3)
+    point = replace(own, tensor_parallel=2)
+    (slow,) = price(static, [device], [point])
+    assert slow.floor_term == "communication"
+    assert slow.tpot_floor_s == slow.communication_s == shared.step_link_bytes / 1e3
+    (unknown,) = price(static, [replace(device, link_bytes_per_s=None)], [point])
+    assert unknown.communication_s is None and unknown.floor_term != "communication"
+    assert "not known and not in the floor" in (unknown.note or "")
+    (quick,) = price(static, [load_catalogue().named("NVIDIA H100 SXM5 80GB")], [point])
+    assert quick.communication_s == shared.step_link_bytes / 450e9
+
+
+def test_devices_stand_two_four_and_eight_at_a_time(count: Callable[..., Static]) -> None:
+    rows = what_if(count("llama", 1, 60, 70), load_catalogue(), dtype="bfloat16")
+    several = {row.tensor_parallel for row in rows if row.device == "NVIDIA H100 SXM5 80GB"}
+    assert several == {1, 2, 4, 8}
+
+
 @pytest.mark.parametrize(
     ("kind", "conventions"),
     [

@@ -8,7 +8,7 @@ import torch
 
 from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.ingest.static import load_static, save_document
-from llm_perf_opt.model.operators import OperatorShapes
+from llm_perf_opt.model.static.operators import OperatorShapes
 from llm_perf_opt.model.summary import Static
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter

@@ -17,7 +17,7 @@ from llm_perf_opt.ingest.static import (
     save_document,
 )
 from llm_perf_opt.model.codec import to_plain
-from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.static.document import StaticDocument
 from llm_perf_opt.model.summary import Hardware, Peak
 from llm_perf_opt.reporting.static_page import render_static_report, static_charts
 from llm_perf_opt.stages.static_analysis import StaticAnalysisStage

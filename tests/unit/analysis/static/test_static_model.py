@@ -24,7 +24,7 @@ from llm_perf_opt.analysis.static.counts import (
     roll_up,
 )
 from llm_perf_opt.analysis.static.tree import fold_tree
-from llm_perf_opt.model.static import KvLayers
+from llm_perf_opt.model.static.document import KvLayers
 from llm_perf_opt.model.summary import StaticModule
 
 _NAMES = st.sampled_from(["a", "b", "0", "1", "attn"])

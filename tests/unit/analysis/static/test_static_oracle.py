@@ -14,7 +14,7 @@ import torch
 from llm_perf_opt.analysis.static.conventions import Conventions
 from llm_perf_opt.analysis.static.tree import weights_by_component
 from llm_perf_opt.config.schema import ImageMode, InferConfig, ModelConfig
-from llm_perf_opt.model.static import StaticDocument
+from llm_perf_opt.model.static.document import StaticDocument
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter

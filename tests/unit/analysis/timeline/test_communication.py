@@ -7,7 +7,7 @@ import pytest
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.timeline.communication import bus_factor, collective_name
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.model.parallel import Communication
+from llm_perf_opt.model.summary.parallel import Communication
 from llm_perf_opt.model.timeline import Timeline
 from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, MS, make_timeline, split
 

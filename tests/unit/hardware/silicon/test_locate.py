@@ -2,16 +2,47 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.analysis.expected.tables import silicon_use
+from llm_perf_opt.config.schema import SiliconTables
 from llm_perf_opt.hardware.silicon import open_silicon
-from llm_perf_opt.hardware.silicon.locate import SWITCH, Installation
+from llm_perf_opt.hardware.silicon.locate import (
+    MISSING_WORDS,
+    OFF_WORDS,
+    SWITCH,
+    Installation,
+    absent_words,
+)
 
 
 def test_switched_off_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "off")
     assert open_silicon() is None
+
+
+def test_the_choice_of_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(SWITCH, "")
+    place = Installation(tmp_path, "0.12.0")
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.lookup.in_use", lambda: place)
+    opened = {choice: open_silicon(None, choice) for choice in SiliconTables}
+    assert {choice for choice, found in opened.items() if found is None} == {SiliconTables.off}
+    assert {c.value: found.framework for c, found in opened.items() if found is not None} == {
+        "auto": "vllm",
+        "vllm": "vllm",
+        "sglang": "sglang",
+        "trtllm": "trtllm",
+    }
+
+
+def test_why_there_are_no_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.locate.installed", lambda: None)
+    assert absent_words() == MISSING_WORDS and silicon_use(None).reason == MISSING_WORDS
+    place = Installation(tmp_path, "0.12.0")
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.locate.installed", lambda: place)
+    assert absent_words() == OFF_WORDS and "hardware.silicon" in OFF_WORDS
 
 
 def test_nothing_heavy_is_imported_before_a_table_is_asked_for() -> None:

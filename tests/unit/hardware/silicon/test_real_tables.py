@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from llm_perf_opt.analysis.static.split import link_bytes
+from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
 from tests.unit.hardware.silicon.tables import H100
 
@@ -59,3 +61,18 @@ def test_reading_the_tables_needs_nothing_of_the_package(silicon: Silicon) -> No
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_no_all_reduce_was_quicker_than_the_links_allow(silicon: Silicon, ranks: int) -> None:
+    """What floors count of it (the payload once, over all links in one direction) against everything that was measured."""
+    known = [d for d in load_catalogue().devices if d.link_bytes_per_s is not None and silicon.system(d.name)]
+    assert len(known) >= 9
+    shares = [
+        link_bytes("all_reduce", 2.0 * elements, ranks) / (device.link_bytes_per_s or 1.0) / timing.seconds
+        for device in known
+        for elements in (2**power for power in range(10, 28))
+        if (timing := silicon.time(AllReduce(elements, ranks), device.name)) is not None
+        and timing.rests_on_tables
+    ]
+    assert shares and 0.3 < max(shares) < 1.0

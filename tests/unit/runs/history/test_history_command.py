@@ -60,7 +60,7 @@ def test_page_and_console_say_the_same(
     page = (tmp_path / "history.html").read_text(encoding="utf-8")
     for text in (said, page):
         assert "commit aaaaaaaaaaaa → bbbbbbbbbbbb" in text
-        assert "1 trends were tested" in text
+        assert "1 trend was tested" in text
     assert json.loads((tmp_path / "history.json").read_text(encoding="utf-8"))["runs"] == 23
 
 

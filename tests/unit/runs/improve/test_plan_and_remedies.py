@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.runs.improve.configurations import (
-    checked,
-    composed,
-    merged,
-    needs_own_process,
-    other_work,
-)
+from llm_perf_opt.runs.improve import configurations
+from llm_perf_opt.runs.improve.configurations import merged, needs_own_process, other_work
 from llm_perf_opt.runs.improve.plan import plan
 from llm_perf_opt.runs.remedies import conditions
 from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy
 from llm_perf_opt.runs.remedies.built_in import BUILT_IN
 from llm_perf_opt.runs.remedies.registry import all_remedies
+
+
+@functools.cache
+def _composed(overrides: tuple[str, ...]) -> AppConfig:
+    return configurations.composed(overrides)
+
+
+def composed(overrides: Sequence[str]) -> AppConfig:
+    """Compose once what several tests ask for; none of them changes it."""
+    return _composed(tuple(overrides))
+
 
 BY_NAME = {remedy.name: remedy for remedy in BUILT_IN}
 
@@ -77,7 +86,14 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
     ("name", "overrides", "more", "reason"),
     [
         ("compile-vision", ["model=llama_tiny"], {}, "no vision encoder"),
-        ("experts", ["model=llama_tiny"], {"mixture": False}, "no routed experts"),
+        ("prefill-experts", ["model=llama_tiny"], {"mixture": False}, "no routed experts"),
+        ("decode-threads", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "no decode step"),
+        ("half-precision-cache", ["model=llama_tiny", "model.dtype=bfloat16"], {}, "half precision already"),
+        ("half-precision-cache", ["model=llama_tiny", "model.cache_dtype=float8"], {}, "float8 already"),
+        ("eight-bit-cache", ["model=llama_tiny", "model.cache_dtype=float8"], {}, "set already"),
+        ("length-buckets", ["model=llama_tiny"], {}, "nothing is padded"),
+        ("length-buckets", ["model=llama_tiny", "infer.batch_size=2"], {"samples": 2}, "one batch"),
+        ("expandable-segments", ["model=llama_tiny"], {}, "no GPU"),
         ("compile-decode", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "no decode step"),
         (
             "compile-decode",
@@ -110,8 +126,24 @@ def test_threads_are_halved_and_batches_doubled() -> None:
         ["run.threads=2"],
         ["run.threads=1"],
     ]
+    assert BY_NAME["decode-threads"].options(situation("run.threads=4", cpus=4)) == [
+        ["run.phase_threads.decode=2"],
+        ["run.phase_threads.decode=1"],
+    ]
     sizes = BY_NAME["batch-size"].options(situation("model=llama_tiny", samples=6))
     assert sizes == [["infer.batch_size=2"], ["infer.batch_size=4"], ["infer.batch_size=6"]]
+
+
+def test_decode_and_prefill_have_experts_and_threads_of_their_own() -> None:
+    chosen = ["model=qwen_moe_tiny", "model.experts_implementation=eager", "run.phase_threads.decode=1"]
+    config = composed([*chosen, "model.prefill_experts_implementation=grouped_mm"])
+    assert config.run.phase_threads == {"decode": 1}
+    options = BY_NAME["decode-experts"].options(situation(*chosen))
+    assert ["model.decode_experts_implementation=eager"] not in options
+    with pytest.raises(ConfigError, match=r"run\.phase_threads\.decoding: there is no such phase"):
+        composed(["run.phase_threads.decoding=1"])
+    with pytest.raises(ConfigError, match=r"run\.phase_threads\.decode=0 is out of range"):
+        composed(["run.phase_threads.decode=0"])
 
 
 def test_only_what_is_named_or_answers_a_finding() -> None:
@@ -126,7 +158,7 @@ def test_only_what_is_named_or_answers_a_finding() -> None:
 
 
 def test_other_work_is_seen() -> None:
-    base = checked(["model=llama_tiny"])
+    base = composed(["model=llama_tiny"])
     for override in (
         "infer.max_new_tokens=3",
         "dataset.synthetic_count=1",

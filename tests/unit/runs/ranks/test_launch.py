@@ -6,11 +6,15 @@ import json
 import sys
 from pathlib import Path
 
-from llm_perf_opt.core.artifacts import Artifacts
-from llm_perf_opt.runs.heartbeat import new_heartbeat
-from llm_perf_opt.runs.manifest import StageRecord, new_manifest, read_manifest, write_manifest
+import pytest
+
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.runs.app import prepare
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks, wait_for_ranks
 from llm_perf_opt.runs.ranks.launch import RankJob, command_of_ranks, environment_of_ranks
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
+from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, read_manifest, write_manifest
 
 
 def job(threads: int | None = None) -> RankJob:
@@ -82,3 +86,11 @@ def test_an_earlier_run_is_moved_aside_with_its_ranks(tmp_path: Path) -> None:
         finish_run_of_ranks(run, quiet=True, as_json=False)
     (earlier,) = (tmp_path / "run").glob("earlier-*")
     assert (earlier / "ranks" / "0" / "manifest.json").is_file()
+
+
+def test_ranks_without_anything_to_run_are_refused_before_they_start() -> None:
+    only_counted = ["model=llama_tiny", "run.ranks=2", "pipeline.torch_profiler.enable=false"]
+    with pytest.raises(ConfigError, match="no stage is enabled that runs the model") as refused:
+        prepare(only_counted, config_dir=None, config_name="config")
+    assert refused.value.hint is not None and "run.ranks" in refused.value.hint
+    assert prepare(only_counted[::2], config_dir=None, config_name="config").config.run.ranks == 1

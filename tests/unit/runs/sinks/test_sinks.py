@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.runs.commit import current_commit
+from llm_perf_opt.runs.records.commit import current_commit
 from llm_perf_opt.runs.sinks.registry import load_sink
 from llm_perf_opt.testing.sinks import SinkConformance
 from tests.support import QUICK, REPOSITORY, cli, install_example, read_json

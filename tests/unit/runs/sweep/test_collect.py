@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 
+from llm_perf_opt.config.hydra_bridge.results import why_lost
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.runs.heartbeat import new_heartbeat
+from llm_perf_opt.runs.app import RunOptions
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
 from llm_perf_opt.runs.sweep.collect import MOST_NAMED, collect
+from llm_perf_opt.runs.sweep.job import SweepOptions, record_lost
 from llm_perf_opt.runs.sweep.plan import PlannedJob, new_plan, read_plan, write_plan
 from llm_perf_opt.runs.sweep.report import exit_code, read_sweep, write_sweep
 
@@ -153,3 +159,43 @@ def test_secrets_in_the_plan_are_masked(tmp_path: Path) -> None:
     write_plan(tmp_path, new_plan("basic", ["+env.HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345"], [], []))
     plan = read_plan(tmp_path)
     assert plan is not None and "hf_abcdefghijklmnopqrstuvwxyz012345" not in str(plan)
+
+
+def test_a_node_whose_clock_is_wrong_is_named(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 2)
+    ahead = datetime.fromtimestamp(time.time() + 7200, UTC).isoformat()
+    beat = {**asdict(new_heartbeat()), "host": "node7", "machine": "another", "at": ahead}
+    a_job(tmp_path / "0", sweep, "running", heartbeat=beat)
+    a_job(tmp_path / "1", sweep)
+    found = collect(tmp_path)
+    assert found.jobs[0].status == "running"  # by the file system's clock, not the node's
+    assert any(note.startswith("The clock of node7 is 7") and "ahead" in note for note in found.notes)
+
+
+def test_two_sweeps_in_one_directory_stay_apart(tmp_path: Path) -> None:
+    """The second is refused; jobs of the first are neither overwritten nor told of as the second's."""
+    sweep = a_plan(tmp_path, 1)
+    a_job(tmp_path / "0", sweep, tpot=0.5)
+    before = (tmp_path / "0" / "manifest.json").read_bytes()
+    options = SweepOptions("another", RunOptions())
+    record_lost(tmp_path, "0", [], options, "it never came back")
+    assert (tmp_path / "0" / "manifest.json").read_bytes() == before
+    write_plan(tmp_path, new_plan("basic", [], [], [PlannedJob(0, "0", [])]))
+    found = collect(tmp_path)
+    assert (found.jobs[0].status, found.jobs[0].metrics) == ("pending", {})
+    assert [(item.path, item.reason) for item in found.left_out] == [("0", "a job of another sweep")]
+
+
+def test_a_job_that_its_engine_lost_says_why(tmp_path: Path) -> None:
+    """A node without the package: the job could not leave a manifest of its own."""
+    sweep = a_plan(tmp_path, 2)
+    error = "Job failed with trace:\nTraceback …\n  File x\nModuleNotFoundError: No module named 'llm_perf_opt'\n----\nlogs at …"
+    lost = JobReturn(_return_value=RuntimeError(error), status=JobStatus.FAILED)
+    reason = why_lost(lost)
+    assert reason == "ModuleNotFoundError: No module named 'llm_perf_opt'"
+    assert why_lost(JobReturn(_return_value=0.5, status=JobStatus.COMPLETED)) is None
+    record_lost(tmp_path, "1", ["infer.batch_size=2"], SweepOptions(sweep, RunOptions()), reason)
+    job = collect(tmp_path).jobs[1]
+    assert (job.status, job.overrides) == ("failed", ["infer.batch_size=2"])
+    assert job.reason == f"it did not begin where the engine put it: {reason}"
+    assert exit_code(read_sweep(tmp_path), finished=False) == 1

@@ -255,3 +255,9 @@ def test_cuda_graphs_are_traced_by_node_where_nsys_can() -> None:
     assert (
         graph_trace("node", {"cuda-graph-trace"}, ["--cuda-graph-trace=graph"]) is None
     )  # given once already
+
+
+def test_the_command_of_a_rank_is_the_same_for_all_of_them() -> None:
+    first, second = (build_nsys_cmd(f"/50%/run.rank{rank}", ["w"], rank=rank) for rank in (0, 11))
+    assert first == second
+    assert first[first.index("-o") + 1] == "/50%%/run.rank%q{RANK}"

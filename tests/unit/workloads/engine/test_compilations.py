@@ -12,7 +12,7 @@ from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.models.fixed_step import cache_room
+from llm_perf_opt.workloads.models.decoding.fixed_step import cache_room
 from tests.unit.small_workloads import workload
 
 COMPILED: dict[str, Any] = {"compile": True}

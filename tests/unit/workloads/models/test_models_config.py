@@ -22,8 +22,8 @@ from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads import devices
 from llm_perf_opt.workloads.base import Dataset, ModelAdapter, Sample
 from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.models.checkpoints.loading import remote_code_allowed
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
-from llm_perf_opt.workloads.models.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
 from tests.unit.small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
 

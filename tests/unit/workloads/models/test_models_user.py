@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import install_example
+from tests.warm import warm_server
 
 SCRIPT = """
 import json, sys
@@ -38,17 +37,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("adapter", ["byte_gru", "byte_gru.adapter:ByteGruAdapter"])
-def test_installed_example_model_runs(adapter: str, installed: Path) -> None:
+def test_installed_example_model_runs(adapter: str, installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "one_run.py").write_text(SCRIPT)
     paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, adapter],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
-    )
+    done = warm_server().run([adapter], tmp_path, environment, module="one_run", timeout_s=240)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["phases"] == ["prefill", "decode"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from llm_perf_opt.core import units
 from llm_perf_opt.model.conclusion import DeviceChange, MovedTime
-from llm_perf_opt.model.parallel import DeviceUse, RankUse
 from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.model.summary.parallel import DeviceUse, RankUse
 
 _LEAST_SHARE = 0.01
 """Of the longest span: less is not worth a sentence."""

@@ -9,8 +9,8 @@ from llm_perf_opt.analysis.compare.conclusion.kernel_causes import more_or_less_
 from llm_perf_opt.analysis.compare.conclusion.scopes import Scope
 from llm_perf_opt.core import units
 from llm_perf_opt.model.conclusion import Cause, CauseKind
-from llm_perf_opt.model.parallel import Communication, IdleOwner
 from llm_perf_opt.model.summary import Budget, BudgetPart, Summary
+from llm_perf_opt.model.summary.parallel import Communication, IdleOwner
 
 _COMPUTE = "compute"
 _LABELS = {

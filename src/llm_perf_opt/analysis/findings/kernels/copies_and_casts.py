@@ -32,8 +32,8 @@ def find(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=share_of_sample(summary, share),
             arithmetic=f"{units.seconds(moved)} of {units.seconds(total)} kernel time",
-            advice="Look for .to(dtype), .contiguous(), cat and cache updates that copy; keep one data type "
-            "and one layout.",
+            advice="Let the cache be written in place (model.cache=preallocated) instead of growing by copies; look for "
+            ".to(dtype), .contiguous() and cat; keep one data type and one layout.",
             confidence="medium",
         )
     ]

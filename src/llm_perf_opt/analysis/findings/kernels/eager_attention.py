@@ -207,6 +207,6 @@ def _advice(math: bool) -> str:
             "and name the backend (torch.nn.attention.sdpa_kernel) to be told why."
         )
     return (
-        "Use a fused attention kernel: attn_implementation='sdpa' or 'flash_attention_2' in transformers, else "
-        "torch.nn.functional.scaled_dot_product_attention in place of matmul, softmax, matmul."
+        "Use a fused attention kernel: model.attn_implementation=sdpa, or flash_attention_2 where it is installed; in a program "
+        "of your own torch.nn.functional.scaled_dot_product_attention in place of matmul, softmax, matmul."
     )

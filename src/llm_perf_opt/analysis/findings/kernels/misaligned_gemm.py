@@ -53,7 +53,7 @@ def find(summary: Summary) -> list[Finding]:
             gain_upper_s=share_of_sample(summary, saved / total),
             arithmetic=f"{units.seconds(narrow)} of {units.seconds(total)} kernel time; {how}",
             advice="Pad the dimension to a multiple of 8 elements of 2 bytes (4 of 4 bytes): vocabulary, hidden size, "
-            "sequence length, or the start of a slice.",
+            "sequence length (infer.pad_to_multiple=8), or the start of a slice.",
             confidence="high" if at_rate is not None else "medium",
         )
     ]

@@ -61,7 +61,7 @@ def find(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=share_of_sample(summary, gain / total) if gain is not None else None,
             arithmetic=arithmetic,
-            advice=f"Try {generation.newer}: attn_implementation='flash_attention_3' in transformers, "
+            advice=f"Try {generation.newer}: model.attn_implementation=flash_attention_3 (transformers), "
             "sdpa_kernel(SDPBackend.CUDNN_ATTENTION) in torch, or the engine's own switch; compare the outputs.",
             confidence="medium",
         )

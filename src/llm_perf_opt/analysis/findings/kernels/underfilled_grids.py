@@ -40,7 +40,8 @@ def find(summary: Summary) -> list[Finding]:
             arithmetic=f"{units.seconds(small)} of {units.seconds(total)} kernel time"
             if total
             else "kernel times unknown without a timeline",
-            advice="Give each launch more work: larger batch, grouped or batched matrix products (experts), split-K.",
+            advice="Give each launch more work: a larger infer.batch_size, grouped or batched matrix products for experts "
+            "(model.experts_implementation=grouped_mm), split-K.",
             confidence="high" if share is not None else "medium",
         )
     ]

@@ -35,6 +35,10 @@ _UNFUSED_PER_PRODUCT = 2.0
 pieces has five for every norm alone."""
 
 
+ADVICE = (
+    "Compile the decode step (model.compile=true with model.cache=static) and the image encoder (model.compile_vision=true), or "
+    "use fused norm, rotary and activation kernels."
+)
 _WORTH_IT = 0.01
 """Share of the wall-clock."""
 _ENOUGH_SAVED = 0.08
@@ -73,7 +77,7 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
             gain_upper_s=gain,
             arithmetic=f"{units.seconds(seconds)} of chains; one kernel for each takes as long as its longest part at least, so "
             f"at most {units.seconds(saving)} of {units.seconds(total)} kernel time can go",
-            advice="Compile the model (model.compile=true) or use fused norm, rotary and activation kernels.",
+            advice=ADVICE,
             confidence="medium",
         )
     ]
@@ -102,7 +106,7 @@ def _by_names(summary: Summary) -> list[Finding]:
             gain_upper_s=share_of_sample(summary, share),
             arithmetic=f"{units.seconds(seconds)} of {units.seconds(total)} kernel time; fusing cannot save more "
             "than all of it",
-            advice="Compile the model (model.compile=true) or use fused norm, rotary and activation kernels.",
+            advice=ADVICE,
             confidence="medium",
         )
     ]

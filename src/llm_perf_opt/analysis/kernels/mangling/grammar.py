@@ -10,13 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llm_perf_opt.analysis.kernels.mangling.codes import (
-    BINARY,
     BUILTINS,
-    LITERAL_ENDINGS,
     LONG_BUILTINS,
     OPERATORS,
     STANDARD,
-    UNARY,
 )
 from llm_perf_opt.analysis.kernels.mangling.text import (
     Cursor,
@@ -27,6 +24,7 @@ from llm_perf_opt.analysis.kernels.mangling.text import (
     over,
     pointing,
 )
+from llm_perf_opt.analysis.kernels.mangling.values import ValueParser
 
 _QUALIFIERS = {"r": " restrict", "V": " volatile", "K": " const"}
 _POINTERS = {"P": "*", "R": "&", "O": "&&"}
@@ -42,11 +40,11 @@ class Name:
         self.endings = ""
 
 
-class Parser:
+class Parser(ValueParser):
     """Reads one mangled name."""
 
     def __init__(self, mangled: str) -> None:
-        self.cursor = Cursor(mangled)
+        super().__init__(Cursor(mangled))
         self.substitutions: list[Part] = []
         self.parameters: list[Part] = []
 
@@ -123,7 +121,7 @@ class Parser:
             cursor.take("St")
             return Name("std"), True
         if cursor.looks_at("T"):
-            return Name(str(self._parameter())), False
+            return Name(str(self.parameter())), False
         if cursor.looks_at("DT", "Dt"):
             return Name(str(self._decltype())), False
         return self._unqualified(f"{before.text}::" if before.text else ""), False
@@ -156,13 +154,13 @@ class Parser:
         cursor.take("L")  # internal linkage
         name = self._bare(prefix)
         while cursor.take("B"):
-            name.text += f"[abi:{self._identifier()}]"
+            name.text += f"[abi:{self.identifier()}]"
         return name
 
     def _bare(self, prefix: str) -> Name:
         cursor = self.cursor
         if cursor.looks_at(*"0123456789"):
-            return Name(prefix + self._identifier())
+            return Name(prefix + self.identifier())
         if cursor.looks_at("C1", "C2", "C3", "D0", "D1", "D2"):
             mark = "~" if cursor.next(2)[0] == "D" else ""
             own = prefix.removesuffix("::").partition("<")[0].rpartition("::")[2]
@@ -184,7 +182,8 @@ class Parser:
         self.cursor.need("E")
         return f"{{lambda({types})#{self.cursor.decimal_sequence() + 1}}}"
 
-    def _identifier(self) -> str:
+    def identifier(self) -> str:
+        """Read a name with its length before it."""
         text = self.cursor.next(self.cursor.number())
         return (
             "(anonymous namespace)" if text.startswith(("_GLOBAL__N", "_GLOBAL_.N", "_GLOBAL_$N")) else text
@@ -214,7 +213,7 @@ class Parser:
             cursor.need("E")
             return Part(value)
         if cursor.looks_at("L"):
-            return Part(self._literal())
+            return Part(self.literal())
         if cursor.take("Tn"):  # what kind of argument follows, where the template does not say
             self.type()
             return self._argument()
@@ -222,7 +221,8 @@ class Parser:
             return self._argument()
         return self.type()
 
-    def _parameter(self) -> Part:
+    def parameter(self) -> Part:
+        """Read ``T_``, ``T0_``, …: an argument of the outermost template."""
         self.cursor.need("T")
         place = self.cursor.decimal_sequence()
         if place >= len(self.parameters):
@@ -265,10 +265,10 @@ class Parser:
             cursor.next(2)
         if code == "u":
             cursor.next()
-            return Part(self._identifier())
+            return Part(self.identifier())
         if code == "U":
             cursor.next()
-            mark = self._identifier()
+            mark = self.identifier()
             return over(self.type(), lambda inner: replace(inner, left=f"{inner.left} {mark}"))
         return Part(self.name().text)
 
@@ -284,7 +284,7 @@ class Parser:
         return over(self.type(), with_text)
 
     def _parameter_type(self) -> Part:
-        found = self._parameter()
+        found = self.parameter()
         if self.cursor.looks_at("I"):  # a template handed over as an argument, with arguments of its own
             self.substitutions.append(found)
             return Part(str(found) + self.template_arguments())
@@ -372,59 +372,3 @@ class Parser:
         if place >= len(self.substitutions):
             raise NotMangled(f"substitution {place} is not there")
         return self.substitutions[place]
-
-    # Values
-
-    def _literal(self) -> str:
-        cursor = self.cursor
-        cursor.need("L")
-        if cursor.take("_Z"):
-            value = self.encoding()
-            cursor.need("E")
-            return value
-        kind = str(self.type())
-        end = cursor.text.find("E", cursor.at)
-        if end < 0:
-            raise NotMangled("a literal without an end")
-        value = cursor.next(end - cursor.at)
-        cursor.need("E")
-        value = f"-{value[1:]}" if value.startswith("n") else value
-        if kind == "bool" and value in ("0", "1"):
-            return "true" if value == "1" else "false"
-        if kind == "decltype(nullptr)":
-            return "nullptr"
-        return f"{value}{LITERAL_ENDINGS[kind]}" if kind in LITERAL_ENDINGS else f"({kind}){value}"
-
-    def expression(self) -> str:
-        """Read a value that is computed from template arguments."""
-        cursor = self.cursor
-        if cursor.looks_at("L"):
-            return self._literal()
-        if cursor.looks_at("T"):
-            return str(self._parameter())
-        if cursor.looks_at(*"0123456789"):
-            name = self._identifier()
-            return name + (self.template_arguments() if cursor.looks_at("I") else "")
-        code = cursor.next(2)
-        if code in UNARY:
-            inner = self.expression()
-            return f"{OPERATORS[code]}({inner})"
-        if code in BINARY:
-            first, second = self.expression(), self.expression()
-            return f"({first}){OPERATORS[code]}({second})"
-        return self._other_expression(code)
-
-    def _other_expression(self, code: str) -> str:
-        if code == "st":
-            return f"sizeof ({self.type()})"
-        if code in ("sp", "sZ"):
-            inner = self.expression()
-            return inner if code == "sp" else f"sizeof...({inner})"
-        if code == "sr":
-            owner = self.type()
-            name = self._identifier()
-            return f"{owner}::{name}" + (self.template_arguments() if self.cursor.looks_at("I") else "")
-        if code == "qu":
-            condition, yes, no = self.expression(), self.expression(), self.expression()
-            return f"({condition})?({yes}):({no})"
-        raise NotMangled(f"expression {code!r} at {self.cursor.at}")

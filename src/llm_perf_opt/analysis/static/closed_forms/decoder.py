@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.static.conventions import Conventions, attention_flops_under
 from llm_perf_opt.analysis.static.counts import AttentionUse, expected_distinct_experts
-from llm_perf_opt.model.static import KvLayers
+from llm_perf_opt.model.static.document import KvLayers
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llm_perf_opt.analysis.static.closed_forms.families import ClosedForm, Shapes
 from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.model.static import KvLayers
+from llm_perf_opt.model.static.document import KvLayers
 from llm_perf_opt.model.summary import (
     Coverage,
     Params,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llm_perf_opt.analysis.static.counts import ModelTree, ParamInfo, PhaseCount
@@ -9,8 +10,9 @@ from llm_perf_opt.analysis.static.quantised.formats import Matrix
 from llm_perf_opt.analysis.static.quantised.rules import Target
 from llm_perf_opt.analysis.static.quantised.scheme import Scheme
 from llm_perf_opt.core.dtypes import dtype_bytes
+from llm_perf_opt.model.static.split import Split
+from llm_perf_opt.model.static.work import Quantisation
 from llm_perf_opt.model.summary import Static
-from llm_perf_opt.model.work import Quantisation
 
 _MATRIX_AXES = 2
 _STACK_AXES = 3
@@ -95,3 +97,12 @@ def forget_weight_bytes(static: Static) -> None:
     static.scaling = None
     for name in ("weights", "total"):
         static.resident_bytes.pop(name, None)
+    forget_weights_of_ranks(static.splits)
+
+
+def forget_weights_of_ranks(splits: Sequence[Split]) -> None:
+    """Take back what ranks hold and read; how many parameters they have, and what they say, stays."""
+    for split in splits:
+        split.replicated_bytes, split.read_bytes = None, {}
+        for share in split.shares:
+            share.weight_bytes = None

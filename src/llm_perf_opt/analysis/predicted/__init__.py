@@ -1,0 +1,1 @@
+"""Runs and their expected times: what tables of measured operators predict of a change before it is measured."""

@@ -1,0 +1,1 @@
+"""Who else uses a device: other programs on the processor cores, other processes on the GPU."""

@@ -1,0 +1,113 @@
+"""Operators and kernels, summed over their calls and launches, and NVIDIA's rules about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llm_perf_opt.model.limits import Count, Ratio, Share, SummedSeconds
+from llm_perf_opt.model.summary.profiled import ProfiledLaunches
+from llm_perf_opt.model.summary.target import KernelTarget
+
+
+@dataclass(slots=True)
+class Operator:
+    """One operator of the torch profiler, summed over its calls."""
+
+    name: str
+    """``aten::mm``."""
+    calls: Count
+    """How often it ran."""
+    self_cpu_s: SummedSeconds
+    """Host time without its children."""
+    total_cpu_s: SummedSeconds
+    """Host time with its children, nested calls of itself counted once."""
+    self_device_s: SummedSeconds | None
+    """Device time of the kernels it launched itself; ``None`` without a device in the trace."""
+    total_device_s: SummedSeconds | None
+    """Device time of the kernels it and its children launched."""
+    phase: str | None = None
+    """Phase, when the table is split by phase."""
+    share_ratio: Share | None = None
+    """Self time ÷ self time of all operators of the phase, on the processor that ``share_of`` names."""
+    share_of: Literal["device", "host"] | None = None
+    """``device`` where any operator of the phase has device time, else ``host``."""
+    run_share_ratio: Share | None = None
+    """Share of the run: ``share_ratio`` × the phase's share of a sample's wall-clock; where phases were not timed,
+    self time ÷ self time of all operators."""
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One kernel (by full name and phase), summed over its launches."""
+
+    name: str
+    """Full demangled name."""
+    short_name: str
+    """Readable name."""
+    family: str
+    """``gemm``, ``attention``, …; ``other`` when no rule matched."""
+    phase: str | None
+    """Phase of the launching call; ``None`` when the capture does not tell."""
+    module: str | None
+    """Innermost module range, when captured."""
+    launches: Count | None
+    """How often it ran; ``None`` when only profiled by sampling single launches."""
+    total_s: SummedSeconds | None
+    """Device time summed over launches."""
+    share_ratio: Share | None
+    """Of all kernel time."""
+    bound: str | None = None
+    """Our class from the counters: compute, l1, l2, dram, latency, underfilled, …"""
+    vendor_verdict: str | None = None
+    """NVIDIA's own rule verdict, in its words."""
+    counters: dict[str, Ratio | None] = field(default_factory=dict)
+    """``duration_s``, ``intensity_flops_per_byte``, ``achieved_flops_per_s``, ``compute_ratio``, ``dram_ratio``, …"""
+    estimated_speedup_ratio: Share | None = None
+    """NVIDIA's best estimate of the share of this kernel's time that could be saved."""
+    agreement: str | None = None
+    """Whether our class and NVIDIA's verdict agree."""
+    profiled: ProfiledLaunches | None = None
+    """The launches behind ``counters`` next to those of the run; ``None`` without counters."""
+    target: KernelTarget | None = None
+    """The best and median measured time of its shapes on its device; ``None`` where shape or device is in no table."""
+
+    @property
+    def counters_stand_for_run(self) -> bool:
+        """Whether the counters may be used to judge the run; what is not known to be wrong may."""
+        return self.profiled is None or self.profiled.representative is not False
+
+
+@dataclass(slots=True)
+class KernelFamily:
+    """All kernels of one family, summed."""
+
+    family: str
+    kernels: Count
+    """Different kernels, by full name."""
+    launches: Count | None
+    """How often they ran; ``None`` when no capture counts launches."""
+    total_s: SummedSeconds | None
+    """Device time; ``None`` when no capture has a time for them."""
+    share_ratio: Share | None
+    """Of all kernel time."""
+
+
+@dataclass(slots=True)
+class VendorRule:
+    """One of NVIDIA's rules about a kernel, turned into time."""
+
+    kernel: str
+    """Readable kernel name."""
+    phase: str | None
+    rule: str
+    """Name of the rule in Nsight Compute."""
+    text: str
+    """NVIDIA's words."""
+    estimated_ratio: Share | None
+    """Share of the kernel's time NVIDIA estimates could be saved."""
+    share_ratio: Share | None
+    """The kernel's share of the phase's wall-clock."""
+    gain_upper_s: SummedSeconds | None
+    """Estimate × share × (the phase's part of the time to first token, time per output token, else per sample)."""
+    arithmetic: str

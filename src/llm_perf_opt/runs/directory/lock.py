@@ -1,0 +1,148 @@
+"""One writer per run directory: ``run.lock`` says who, for as long as a run (or ``report``) writes there.
+
+The lock is the kernel's: it ends with the process, however that ends. A file that is left behind by a killed run is
+therefore recognised as such and taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llm_perf_opt.core.clock import now_text
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.run_directory import layout
+
+LOGGER = logging.getLogger("llm_perf_opt.run")
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems without locks answer: there the file's text decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a run directory."""
+
+    host: str
+    pid: int
+    started: str
+    """ISO 8601 with time zone."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.started}"
+
+    def may_live(self) -> bool:
+        """Whether the process may still be there; one on another machine cannot be asked."""
+        if self.host != socket.gethostname():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+@contextlib.contextmanager
+def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterator[None]:
+    """Hold a run directory while the block runs; :class:`ConfigError` when another process does.
+
+    ``elsewhere``: how the command is told to write in another one.
+    """
+    path = run_dir / layout.LOCK
+    with explain_os_errors(path):
+        descriptor = _acquire(path, elsewhere)
+    try:
+        yield
+    finally:
+        # Unlinked while still locked: whoever opened the file meanwhile sees that it is no longer there.
+        with contextlib.suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def _acquire(path: Path, elsewhere: str) -> int:
+    while True:
+        descriptor = _open(path, elsewhere)
+        try:
+            _lock(descriptor, path, elsewhere)
+            # The holder before us may have removed the file between our opening and locking it.
+            if _is_same_file(descriptor, path):
+                _take_over(descriptor)
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _open(path: Path, elsewhere: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ConfigError(
+                f"{path} is a link, not a lock", hint=f"remove it, or choose another directory: {elsewhere}"
+            ) from error
+        raise
+
+
+def _lock(descriptor: int, path: Path, elsewhere: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _held(path, _holder(descriptor), elsewhere) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        holder = _holder(descriptor)
+        if holder is not None and holder.may_live():
+            raise _held(path, holder, elsewhere) from error
+
+
+def _held(path: Path, holder: Holder | None, elsewhere: str) -> ConfigError:
+    on_another_machine = holder is not None and holder.host != socket.gethostname()
+    remove = f"; if that run is over, remove {path}" if on_another_machine else ""
+    return ConfigError(
+        f"another run writes in {path.parent} ({holder or 'who it is cannot be read'})",
+        hint=f"wait for it, or choose another directory: {elsewhere}{remove}",
+        key=elsewhere.replace("=", " ").split()[0],
+        path=str(path.parent),
+    )
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _take_over(descriptor: int) -> None:
+    left = _holder(descriptor)
+    if left is not None:
+        LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, left)
+    holder = Holder(socket.gethostname(), os.getpid(), now_text())
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, (json.dumps(asdict(holder)) + "\n").encode(), 0)
+
+
+def _holder(descriptor: int) -> Holder | None:
+    """Read who wrote the file; ``None`` where it does not tell."""
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return Holder(str(found["host"]), int(found["pid"]), str(found["started"]))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""The processes that measure: one side or both, loaded and warm, and who lets them take turns."""

@@ -1,0 +1,1 @@
+"""What a run writes of itself: its manifest and heartbeat, what it worked on and what it depends on."""

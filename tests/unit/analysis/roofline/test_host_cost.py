@@ -1,0 +1,49 @@
+"""What an operator costs the host: from a run that waited for it, else a lower bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_perf_opt.analysis.roofline.host_cost import host_step_s, started_in
+from llm_perf_opt.analysis.roofline.launches import EAGER_LAUNCH_S
+from tests.unit.analysis.predicted.runs_with_operators import TABLES, run
+
+WORK_S = 11e-3
+"""Eight products, the head and attention of two layers at 1 ms each."""
+
+
+def test_a_step_that_waited_for_its_host_tells_what_an_operator_costs_it() -> None:
+    slow = run(tpot=3 * WORK_S)
+    assert host_step_s(slow, TABLES) == pytest.approx(3 * WORK_S)
+    started = started_in(slow, TABLES)
+    assert started.step.eager_s == pytest.approx(3 * WORK_S), "the step is met, being what it was taken from"
+    assert started.passes["prefill"].eager_s == pytest.approx(3 * WORK_S), "as many operators, the same cost"
+    assert not started.step.cost.is_bound and started.step.cost.source == "this run's own steps"
+
+
+def test_captured_launches_share_the_same_step() -> None:
+    slow = run(tpot=3 * WORK_S)
+    slow.metrics["launches_per_token"] = 80.0
+    started = started_in(slow, TABLES)
+    assert started.step.eager == 80 and started.step.eager_s == pytest.approx(3 * WORK_S)
+    assert started.passes["prefill"].cost.seconds == pytest.approx(3 * WORK_S / 40)
+
+
+def test_a_step_that_the_device_set_tells_nothing_of_the_host() -> None:
+    busy = run(tpot=1.2 * WORK_S)
+    assert host_step_s(busy, TABLES) is None
+    started = started_in(busy, TABLES)
+    assert started.step.cost.seconds == EAGER_LAUNCH_S and started.step.cost.is_bound
+    busy.hardware.measured_operator_s = 7e-6
+    started = started_in(busy, TABLES)
+    assert started.step.cost.seconds == started.passes["prefill"].cost.seconds == 7e-6
+    assert started.step.cost.is_bound
+
+
+def test_graphs_processors_and_uncounted_models_tell_nothing_of_the_host() -> None:
+    graphs = run(tpot=3 * WORK_S)
+    graphs.workload.cuda_graphs = True
+    assert host_step_s(graphs, TABLES) is None
+    assert host_step_s(run("Some CPU", tpot=3 * WORK_S), TABLES) is None
+    assert host_step_s(run(static=None), TABLES) is None
+    assert started_in(run(static=None), TABLES).step.eager_s is None

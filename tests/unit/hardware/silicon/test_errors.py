@@ -1,0 +1,88 @@
+"""How far answers may be off: data that ships, carried by answers, added up over a pass."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.analysis.expected.compose import Band, Part
+from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
+from llm_perf_opt.hardware.silicon.errors import content, find_spread, kind_of, spread_of
+from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, PACKAGE
+from tests.unit.hardware.silicon.tables import H100, gemm_grid, installation, write_table
+
+OPERATORS: list[Operator] = [
+    Gemm(1, 64, 64),
+    Gemm(1, 64, 64, "float8"),
+    Gemm(1, 64, 64, "int4_wo"),
+    Attention("context", 1, 64, 8, 8, 64),
+    Attention("generation", 1, 64, 8, 8, 64),
+    Attention("encoder", 1, 64, 8, 8, 64),
+    LatentBlock("context", 1, 64, 16, 7168, 1536, 512, 64, 128, 128),
+    LatentBlock("generation", 1, 64, 16, 7168, 1536, 512, 64, 128, 128),
+    MoeLayer(1, 64, 64, 1, 8),
+    AllReduce(64, 8),
+]
+
+
+def test_the_file_says_what_it_is_of() -> None:
+    package, version = content()["package"].split()
+    assert package == PACKAGE and version.startswith(KNOWN_VERSIONS) and content()["made"] is not None
+
+
+def test_every_region_is_a_range_and_regions_cover_every_size() -> None:
+    for how, kinds in content()["errors"].items():
+        for kind, systems in kinds.items():
+            assert "all" in systems, (how, kind)
+            for system, regions in systems.items():
+                ends = [math.inf if up_to is None else up_to for up_to, *_ in regions]
+                assert ends == sorted(ends), (how, kind, system)
+                assert all(0 < low <= high and shapes >= 20 for _, low, high, shapes in regions)
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda one: kind_of(one)[0])
+def test_every_kind_of_operator_has_a_measured_error(operator: Operator) -> None:
+    found = spread_of(operator, "interpolated", "h100_sxm")
+    assert found is not None and found.low_ratio < 1 < found.high_ratio
+    exact = spread_of(operator, "measured")
+    assert exact is not None and exact.low_ratio == exact.high_ratio == 1
+    assert spread_of(operator, "interpolated", "a system of tomorrow") == spread_of(operator, "interpolated")
+
+
+def test_what_nobody_measured_is_not_known() -> None:
+    assert spread_of(AllReduce(64, 8), "roofline") is None
+    assert find_spread("convolution", 1, "roofline") is None
+
+
+def test_an_answer_carries_the_error_of_its_region(tmp_path: Path) -> None:
+    place = installation(tmp_path)
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid())
+    tables = Silicon(place)
+    between, exact = tables.time(Gemm(3, 64, 64), H100), tables.time(Gemm(4, 64, 64), H100)
+    spread = find_spread("gemm bfloat16", 3, "interpolated", "h100_sxm")
+    assert between is not None and exact is not None and spread is not None
+    assert between.low_s == pytest.approx(between.seconds * spread.low_ratio)
+    assert between.high_s == pytest.approx(between.seconds * spread.high_ratio)
+    assert exact.low_s == exact.high_s == exact.seconds
+
+
+def test_interpolated_shapes_share_half_of_their_variance_and_rooflines_all() -> None:
+    band = Band()
+    for how in ("interpolated", "interpolated", "roofline", "roofline"):
+        band.add(Part("a", 1.0, how, "", 1, 0.7, 1.4), 1.0)  # type: ignore[arg-type]
+    ends, joint = band.ends(4.0), (0.5 * 4 + 0.5 * 2) ** 0.5
+    assert ends == (pytest.approx(4 - 0.3 * joint - 0.6), pytest.approx(4 + 0.4 * joint + 0.8))
+    twice = Band()
+    twice.join(band)
+    twice.join(band)
+    assert twice.above.coarse == pytest.approx(1.6) and twice.below.summed == pytest.approx(1.2)
+
+
+def test_a_part_of_which_half_is_hidden_adds_half_and_an_unknown_one_leaves_the_sum_open() -> None:
+    band = Band()
+    band.add(Part("a", 1.0, "roofline", "", 1, 0.5, 2.0), 0.5)
+    assert band.ends(0.5) == (pytest.approx(0.25), pytest.approx(1.0))
+    band.add(Part("b", 1.0, "roofline", "", 1), 1.0)
+    assert band.ends(1.5) is None

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
+from llm_perf_opt.hardware.silicon import Silicon
+from llm_perf_opt.model.static.operators import OperatorShapes, ProductShape
+from llm_perf_opt.model.summary import Static
+from llm_perf_opt.model.summary_file import save_summary
+from llm_perf_opt.runs.commands.what_if import Question, main, priced
+from tests.unit.analysis.roofline.test_what_if import decoder
+from tests.unit.hardware.silicon.tables import gemm_grid, installation, write_table
+from tests.unit.report_summaries import full_summary
+
+OWN = Question([], [], [], [], [], [], "vllm")
+H100 = "NVIDIA H100 SXM5 80GB"
+
+
+def counted() -> Static:
+    static = decoder()
+    products = [
+        ProductShape(phase, "model.layers.*.mlp.up_proj", 4, rows, 256, 64)
+        for phase, rows in (("prefill", 16), ("decode", 1))
+    ]
+    static.operators = OperatorShapes(1, 16, 16, 64, products)
+    return static
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Silicon:
+    place = installation(tmp_path)
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid())
+    return Silicon(place)
+
+
+def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["H100 SXM5 80GB", "RTX 5090"], ["bfloat16"], [1, 4], [16], [], [1, 2], "vllm")
+    rows = priced(summary, question, load_catalogue(), tables)
+    assert len(rows) == 2 * 2 * 2
+    first = rows[0]
+    assert (first.device, first.batch_size, first.prompt_tokens, first.tensor_parallel) == (H100, 1, 16, 1)
+    assert first.tpot_expected_s == pytest.approx(4 * 1 * 256 * 64 * 1e-9) and first.measured_share_ratio == 1
+    assert first.tokens_per_s_per_w == pytest.approx(1 / first.tpot_expected_s / 700)
+    assert first.expected_source == "vllm 0.24.0"
+
+
+def test_a_device_without_tables_is_expected_by_its_limits_and_says_so(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["RTX 5090"], [], [], [], [], [], "vllm")
+    (row,) = priced(summary, question, load_catalogue(), tables)
+    assert row.tpot_expected_s is not None and row.measured_share_ratio == 0 and row.expected_source is None
+
+
+def test_by_default_devices_with_tables_are_shown(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert {row.device for row in priced(summary, OWN, load_catalogue(), tables)} == {H100}
+
+
+def test_several_devices_share_the_floor_and_the_memory(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question([H100], [], [], [], [], [1, 4], "vllm")
+    one, four = priced(summary, question, load_catalogue(), tables)
+    assert one.tpot_floor_s is not None and four.tpot_floor_s == pytest.approx(one.tpot_floor_s / 4)
+    assert four.note is not None and "on each of 4 devices" in four.note
+    assert four.tpot_expected_s is not None, "up projections leave no partial sums to exchange"
+
+
+def test_sums_that_nobody_timed_take_as_long_as_the_links_or_leave_the_time_open(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert summary.static.operators is not None
+    for one in summary.static.operators.products:
+        one.name = one.name.replace("up_proj", "down_proj")
+    question = Question([H100], [], [], [], [], [4], "vllm")
+    (linked,) = priced(summary, question, load_catalogue(), tables)
+    assert linked.tpot_expected_s is not None
+    without = replace(load_catalogue().named(H100), link_bytes_per_s=None)
+    (row,) = priced(summary, question, Catalogue((without,)), tables)
+    assert row.tpot_expected_s is None and row.tpot_floor_s == linked.tpot_floor_s
+
+
+def test_without_the_extra_there_are_floors_and_a_word_on_what_it_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.locate.installed", lambda: None)
+    summary = full_summary()
+    summary.static = counted()
+    save_summary(summary, tmp_path)
+    assert main([str(tmp_path), "--device", H100]) == 0
+    said = capsys.readouterr().out
+    assert "pip install 'llm-perf-opt[silicon]'" in said and H100 in said and "TPOT floor" in said
+    assert main([str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["silicon"] is None
+
+
+def test_ranges_lie_around_the_expected_time_and_never_below_the_floor(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["H100 SXM5 80GB", "RTX 5090"], [], [], [], [], [], "vllm")
+    measured, roofline = priced(summary, question, load_catalogue(), tables)
+    assert measured.tpot_expected_low_s == measured.tpot_expected_s == measured.tpot_expected_high_s
+    for row in (measured, roofline):
+        assert row.tpot_expected_s is not None and row.tpot_expected_high_s is not None
+        assert row.tpot_expected_low_s is not None and row.tpot_expected_low_s <= row.tpot_expected_high_s
+        assert row.tpot_floor_s is not None
+        assert row.tpot_expected_low_s >= min(row.tpot_floor_s, row.tpot_expected_high_s)
+    assert roofline.tpot_expected_high_s is not None and roofline.tpot_expected_s is not None
+    assert roofline.tpot_expected_high_s > 1.2 * roofline.tpot_expected_s
+    assert measured.eager_is_bound and measured.eager_host_source == "typical"
+
+
+def test_mistakes_are_named(tables: Silicon) -> None:
+    summary, catalogue = full_summary(), load_catalogue()
+    summary.static = None
+    with pytest.raises(InputError, match="no static model"):
+        priced(summary, OWN, catalogue, tables)
+    summary.static = counted()
+    with pytest.raises(ConfigError, match="--dtype float3"):
+        priced(summary, Question([], ["float3"], [], [], [], [], "vllm"), catalogue, tables)
+    with pytest.raises(ConfigError, match="--device toaster") as caught:
+        priced(summary, Question(["toaster"], [], [], [], [], [], "vllm"), catalogue, tables)
+    assert "--catalogue FILE" in (caught.value.hint or "")
+    summary.static.scaling = None
+    with pytest.raises(InputError, match="only its own point"):
+        priced(summary, Question([], [], [8], [], [], [], "vllm"), catalogue, tables)

@@ -1,0 +1,70 @@
+"""One whole search through the command line, shared by its tests: a real baseline, two processes that take turns, all files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from llm_perf_opt.cli import main
+from llm_perf_opt.model.improve import Improvement, improve_schema, load_improvement
+from tests.unit.runs.improve.tiny import TINY
+
+pytestmark = pytest.mark.slow
+ONLY = ("--only", "malloc-arenas", "--pairs", "6", "--samples", "2")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
+        patch.chdir(folder.parent)
+        assert main(["improve", *TINY, *ONLY, "--budget", "5m", "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(out: Path) -> Improvement:
+    return load_improvement(out)
+
+
+def test_two_processes_took_turns_and_answered_alike(found: Improvement) -> None:
+    trial = found.tried[0]
+    assert (trial.remedy, trial.how, trial.output) == ("malloc-arenas", "own processes", "equal")
+    assert trial.overrides == ["run.env.MALLOC_ARENA_MAX='2'"]
+    assert trial.decision in ("keep", "drop")
+    assert trial.measured is not None
+    assert trial.measured.blocks == 6
+    assert trial.check is not None
+    assert trial.check.largest_logit_difference == 0
+    assert found.baseline.samples == ["synthetic_8_000", "synthetic_8_001"]
+
+
+def test_the_files_are_there_and_fit(out: Path, found: Improvement) -> None:
+    jsonschema.validate(json.loads((out / "improve.json").read_text()), improve_schema())
+    assert (out / "baseline" / "summary.json").is_file()
+    assert found.tried[0].comparison is not None
+    assert (out / found.tried[0].comparison).is_file()
+    assert found.tried[0].comparison in (out / "improve.html").read_text()
+    assert "malloc-arenas" in (out / "improve.html").read_text()
+
+
+def test_resuming_a_finished_search_measures_nothing_again(
+    out: Path, found: Improvement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(out.parent / "state"))
+    before = sorted(path.name for path in (out / "experiments").iterdir())
+    assert main(["improve", "--resume", str(out), *ONLY, "--quiet"]) == 0
+    assert sorted(path.name for path in (out / "experiments").iterdir()) == before
+    assert load_improvement(out).tried == found.tried
+
+
+def test_the_plan_of_the_same_run_says_how_long(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["improve", str(out / "baseline"), *ONLY, "--plan", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert [each["remedy"] for each in planned["candidates"]] == ["malloc-arenas"]
+    assert planned["expected_experiments"] == 2
+    assert 16 < planned["expected_s"] < 120

@@ -1,0 +1,21 @@
+"""The smallest workload that is one, for experiments that really run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llm_perf_opt.runs.improve.spec import Spec
+
+TINY = [
+    "model=llama_tiny",
+    "model.arch.num_hidden_layers=2",
+    "infer.max_new_tokens=3",
+    "dataset.synthetic_tokens=8",
+    "infer.warmup_rounds=0",
+]
+FEW: dict[str, Any] = {"baseline": TINY, "most_blocks": 6, "limit_s": 30.0}
+
+
+def spec(patch: str | None = None, limit_s: float = 20.0) -> Spec:
+    """Return an experiment of two sides with the same settings."""
+    return Spec(TINY, TINY, "total", 0.05, 0.02, 6, limit_s, 0, 2, patch=patch)

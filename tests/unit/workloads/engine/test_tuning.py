@@ -1,0 +1,182 @@
+"""Settings that change how a model is run: really applied, only where asked, and the answer stays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llm_perf_opt.config.schema import CacheDtype, CacheKind
+from llm_perf_opt.core.console.progress import LogProgress
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+from llm_perf_opt.workloads.engine.driver import batches_of, build_engine, run_workload
+from llm_perf_opt.workloads.engine.engine import Engine
+from llm_perf_opt.workloads.engine.verify import verify_tokens
+from tests.unit.small_workloads import samples, workload
+
+FEW = 5
+
+
+def engine_of(chosen: WorkloadConfig) -> Engine:
+    return build_engine(chosen, LogProgress())
+
+
+def tokens(chosen: WorkloadConfig, asked: list[Sample]) -> dict[str, list[int]]:
+    done = run_workload(chosen, asked, engine=engine_of(chosen))
+    return {each.sample.id: list(each.token_ids) for each in done.samples}
+
+
+def watched(engine: Engine, look: Callable[[], Any]) -> dict[str, set[Any]]:
+    """Look at something inside the adapter's calls."""
+    seen: dict[str, set[Any]] = {"prefill": set(), "decode_step": set()}
+    adapter: Any = engine.adapter
+    for name, found in seen.items():
+        plain = getattr(adapter, name)
+
+        def call(*given: Any, plain: Any = plain, found: set[Any] = found) -> Any:
+            found.add(look())
+            return plain(*given)
+
+        setattr(adapter, name, call)
+    return seen
+
+
+@pytest.fixture
+def two_threads() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_decode_has_threads_of_its_own(tmp_path: Path) -> None:
+    asked = samples("llama", tmp_path, 1)
+    plain = workload("llama", max_new_tokens=FEW)
+    chosen = dataclasses.replace(plain, phase_threads={"decode": 1})
+    engine = engine_of(chosen)
+    seen = watched(engine, torch.get_num_threads)
+    _, done = engine.run_sample(asked)
+    assert seen == {"prefill": {2}, "decode_step": {1}}
+    assert torch.get_num_threads() == 2
+    assert done.token_ids == engine_of(plain).run_sample(asked)[1].token_ids
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_come_back_when_a_phase_fails(tmp_path: Path) -> None:
+    engine = engine_of(
+        dataclasses.replace(workload("llama", max_new_tokens=FEW), phase_threads={"prefill": 1})
+    )
+
+    def broken(*_: Any) -> Any:
+        raise ValueError("no")
+
+    adapter: Any = engine.adapter
+    adapter.prefill = broken
+    with pytest.raises(ValueError, match="no"):
+        engine.run_sample(samples("llama", tmp_path, 1))
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_experts_are_chosen_for_one_phase(phase: str, tmp_path: Path) -> None:
+    asked = samples("qwen_moe", tmp_path, 1)
+    plain = workload("qwen_moe", max_new_tokens=FEW)
+    chosen = workload("qwen_moe", max_new_tokens=FEW, model={f"{phase}_experts_implementation": "eager"})
+    engine = engine_of(chosen)
+    model: Any = engine.model
+    before = str(model.get_experts_implementation())
+    seen = watched(engine, lambda: str(model.get_experts_implementation()))
+    _, done = engine.run_sample(asked)
+    call = {"prefill": "prefill", "decode": "decode_step"}[phase]
+    (other,) = set(seen) - {call}
+    assert all("eager" in name for name in seen[call])
+    assert not any("eager" in name for name in seen[other])
+    assert str(model.get_experts_implementation()) == before
+    assert done.token_ids == engine_of(plain).run_sample(asked)[1].token_ids
+
+
+@pytest.mark.parametrize("cache", list(CacheKind))
+@pytest.mark.parametrize("kind", [CacheDtype.bfloat16, CacheDtype.float8])
+def test_keys_and_values_are_kept_in_fewer_bits(cache: CacheKind, kind: CacheDtype, tmp_path: Path) -> None:
+    asked = samples("llama", tmp_path, 2)
+    chosen = workload("llama", cache=cache, max_new_tokens=FEW, batch_size=2, model={"cache_dtype": kind})
+    engine = engine_of(chosen)
+    kept: list[Any] = []
+    adapter: Any = engine.adapter
+    make = adapter.make_cache
+    adapter.make_cache = lambda *given: kept.append(make(*given)) or kept[-1]
+    _, done = engine.run_sample(asked)
+    layer = kept[-1].layers[0]
+    assert (
+        layer.keys.element_size() == layer.values.element_size() == {"bfloat16": 2, "float8": 1}[kind.value]
+    )
+    # The same cache in transformers' own generate() gives the same tokens.
+    assert verify_tokens(engine, asked, done.token_ids).verified
+
+
+def test_a_narrow_cache_changes_the_logits_and_only_a_little(tmp_path: Path) -> None:
+    asked = samples("llama", tmp_path, 1)
+    found = []
+    for kind in (None, CacheDtype.bfloat16, CacheDtype.float8):
+        engine = engine_of(workload("llama", max_new_tokens=2, model={"cache_dtype": kind}))
+        batch, logits = engine.prepare(asked), list[torch.Tensor]()
+        engine.run_prepared(batch, observe=lambda row, logits=logits: logits.append(row.clone()))
+        found.append(logits[0])
+    scale = float(found[0].abs().max())
+    half, eight = (float((found[0] - other).abs().max()) / scale for other in found[1:])
+    assert 0 < half < eight < 0.2
+
+
+def test_requests_of_similar_length_share_a_batch() -> None:
+    asked = [Sample(f"of{length}", synthetic_tokens=length) for length in (40, 8, 41, 9)]
+    plain = workload("llama", max_new_tokens=FEW, batch_size=2)
+    sorted_ = workload("llama", max_new_tokens=FEW, batch_size=2, bucket_by_length=True)
+    engine = engine_of(sorted_)
+    assert [[each.id for each in group] for group in batches_of(engine, asked, sorted_.infer)] == [
+        ["of8", "of9"],
+        ["of40", "of41"],
+    ]
+    assert tokens(sorted_, asked) == tokens(plain, asked)
+    assert [sample.id for sample in asked] == ["of40", "of8", "of41", "of9"]
+
+
+def test_prompts_are_filled_up_to_common_lengths() -> None:
+    asked = [Sample(f"of{length}", synthetic_tokens=length) for length in (9, 17)]
+    padded = workload("llama", max_new_tokens=FEW, pad_to_multiple=8)
+    engine = engine_of(padded)
+    assert [engine.prepare([sample]).prompt_tokens for sample in asked] == [16, 24]
+    assert tokens(padded, asked) == tokens(workload("llama", max_new_tokens=FEW), asked)
+
+
+def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> None:
+    asked = samples("v1", tmp_path, 1)
+    chosen = workload("v1", max_new_tokens=FEW, model={"channels_last": True}, inference_mode=True)
+    engine = engine_of(chosen)
+    convolutions = [
+        m for m in engine.model.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size != (1, 1)
+    ]
+    assert convolutions
+    assert all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in convolutions)
+    seen = watched(engine, torch.is_inference_mode_enabled)
+    _, done = engine.run_sample(asked)
+    assert seen == {"prefill": {True}, "decode_step": {True}}
+    assert done.token_ids == engine_of(workload("v1", max_new_tokens=FEW)).run_sample(asked)[1].token_ids
+
+
+@pytest.mark.parametrize(
+    ("model", "infer", "said"),
+    [
+        ({"channels_last": True}, {}, "no convolution"),
+        ({"compile_vision": True}, {}, "sees nothing"),
+        ({}, {"pinned_inputs": True}, "not copied to a device"),
+    ],
+)
+def test_what_cannot_be_is_told(model: dict[str, Any], infer: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        engine_of(workload("llama", model=model, **infer))

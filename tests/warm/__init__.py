@@ -1,0 +1,203 @@
+"""Run the command line in a process of its own without waiting for its imports.
+
+``python -m llm_perf_opt run`` spends three to four seconds on importing torch and transformers before it does anything.
+A server (:mod:`tests.warm.server`) imports them once and forks a process for every command: with its own directory,
+environment, streams, signals and end, and with the modules already there.
+
+What reads its environment while it is being imported cannot be changed any more, so a command whose environment differs
+in such a variable is started anew (:meth:`WarmServer.can_run`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llm_perf_opt.process.runtime_env import DEFAULTS
+
+READ_AT_THE_START = (
+    "PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "CUDA_", "NVTX_", "TORCH",
+    "PYTORCH_", "KINETO_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "POLARS_", "HYDRA_", "HOME", "XDG_", "TMP", "TEMP", "TZ",
+    "LANG", "LC_",
+)  # fmt: skip
+"""How the names of variables begin that the interpreter or a library reads once and for all."""
+
+
+SET_BY_LIBRARIES = {"TORCHINDUCTOR_CACHE_DIR"}
+"""What a library puts into the environment of the process that uses it, as every other would."""
+FOLDERS = "PYTHONPATH"
+
+
+def added_folders(environment: Mapping[str, str], known: Mapping[str, str]) -> list[str] | None:
+    """Return what was put before a known ``PYTHONPATH``, packages to be found at need; none when that was changed."""
+    wanted, ours = (
+        list(filter(None, found.get(FOLDERS, "").split(os.pathsep))) for found in (environment, known)
+    )
+    count = len(wanted) - len(ours)
+    return wanted[:count] if count >= 0 and wanted[count:] == ours else None
+
+
+class WarmProcess:
+    """A command under way; what :class:`subprocess.Popen` offers of it that tests use."""
+
+    def __init__(self, control: socket.socket, request: Mapping[str, object]) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._streams = [_Stream(), _Stream()]
+        with theirs:
+            given = [theirs.fileno(), *(stream.writing for stream in self._streams)]
+            socket.send_fds(control, [json.dumps(request).encode()], given)
+        for stream in self._streams:
+            stream.read()
+        self.pid = int(self._answer(None)["pid"])
+        self.returncode: int | None = None
+        self.cpu_s = 0.0
+        """Known when the process has ended."""
+
+    def _answer(self, timeout_s: float | None) -> dict[str, float]:
+        self._connection.settimeout(timeout_s)
+        message = self._connection.recv(4096)
+        assert message, "the process that starts commands has died; its words are above"
+        found: dict[str, float] = json.loads(message)
+        return found
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code, or a signal's number below zero."""
+        if self.returncode is None:
+            try:
+                ended = self._answer(timeout)
+            except (TimeoutError, BlockingIOError) as error:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0) from error
+            self.returncode, self.cpu_s = os.waitstatus_to_exitcode(int(ended["status"])), ended["cpu_s"]
+            self._connection.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit code of a process that has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end; return what was written to standard output and standard error."""
+        self.wait(timeout)
+        output, errors = (stream.text(timeout) for stream in self._streams)
+        return output, errors
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class _Stream:
+    """A pipe that is read while the command writes to it."""
+
+    def __init__(self) -> None:
+        self._reading, self.writing = os.pipe()
+        self._content = b""
+        self._thread = threading.Thread(target=self._read_all, daemon=True)
+
+    def read(self) -> None:
+        """Begin to read; the writing end is the command's alone from now on."""
+        os.close(self.writing)
+        self._thread.start()
+
+    def _read_all(self) -> None:
+        with os.fdopen(self._reading, "rb") as source:
+            self._content = source.read()
+
+    def text(self, timeout_s: float | None) -> str:
+        """Return everything: when whoever holds the other end, a grandchild too, has closed it."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), "the command has ended, and something it started holds its output"
+        return self._content.decode()
+
+
+class WarmServer:
+    """The process that forks others; it ends with the connection to it."""
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.cpu_s = 0.0
+        """Of the commands that were run so far: they are children of the server, not of the tests."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("server.py")), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Let the server end."""
+        self._control.close()
+        self._process.wait()
+
+    def can_run(self, environment: Mapping[str, str]) -> bool:
+        """Tell whether a process that is started anew with this environment would be no different."""
+        return not self._read_by_then(environment)
+
+    def _read_by_then(self, environment: Mapping[str, str]) -> list[str]:
+        wanted, ours = ({**DEFAULTS, **found} for found in (environment, self.environment))
+        changed = {name for name in {*wanted, *ours} if wanted.get(name) != ours.get(name)} - SET_BY_LIBRARIES
+        if added_folders(environment, self.environment) is not None:
+            changed.discard(FOLDERS)
+        return sorted(name for name in changed if name.startswith(READ_AT_THE_START))
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+        module: str = "llm_perf_opt",
+    ) -> WarmProcess:
+        """Start ``python -m MODULE`` with these arguments."""
+        environment = dict(os.environ if environment is None else environment)
+        assert self.can_run(environment), f"needs a new process: {', '.join(self._read_by_then(environment))}"
+        request = {
+            "module": module,
+            "arguments": list(arguments),
+            "cwd": str(cwd),
+            "environment": environment,
+            "folders": added_folders(environment, self.environment) or [],
+        }
+        return WarmProcess(self._control, request)
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float,
+        module: str = "llm_perf_opt",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m MODULE`` with these arguments to its end."""
+        process = self.start(arguments, cwd, environment, module)
+        try:
+            output, errors = process.communicate(timeout_s)
+        finally:
+            process.kill()
+        self.cpu_s += process.cpu_s
+        return subprocess.CompletedProcess(
+            [sys.executable, "-m", module, *arguments], process.wait(), output, errors
+        )
+
+
+@functools.cache
+def warm_server() -> WarmServer:
+    """Return this test process's server, started when it is first asked for."""
+    return WarmServer()

@@ -1,0 +1,156 @@
+"""Forks a process with everything imported for each command that it is sent: ``server.py CONTROL_FD``.
+
+No package of the tests is imported here: a command must find the modules that ``python -m llm_perf_opt`` would find.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+LIBRARIES = (
+    "torch",
+    "transformers.modeling_utils",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.unlimited_ocr.modeling_unlimited_ocr",
+)
+STARTS_THREADS = "polars"
+"""A fork has one thread only: this one is imported by the commands that need it."""
+NOT_OF_RUNS = ("llm_perf_opt.testing", "llm_perf_opt.runners", "llm_perf_opt.__main__")
+
+
+class Request(NamedTuple):
+    """A command that the process we are now was forked for."""
+
+    module: str
+    arguments: list[str]
+    cwd: str
+    environment: dict[str, str]
+    folders: list[str]
+
+
+def warm_up() -> None:
+    """Import what runs import, with the environment that a run sets before it does."""
+    from llm_perf_opt.process.runtime_env import prepare_process
+
+    before = dict(os.environ)
+    prepare_process()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    _import_our_own()
+    gc.collect()
+    gc.freeze()  # what is never looked at again stays in memory that all forks share
+    os.environ.clear()
+    os.environ.update(before)
+    threads = [path.name for path in Path("/proc/self/task").iterdir()]
+    if len(threads) != 1:
+        sys.exit(f"{len(threads)} threads after the imports: a fork would have one of them only")
+
+
+def _import_our_own() -> None:
+    import llm_perf_opt
+
+    sys.modules[STARTS_THREADS] = None  # type: ignore[assignment]
+    for found in pkgutil.walk_packages(llm_perf_opt.__path__, "llm_perf_opt.", onerror=lambda name: None):
+        if not found.name.startswith(NOT_OF_RUNS):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(found.name)
+    del sys.modules[STARTS_THREADS]
+
+
+def next_command(control: socket.socket) -> Request | None:
+    """Wait for commands; return in a process that was forked for one, and without one when there are no more."""
+    while True:
+        message, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        _collect_keepers()
+        if not message:
+            return None
+        reply, *streams = fds
+        if os.fork() == 0:
+            control.close()
+            _keep(socket.socket(fileno=reply), streams)
+            return Request(**json.loads(message))
+        for fd in fds:
+            os.close(fd)
+
+
+def _collect_keepers() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _keep(reply: socket.socket, streams: list[int]) -> None:
+    """Fork once more: return in the child, which is the command; wait for it and tell how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        reply.close()
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in enumerate([nothing, *streams]):
+            os.dup2(source, target)
+            os.close(source)
+        _open_streams()
+        return
+    for fd in streams:
+        os.close(fd)
+    reply.send(json.dumps({"pid": pid}).encode())
+    _, status, used = os.wait4(pid, 0)
+    cpu_s = used.ru_utime + used.ru_stime
+    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+        reply.send(json.dumps({"status": status, "cpu_s": cpu_s}).encode())
+    os._exit(0)
+
+
+def _open_streams() -> None:
+    """Make the interpreter's streams anew, as it does at its start: they know whether a file is behind them."""
+    sys.stdin = sys.__stdin__ = os.fdopen(0, "r", closefd=False, encoding=sys.stdin.encoding)
+    sys.stdout = sys.__stdout__ = os.fdopen(
+        1, "w", closefd=False, encoding=sys.stdout.encoding, errors=sys.stdout.errors
+    )
+    sys.stderr = sys.__stderr__ = os.fdopen(
+        2, "w", buffering=1, closefd=False, encoding=sys.stderr.encoding, errors=sys.stderr.errors
+    )
+
+
+def become(request: Request) -> None:
+    """Take directory, environment and arguments of a command."""
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.argv[:] = ["", *request.arguments]
+    sys.path[:1] = [request.cwd, *request.folders]  # as ``python -m`` does
+
+
+def end(leaving: SystemExit) -> None:
+    """End as an interpreter does, but for taking apart the thousand modules that the command never asked for."""
+    if leaving.code is not None and not isinstance(leaving.code, int):
+        raise leaving
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(leaving.code or 0)
+
+
+if __name__ == "__main__":
+    warm_up()
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        asked = next_command(connection)
+    if asked is not None:
+        become(asked)
+        leaving = SystemExit()
+        try:
+            runpy.run_module(asked.module, run_name="__main__", alter_sys=True)
+        except SystemExit as asked_for:
+            leaving = asked_for
+        end(leaving)
