@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import read_json
-from tests.warm import warm_server
+from tests.warm import added_folders, warm_server
 
 SMALL = ("model=llama_tiny", "infer.max_new_tokens=2", "dataset.synthetic_tokens=8", "hardware.probe=false")
 
@@ -73,8 +73,26 @@ def test_what_is_read_while_importing_needs_a_new_process() -> None:
     assert server.can_run({**os.environ, "MY_SETTING": "1", "PATH": "/bin"})
     known = os.environ.get("PYTHONPATH", "")
     assert server.can_run({**os.environ, "PYTHONPATH": f"/one/more:{known}"})
-    assert not server.can_run({**os.environ, "PYTHONPATH": f"{known}:/elsewhere"})
+    assert not server.can_run({**os.environ, "PYTHONHASHSEED": "7"})
     assert not server.can_run({**os.environ, "OMP_NUM_THREADS": "7"})
     assert not server.can_run(
         {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ours", "added"),
+    [
+        ("/more:/ours", "/ours", ["/more"]),
+        ("/ours", "/ours", []),
+        ("/more", "", ["/more"]),
+        ("", "", []),
+        ("/ours:/more", "/ours", None),
+        ("/more", "/ours", None),
+        ("", "/ours", None),
+    ],
+)
+def test_folders_of_modules_may_stand_before_the_known_ones_only(
+    wanted: str, ours: str, added: list[str] | None
+) -> None:
+    assert added_folders({"PYTHONPATH": wanted}, {"PYTHONPATH": ours}) == added
