@@ -57,7 +57,7 @@ class _Sides:
     def __init__(self, spec: Spec, folder: Path, least_pass_s: float) -> None:
         self._folder, self._pool = folder, ThreadPoolExecutor(max_workers=len(SIDES))
         self._reader, self._limit = PassReader(folder), PassLimit(least_pass_s)
-        self._asked, self._ready, self._closing = 0, False, threading.Event()
+        self._asked, self._closing = 0, threading.Event()
         self._pids: dict[Letter, int] = {}
         # Their time is limited by whoever waits for them: a slow model's passes may take long, one that hangs may not.
         self._running: dict[Letter, Future[ProcessResult]] = {
@@ -93,7 +93,6 @@ class _Sides:
             if time.monotonic() - began > limit_s:
                 raise GivenUpError(not_warm(limit_s))
             time.sleep(_LOOK_S)
-        self._ready = True
         self._limit.warm_after(time.monotonic() - began)
         for letter in SIDES:
             self._signal(letter, signal.SIGSTOP)
@@ -112,13 +111,13 @@ class _Sides:
         self._limit.took(time.monotonic() - began)
         return done
 
-    def close(self) -> None:
-        """Tell both to end, and wait until they have: those that are warm write their files, others are stopped."""
+    def close(self, end_s: float) -> None:
+        """Tell both to end and write their files; what has not ended by itself after ``end_s`` is stopped."""
         settle_interruption()
         atomic_write_text(self._folder / STOP, "")
         for letter in SIDES:
             self._signal(letter, signal.SIGCONT)
-        deadline = time.monotonic() + (_END_S if self._ready else 0.0)
+        deadline = time.monotonic() + end_s
         while not all(running.done() for running in self._running.values()) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         self._closing.set()
@@ -133,10 +132,12 @@ class _Sides:
 @contextlib.contextmanager
 def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
     both = _Sides(spec, folder, least_pass_s)
+    end_s = 0.0
     try:
         yield both
+        end_s = _END_S
     finally:
-        both.close()
+        both.close(end_s)
 
 
 def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: float) -> str | None:
