@@ -27,7 +27,7 @@ from compare_rates import measure, noise
 from llm_perf_opt.analysis.compare.metrics import run_series
 from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
-from llm_perf_opt.runs.improve.measuring.worker import take_turns
+from llm_perf_opt.runs.improve.measuring.alternate import take_turns
 from llm_perf_opt.runs.improve.spec import Letter, Spec
 
 TESTS = 14

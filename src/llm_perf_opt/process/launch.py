@@ -79,6 +79,7 @@ def run_process(
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     on_tick: Callable[[float], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
     size_limit: SizeLimit | None = None,
     stop_signal: signal.Signals = signal.SIGTERM,
     grace_s: float = 5.0,
@@ -90,10 +91,11 @@ def run_process(
 
     ``env`` is added to ``base_env``, by default this process's environment. Output goes to
     ``<log_dir>/<name>.stdout.log`` and ``.stderr.log`` (``log_dir=None``: memory), of which a flood keeps beginning and
-    end. ``on_line`` gets each line of either stream as it comes, ``on_tick`` the elapsed seconds once a second, both in
-    another thread; what they raise is raised here. At a limit the whole group gets ``stop_signal``, then after
-    ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed. Ctrl-C and SIGTERM of this
-    process do the same before they take effect. Raises :class:`ToolError` when the program cannot be started.
+    end. ``on_start`` gets the process id; ``on_line`` each line of either stream as it comes, ``on_tick`` the elapsed
+    seconds once a second, both in another thread; what they raise is raised here. At a limit the whole group gets
+    ``stop_signal``, then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed.
+    Ctrl-C and SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the program
+    cannot be started.
     """
     out_path, err_path = _log_paths(log_dir, name)
     head_bytes = HEAD_BYTES if log_dir is not None else _PROBE_BYTES
@@ -115,6 +117,8 @@ def run_process(
         reader: OutputReader | None = None
         try:
             GUARD.begin(job, process.pid)
+            if on_start is not None:
+                on_start(process.pid)
             reader = OutputReader(_pipes(process, logs), on_line=on_line, on_tick=on_tick)
             limit = size_limit and size_limit.also(out_path, err_path)
 

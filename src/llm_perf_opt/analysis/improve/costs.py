@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -11,7 +11,6 @@ from llm_perf_opt.model.improve import Metric
 
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
 HIGHER_IS_BETTER: tuple[Metric, ...] = ("tokens_per_s",)
-IN_SECONDS: tuple[Metric, ...] = ("total", "ttft", "tpot")
 
 
 @dataclass(slots=True)
@@ -29,6 +28,7 @@ class BatchPass:
     tpot_s: float | None
     """Median step."""
     energy_j: float | None = None
+    sample_ids: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -43,10 +43,12 @@ class UnitPass:
     """Programs that were compiled during this turn."""
 
 
-def cost(batches: Sequence[BatchPass], metric: Metric, steps: Sequence[int] | None = None) -> float | None:
+def cost(
+    batches: Sequence[BatchPass], metric: Metric, work: Sequence[BatchPass] | None = None
+) -> float | None:
     """Return the metric as a cost per sample (or token); ``None``: it was not measured.
 
-    ``steps``: decode steps of the other side's batches, whose work this is put at; fewer tokens are no gain.
+    ``work``: the other side's batches, at whose tokens these are put; fewer tokens are no gain.
     """
     known = list(batches)
     if not known:
@@ -59,12 +61,22 @@ def cost(batches: Sequence[BatchPass], metric: Metric, steps: Sequence[int] | No
         return None if None in joules else math.fsum(j for j in joules if j is not None) / _samples(known)
     if metric == "ttft":
         return math.fsum(each.ttft_s * each.samples for each in known) / _samples(known)
-    wanted = list(steps) if steps is not None and len(steps) == len(known) else [each.steps for each in known]
-    times = [each.ttft_s + _decode_s(each, at) for each, at in zip(known, wanted, strict=True)]
+    wanted = _work_of(known, known if work is None else work)
+    times = [each.ttft_s + _decode_s(each, at.steps) for each, at in zip(known, wanted, strict=True)]
     if metric == "tokens_per_s":
-        tokens = sum((at + 1) * each.samples for each, at in zip(known, wanted, strict=True))
+        tokens = sum(at.tokens for at in wanted)
         return math.fsum(times) / tokens if tokens else None
     return math.fsum(time * each.samples for time, each in zip(times, known, strict=True)) / _samples(known)
+
+
+def _work_of(own: Sequence[BatchPass], other: Sequence[BatchPass]) -> Sequence[BatchPass]:
+    """Return the other side's batches where they hold the same samples with other tokens, else one's own.
+
+    Batches of other samples have steps of their own; equal tokens in fewer steps are a gain.
+    """
+    if [each.sample_ids for each in own] != [each.sample_ids for each in other]:
+        return own
+    return [one if one.tokens == two.tokens else two for one, two in zip(own, other, strict=True)]
 
 
 def _samples(batches: Sequence[BatchPass]) -> int:
@@ -100,8 +112,7 @@ def pairs(passes: Sequence[UnitPass]) -> list[Pair]:
 def log_ratio(pair: Pair, metric: Metric) -> float | None:
     """Return the block of a pair; ``None`` where either side did not measure the metric."""
     a, b = pair
-    steps = [each.steps for each in a.batches]
-    first, second = cost(a.batches, metric), cost(b.batches, metric, steps)
+    first, second = cost(a.batches, metric), cost(b.batches, metric, a.batches)
     if first is None or second is None or first <= 0 or second <= 0:
         return None
     return math.log(second / first)
@@ -141,9 +152,3 @@ def recompiles(passes: Sequence[UnitPass], side: str, last: int = 4) -> str | No
     if len(mine) < last or 0 in mine:
         return None
     return f"side {side.upper()} compiles again in every pass ({sum(mine)} times in its last {last})"
-
-
-def shown_metrics(batches: Sequence[BatchPass]) -> Mapping[str, float | None]:
-    """Return every metric of a side at once, for the baseline's line."""
-    found = {name: cost(batches, name) for name in METRICS}
-    return {name: None if value is None else as_value(value, name) for name, value in found.items()}

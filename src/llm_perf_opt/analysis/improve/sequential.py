@@ -7,6 +7,10 @@ exceeds ``1 / α`` with probability at most ``α``, at any time, however often o
 ``t`` whose player has not won that much are the confidence sequence (Waudby-Smith and Ramdas 2024; here for the centre of
 a symmetric distribution, so that heavy tails, which times have, need no bound).
 
+Blocks come in twos: the first has an order by chance, the second the other one. So the second is not free given the first, and
+it is their two bets together that nobody can expect to win. The scale is that of before both, and what they show is looked at
+after both.
+
 A bet is ``1 + λ ψ((block − t) / s)`` with ``ψ`` cut off at ±1 and the scale ``s`` taken from the blocks before this one. Capital is
 shared among several ``λ``: some are right for a gain as large as the noise, others for one that is a tenth of it.
 """
@@ -91,19 +95,26 @@ class SequentialTest:
         """Blocks so far."""
         return len(self._blocks)
 
+    @property
+    def _whole(self) -> int:
+        """Blocks whose other one is there too."""
+        return self.count - self.count % 2
+
     def add(self, block: float) -> Verdict | None:
         """Take one more log ratio; return what is shown, or ``None``: measure on."""
-        self._scales.append(_scale(self._blocks))
+        self._scales.append(self._scales[-1] if self.count % 2 else _scale(self._blocks))
         self._blocks.append(min(max(block, -_MOST_LOG), _MOST_LOG))
         return self.verdict()
 
     def verdict(self) -> Verdict | None:
-        """Say what the blocks show."""
-        if self.count < (self.rule.most_blocks if self.rule.fixed else _LEAST_BLOCKS):
+        """Say what the blocks show; between the two blocks of one draw, nothing."""
+        over = self.count + 2 > self.rule.most_blocks
+        enough = over if self.rule.fixed else self.count >= _LEAST_BLOCKS
+        if self.count % 2 or not enough:
             return None
         least = math.log1p(-self.rule.least_gain_ratio)
         if self.wealth(least, below=True) >= 1 / self.rule.alpha:
-            return "gain" if self._is_narrow() or self.count >= self.rule.most_blocks else None
+            return "gain" if self._is_narrow() or over else None
         if self.wealth(least, below=False) >= 1 / _FUTILITY:
             slower = self.wealth(0.0, below=False)
             if slower >= 1 / DROP_ERROR:
@@ -111,12 +122,12 @@ class SequentialTest:
             # A few more pairs tell a slowdown from no change, once there is a sign of one.
             if slower < _SIGN_OF_SLOWER:
                 return "no gain"
-        return "not shown" if self.count >= self.rule.most_blocks else None
+        return "not shown" if over else None
 
     def verdict_at_the_end(self) -> Verdict:
         """Say what the blocks show when no more will come: a gain counts, however wide its interval."""
         found = SequentialTest(replace(self.rule, widest_ratio=None))
-        found._blocks, found._scales = self._blocks, self._scales
+        found._blocks, found._scales = self._blocks[: self._whole], self._scales[: self._whole]
         return found.verdict() or "not shown"
 
     def in_sight(self) -> bool:
@@ -143,9 +154,11 @@ class SequentialTest:
     def wealth(self, centre: float, *, below: bool) -> float:
         """Return what a player owns who started with 1 and bets that blocks fall below (above) ``centre``.
 
-        With ``below`` it is the e-value against "the log ratio is at least ``centre``".
+        With ``below`` it is the e-value against "the log ratio is at least ``centre``". A block whose other one is not there
+        counts for nothing yet.
         """
-        moves = np.clip((np.array(self._blocks) - centre) / np.array(self._scales), -1.0, 1.0)
+        blocks, scales = np.array(self._blocks[: self._whole]), np.array(self._scales[: self._whole])
+        moves = np.clip((blocks - centre) / scales, -1.0, 1.0)
         logs = np.log1p(np.outer(_STAKES, -moves if below else moves)).sum(axis=1)
         top = float(logs.max())
         return math.exp(min(top, _MOST_WEALTH_LOG)) * float(np.exp(logs - top).mean())

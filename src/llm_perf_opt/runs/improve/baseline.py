@@ -10,6 +10,7 @@ from pathlib import Path
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.model.improve import Baseline, Metric
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
@@ -54,6 +55,14 @@ def from_run(path: Path, further: Sequence[str] = ()) -> Start:
     words = [word for word in command[2:] if not word.startswith("-")]
     own = [word for word in words if key_of(word) not in _OWN_KEYS]
     return Start(path if path.is_dir() else path.parent, summary, [*own, *further])
+
+
+def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
+    """Take the metric of the baseline from an experiment, where no run of it told the same."""
+    baseline.metric_value = value
+    for name in (metric, f"{metric}_s"):
+        if hasattr(baseline, name):
+            setattr(baseline, name, value)
 
 
 def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S) -> Start:

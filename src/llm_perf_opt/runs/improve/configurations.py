@@ -99,11 +99,6 @@ def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
     return None
 
 
-def differs(a: AppConfig, b: AppConfig) -> bool:
-    """Return whether B is another configuration at all."""
-    return flat(a) != flat(b)
-
-
 def can_share_weights(a: AppConfig, b: AppConfig) -> bool:
     """Return whether both sides may read one set of weights: B neither changes them nor their data type."""
     first, second = flat(a), flat(b)

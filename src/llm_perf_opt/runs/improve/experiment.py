@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,19 +15,25 @@ from llm_perf_opt.analysis.improve import costs
 from llm_perf_opt.analysis.improve.costs import UnitPass
 from llm_perf_opt.analysis.improve.outputs import Answers
 from llm_perf_opt.analysis.improve.sequential import DROP_ERROR, SequentialTest
-from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.improve import Measured, OutputCheck
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.improve.measuring.processes import failure_of, read_passes, worker_command
+from llm_perf_opt.runs.improve.measuring.alternate import GivenUpError
+from llm_perf_opt.runs.improve.measuring.processes import (
+    LEAST_PASS_S,
+    HangWatch,
+    failure_of,
+    read_passes,
+    worker_command,
+)
 from llm_perf_opt.runs.improve.measuring.turns import run_in_turns
-from llm_perf_opt.runs.improve.spec import ANSWERS, CHECK, SIDES, Spec
+from llm_perf_opt.runs.improve.spec import ANSWERS, CHECK, SIDES, Spec, new_folder
 
 WARM_UP_S = 240.0
-"""Most seconds for loading, compiling and the first answers; a remedy that is not warm by then is given up."""
+"""Seconds for loading, compiling and the first answers of both sides; a remedy that is not warm by then is given up."""
+_ANSWERS_FACTOR, _MOST_WARM_UP_S = 4.0, 3600.0
+"""The answers themselves may take so many times the baseline's, and at most so long."""
 _CONFIDENCE, _RESAMPLES = 0.95, 2000
-_SLACK = 2.0
-"""The last turn may begin just before the limit, and the files are written after it."""
 How = Literal["one process", "own processes"]
 
 
@@ -55,32 +60,51 @@ def run_experiment(
     folder: Path,
     *,
     own_processes: bool = False,
-    warm_up_s: float = WARM_UP_S,
-    on_line: Callable[[str], None] | None = None,
+    warm_up_s: float | None = None,
+    least_pass_s: float = LEAST_PASS_S,
     with_page: bool = True,
 ) -> Outcome:
-    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn. ``with_page``: compare them in a page."""
-    with explain_os_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn. ``with_page``: compare them in a page.
+
+    What is not warm after ``warm_up_s`` (by default what the baseline's answers allow), or in the same pass for
+    ``least_pass_s`` and much longer than in any before it, is given up.
+    """
+    new_folder(folder)
     spec.save(folder)
     began = time.monotonic()
+    limit_s = warm_up_limit_s(spec) if warm_up_s is None else warm_up_s
     if own_processes:
-        failure = run_in_turns(spec, folder, warm_up_s=warm_up_s)
+        failure = run_in_turns(spec, folder, warm_up_s=limit_s, least_pass_s=least_pass_s)
     else:
-        result = run_process(
-            worker_command(folder, "both"),
-            log_dir=folder / "logs",
-            name="both",
-            timeout_s=warm_up_s + spec.longest_s * _SLACK,
-            on_line=on_line,
-        )
-        failure = failure_of(result, folder)
+        failure = _run_in_one_process(spec, folder, HangWatch(folder, limit_s, least_pass_s))
     outcome = read_outcome(spec, folder)
     outcome.failure = failure or outcome.failure
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
     outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
     return outcome
+
+
+def warm_up_limit_s(spec: Spec) -> float:
+    """Return how long both sides may take to be warm: a slow model answers each sample twice, once to warm up."""
+    answers_s = (spec.answer_s or 0.0) * len(SIDES) * 2 * spec.most_samples
+    return min(WARM_UP_S + _ANSWERS_FACTOR * answers_s, _MOST_WARM_UP_S)
+
+
+def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> str | None:
+    """Let one process measure both sides, which then have the same environment; return why it failed, or ``None``."""
+    try:
+        result = run_process(
+            worker_command(folder, "both"),
+            log_dir=folder / "logs",
+            name="both",
+            timeout_s=None,  # the watch limits each part of the work
+            env=spec.environment.get("a", {}),
+            on_tick=watch,
+        )
+    except GivenUpError as error:
+        return str(error)
+    return failure_of(result, folder)
 
 
 def _compare(spec: Spec, folder: Path) -> Path | None:

@@ -188,6 +188,9 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
         )
     facts: dict[str, Any] = situation_facts(start.summary) if start is not None else {}
     situation = Situation(config=config, metric=request.metric, machine=machine, **facts)
+    if situation.samples is not None:
+        # Batches that the measured samples cannot fill would not be what is measured.
+        situation.samples = min(situation.samples, request.most_samples)
     own = [own_remedy(text) for text in request.own]
     remedies = all_remedies()
     # Somebody who names a remedy of their own and nothing else wants that one.
@@ -213,12 +216,14 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
         "tokens_per_s": _median(times.tokens_per_s),
         "energy": None,
     }
+    # A run's tokens per second are those of decode alone; with further overrides it is another configuration's run.
+    other = request.metric == "tokens_per_s" or (request.run is not None and request.overrides)
     run = start.run
     return Improvement(
         metric=request.metric,
         baseline=Baseline(
             overrides=list(start.overrides),
-            metric_value=values[request.metric],
+            metric_value=None if other else values[request.metric],  # None: A's of the first experiment
             ttft_s=values["ttft"],
             tpot_s=values["tpot"],
             total_s=values["total"],

@@ -16,11 +16,12 @@ from typing import Any
 
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Effect, Metric, Trial
+from llm_perf_opt.process.restart import missing_variables
 from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, read_outcome, run_experiment
-from llm_perf_opt.runs.improve.measuring.worker import REMEDY_ERRORS, failure_words, run_both_sides
-from llm_perf_opt.runs.improve.spec import Spec
+from llm_perf_opt.runs.improve.measuring.worker import failure_words, run_both_sides
+from llm_perf_opt.runs.improve.spec import Spec, new_folder
 
 Patch = Callable[[Any], Any]
 
@@ -86,29 +87,40 @@ def try_remedy(
         patch=_importable(patch),
         environment={"a": dict(first.run.env), "b": dict(second.run.env)},
     )
+    own = configurations.needs_own_process(first, second)
+    if _only_here(patch, spec) and (own or missing_variables(first.run.env)):
+        trial.reason = (
+            "a function that no other process can import cannot be tried with settings of a process (run.env, run.affinity, "
+            "run.interop_threads): put it into a module and give 'package.module:function'"
+        )
+        return trial
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-try-") as scratch:
         folder = Path(out).expanduser().absolute() if out is not None else Path(scratch) / "trial"
-        own = configurations.needs_own_process(first, second)
-        outcome = _measure(spec, folder, patch, own_processes=own)
+        new_folder(folder)
+        try:
+            outcome = _measure(spec, folder, patch, own_processes=own)
+        except (LlmPerfError, OSError) as error:
+            trial.reason = ": ".join(failure_words(error))
+            return trial
     return conclude(trial, outcome, metric, least_gain_ratio)
 
 
+def _only_here(patch: Patch | str | None, spec: Spec) -> bool:
+    """Return whether the function that patches is known to this process alone."""
+    return patch is not None and spec.patch is None
+
+
 def _measure(spec: Spec, folder: Path, patch: Patch | str | None, *, own_processes: bool) -> Outcome:
-    if patch is None or spec.patch is not None:
+    if isinstance(patch, str) or patch is None or spec.patch is not None:
         return run_experiment(spec, folder, own_processes=own_processes)
-    if own_processes or isinstance(patch, str):
-        raise ConfigError(
-            "a function that no other process can import cannot be tried with settings of a process",
-            hint="put it into a module and give 'package.module:function'",
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(folder)
     began = time.monotonic()
     failure = None
     try:
         run_both_sides(spec, folder, patch)
     except LlmPerfError as error:
         failure = error.message
-    except REMEDY_ERRORS as error:
+    except Exception as error:  # noqa: BLE001 - somebody's own function may raise anything; a failed trial says what
         failure = ": ".join(failure_words(error))
     outcome = read_outcome(spec, folder)
     outcome.failure, outcome.seconds = failure, time.monotonic() - began

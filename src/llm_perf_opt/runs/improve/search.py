@@ -16,8 +16,10 @@ from llm_perf_opt.analysis.improve import judge
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
 from llm_perf_opt.runs.improve import configurations
+from llm_perf_opt.runs.improve.baseline import set_measured
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.runs.improve.measuring.worker import failure_words
 from llm_perf_opt.runs.improve.plan import Candidate, Planned
 from llm_perf_opt.runs.improve.spec import Spec
 from llm_perf_opt.runs.remedies.base import key_of
@@ -210,6 +212,7 @@ class Search:
             more_s=max(0.0, min(limit_s, left_s - limit_s)),
             seed=self.limits.seed + len(self.result.tried),
             most_samples=self.limits.most_samples,
+            answer_s=self.result.baseline.total_s,
             widest_ratio=_WIDEST if role == "confirmation" else None,
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
@@ -221,7 +224,12 @@ class Search:
                 trial.reason = "the memory holds one model, and this setting needs a second one beside it"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
-        outcome = self.runner(spec, folder, own_processes=own)
+        try:
+            outcome = self.runner(spec, folder, own_processes=own)
+        except (LlmPerfError, OSError) as error:
+            # Files that cannot be written or read end this trial, not the search.
+            trial.reason = ": ".join(failure_words(error))
+            return trial
         return self._concluded(trial, outcome)
 
     def _concluded(self, trial: Trial, outcome: Outcome) -> Trial:
@@ -229,6 +237,8 @@ class Search:
             trial.comparison = str(outcome.page.relative_to(self.out))
         if "a" in outcome.answers and not self.result.baseline.samples:
             self.result.baseline.samples = sorted(outcome.answers["a"].tokens)
+        if self.result.baseline.metric_value is None and not trial.on_top_of and outcome.measured is not None:
+            set_measured(self.result.baseline, self.result.metric, outcome.measured.a)
         conclude(trial, outcome, self.result.metric, self.limits.least_gain_ratio)
         trial.measured_gain_s = judge.measured_gain_s(trial, self.result)
         return trial

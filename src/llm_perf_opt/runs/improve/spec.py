@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from llm_perf_opt.analysis.improve.sequential import Rule, SequentialTest
+from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.model.codec import decode_file, save_json
 from llm_perf_opt.model.improve import Metric
 
@@ -53,6 +55,8 @@ class Spec:
     """Whether distances to references and perplexity are computed."""
     environment: dict[str, dict[str, str]] = field(default_factory=dict)
     """Side → environment variables that its process needs."""
+    answer_s: float | None = None
+    """What one answer of the baseline takes; ``None``: not known."""
     fixed: bool = False
     """Measure ``most_blocks`` pairs, whatever the first ones show."""
 
@@ -76,6 +80,24 @@ class Spec:
     def save(self, folder: Path) -> Path:
         """Write it into the experiment's folder."""
         return save_json(folder / SPEC, self)
+
+
+def new_folder(folder: Path) -> None:
+    """Make the folder of an experiment, without anything that an earlier one left there.
+
+    Passes of two experiments would be read as one; a process that is ready, or told to stop, would be an old one's.
+    """
+    with explain_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # Folders of these names are ours only beside a specification.
+        if (folder / SPEC).is_file():
+            for letter in SIDES:
+                refuse_link(folder / letter)
+                if (folder / letter).is_dir():
+                    shutil.rmtree(folder / letter)
+        of_sides = (name.format(letter) for name in (ANSWERS, LOGITS, READY, TURN) for letter in SIDES)
+        for name in (PASSES, FAILURE, CHECK, STOP, *of_sides):
+            (folder / name).unlink(missing_ok=True)
 
 
 def load_spec(folder: Path) -> Spec:

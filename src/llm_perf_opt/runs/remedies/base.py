@@ -27,8 +27,6 @@ _BYTES = {"bfloat16": 2, "float16": 2}
 Options = Sequence[Sequence[str]]
 IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
 """Other pixels are other work, unless a remedy says that it changes the quality."""
-_BYTES = {"bfloat16": 2, "float16": 2}
-"""Of a weight; anything else counts as four."""
 Grows = Literal["alternatives", "steps"]
 
 
@@ -151,7 +149,12 @@ def this_machine() -> Machine:
 
 def own_remedy(text: str) -> Remedy:
     """Make a remedy of a user's own overrides: ``--try 'key=value key=value'``."""
-    overrides = shlex.split(text)
+    try:
+        overrides = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--try {text}: {str(error).lower()}", hint="close the quotation: --try 'key=value key=value'"
+        ) from error
     if not overrides or not all("=" in item for item in overrides):
         raise ConfigError(
             f"--try '{text}' is not a list of overrides", hint="give --try 'key=value key=value'"

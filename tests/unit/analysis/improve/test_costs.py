@@ -21,11 +21,16 @@ from llm_perf_opt.analysis.improve.costs import (
 
 
 def batch(
-    ttft: float = 1.0, decode: float = 2.0, steps: int = 4, samples: int = 1, joules: float | None = None
+    ttft: float = 1.0,
+    decode: float = 2.0,
+    answers: tuple[int, ...] = (5,),
+    joules: float | None = None,
+    names: str = "",
 ) -> BatchPass:
-    return BatchPass(
-        samples, ttft, decode, steps, (steps + 1) * samples, decode / steps if steps else None, joules
-    )
+    """A batch whose samples answered with so many tokens each; the longest answer makes the steps."""
+    steps = max(answers) - 1
+    each = decode / steps if steps else None
+    return BatchPass(len(answers), ttft, decode, steps, sum(answers), each, joules, list(names))
 
 
 def unit(side: str, number: int, *batches: BatchPass, place: int = 0, compiled: int = 0) -> UnitPass:
@@ -43,20 +48,47 @@ def test_costs_of_the_metrics() -> None:
 
 def test_what_was_not_measured_is_not_zero() -> None:
     assert cost([batch()], "energy") is None
-    assert cost([batch(steps=0, decode=0.0)], "tpot") is None
+    assert cost([batch(answers=(1,), decode=0.0)], "tpot") is None
     assert cost([], "total") is None
 
 
 def test_a_larger_batch_is_later_for_each_answer_and_faster_for_all() -> None:
     alone = [batch(), batch()]
-    together = [batch(ttft=1.5, decode=2.5, samples=2)]
+    together = [batch(ttft=1.5, decode=2.5, answers=(5, 5))]
     assert cost(together, "total") > cost(alone, "total")  # type: ignore[operator]
     assert cost(together, "tokens_per_s") < cost(alone, "tokens_per_s")  # type: ignore[operator]
 
 
 def test_fewer_tokens_are_no_gain() -> None:
-    a, b = unit("a", 0, batch(steps=4, decode=2.0)), unit("b", 0, batch(steps=2, decode=1.0))
+    a, b = unit("a", 0, batch(answers=(5,), decode=2.0)), unit("b", 0, batch(answers=(3,), decode=1.0))
     assert log_ratio((a, b), "total") == pytest.approx(0.0)
+    assert log_ratio((a, b), "tokens_per_s") == pytest.approx(0.0)
+
+
+def test_a_token_that_nobody_asked_for_is_none() -> None:
+    """One of the two answers ends early: the steps go on for the other, and make no tokens of the first."""
+    alone = [batch(ttft=0.1, decode=0.9, answers=(10,)), batch(ttft=0.1, decode=9.9, answers=(100,))]
+    together = batch(ttft=0.2, decode=9.9, answers=(10, 100))
+    assert cost([together], "tokens_per_s") == pytest.approx(10.1 / 110)
+    found = log_ratio((unit("a", 0, *alone), unit("b", 0, together)), "tokens_per_s")
+    assert found is not None
+    assert as_change(found, "tokens_per_s") == pytest.approx(11.0 / 10.1 - 1)
+
+
+def test_other_batches_are_not_put_at_the_steps_of_the_first() -> None:
+    """Sorted by length, the short answers no longer wait for the long ones."""
+    mixed = [batch(0.0, 100.0, (101, 11), names="ab"), batch(0.0, 100.0, (101, 11), names="cd")]
+    by_length = [batch(0.0, 10.0, (11, 11), names="bd"), batch(0.0, 100.0, (101, 101), names="ac")]
+    for metric, change in (("total", -0.45), ("tokens_per_s", 200 / 110 - 1)):
+        found = log_ratio((unit("a", 0, *mixed), unit("b", 0, *by_length)), metric)  # type: ignore[arg-type]
+        assert found is not None
+        assert as_change(found, metric) == pytest.approx(change)  # type: ignore[arg-type]
+
+
+def test_the_same_tokens_in_fewer_steps_are_a_gain() -> None:
+    a, b = batch(0.0, 8.0, (9,)), batch(0.0, 4.0, (9,))
+    b.steps = 4
+    assert log_ratio((unit("a", 0, a), unit("b", 0, b)), "total") == pytest.approx(math.log(0.5))
 
 
 def test_pairs_are_of_the_same_round_and_unit() -> None:

@@ -75,6 +75,41 @@ def test_few_blocks_decide_nothing_and_none_have_no_change() -> None:
     assert run([-3.0] * 5).verdict() is None
 
 
+def test_nothing_is_shown_between_the_two_blocks_of_one_draw() -> None:
+    """What the second adds of the order of running takes away what the first did: half a draw would be luck."""
+    test = SequentialTest(Rule(alpha=0.2, least_gain_ratio=0.0, most_blocks=80))
+    for _ in range(3):
+        test.add(-0.01)
+        test.add(0.01)
+    before, interval = test.wealth(0.0, below=True), test.change()
+    assert test.add(-4.0) is None
+    assert not test.in_sight()
+    assert test.wealth(0.0, below=True) == before
+    ends = test.change()
+    assert ends is not None and interval is not None
+    assert (ends.low, ends.high) == (interval.low, interval.high)
+    assert test.verdict_at_the_end() == "not shown"
+
+
+def test_the_order_of_running_alone_wins_no_bet() -> None:
+    """Whoever runs second is faster by far: no draw of two blocks may look like a gain, whatever the scale."""
+    chance = random.Random(19)
+    for _ in range(50):
+        test = SequentialTest(Rule(alpha=0.05, least_gain_ratio=0.0, most_blocks=40))
+        for _ in range(20):
+            first = chance.choice((-0.5, 0.5))
+            test.add(first)
+            test.add(-first)
+            assert test.wealth(0.0, below=True) <= 1 + 1e-9
+
+
+def test_an_odd_number_of_pairs_is_never_exceeded() -> None:
+    rule = Rule(alpha=0.05, least_gain_ratio=0.02, most_blocks=7)
+    assert run([0.3, -0.3] * 10, rule).count == 6
+    fixed = Rule(alpha=0.05, least_gain_ratio=0.02, most_blocks=4, fixed=True)
+    assert run([-0.3] * 10, fixed).count == 4
+
+
 def test_values_beyond_measure_are_cut_off() -> None:
     test = run([float("-inf")] * 20)
     change = test.change()

@@ -16,8 +16,9 @@ import torch
 from llm_perf_opt import try_remedy
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.improve import propose
 from llm_perf_opt.runs.improve.experiment import run_experiment
-from llm_perf_opt.runs.improve.measuring.processes import failure_of
+from llm_perf_opt.runs.improve.measuring.processes import failure_of, read_passes
 from llm_perf_opt.workloads.engine.engine import Engine
 from tests.unit.runs.improve.tiny import FEW, spec
 
@@ -28,6 +29,18 @@ def crash(_: Any) -> None:
 
 def hang(_: Any) -> None:
     time.sleep(600)
+
+
+def hang_while_measured(model: Any) -> None:
+    """Two samples with three tokens each are answered; a later pass never ends."""
+    calls = [0]
+
+    def then() -> None:
+        calls[0] += 1
+        if calls[0] > 8:
+            time.sleep(600)
+
+    after_each_call(model, then)
 
 
 def after_each_call(model: Any, then: Any) -> None:
@@ -46,6 +59,49 @@ def test_a_patch_that_raises_is_a_failed_trial() -> None:
 
     trial = try_remedy([], patch=broken, **FEW)
     assert (trial.decision, trial.reason) == ("failed", "ValueError: no such layer")
+
+
+def test_a_patch_may_raise_what_it_likes() -> None:
+    class OddError(Exception):
+        pass
+
+    def odd(_: Any) -> None:
+        raise OddError("of my own")
+
+    trial = try_remedy([], patch=odd, **FEW)
+    assert (trial.decision, trial.reason) == ("failed", "OddError: of my own")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "proposed"),
+    [([], ["run.env.MALLOC_ARENA_MAX='2'"]), (["run.env.MALLOC_ARENA_MAX='2'"], [])],
+)
+def test_a_function_of_this_process_has_no_settings_of_another(
+    baseline: list[str], proposed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process was started without the variable: neither side would be what it says."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    trial = try_remedy(
+        proposed, patch=lambda model: model, **{**FEW, "baseline": [*FEW["baseline"], *baseline]}
+    )
+    assert trial.decision == "failed"
+    assert "no other process can import" in trial.reason
+
+
+def test_files_that_cannot_be_read_are_a_failed_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: Any) -> None:
+        raise InputError("output.json is cut off")
+
+    monkeypatch.setattr(propose, "run_both_sides", lambda *_: None)
+    monkeypatch.setattr(propose, "read_outcome", unreadable)
+    trial = try_remedy([], patch=lambda model: model, **FEW)
+    assert (trial.decision, trial.reason) == ("failed", "InputError: output.json is cut off")
+
+
+def test_a_second_trial_in_the_same_folder_has_its_own_passes(tmp_path: Path) -> None:
+    trials = [try_remedy([], patch=lambda model: model, out=tmp_path, **FEW) for _ in range(2)]
+    assert [trial.measured and trial.measured.blocks for trial in trials] == [6, 6]
+    assert len(read_passes(tmp_path)) == 12
 
 
 def test_a_crash_is_recorded(tmp_path: Path) -> None:
@@ -72,9 +128,17 @@ def test_a_process_that_the_system_kills_was_too_large(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_does_not_end_is_given_up(tmp_path: Path) -> None:
-    outcome = run_experiment(spec(f"{__name__}:hang", limit_s=1.0), tmp_path / "x", warm_up_s=4.0)
+    outcome = run_experiment(spec(f"{__name__}:hang"), tmp_path / "x", warm_up_s=4.0)
     assert outcome.failure is not None
-    assert "did not come to an end" in outcome.failure
+    assert "did not come to an end: loading" in outcome.failure
+
+
+@pytest.mark.slow
+def test_a_pass_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    wanted = spec(f"{__name__}:hang_while_measured", limit_s=500.0)
+    outcome = run_experiment(wanted, tmp_path / "x", least_pass_s=2.0)
+    assert outcome.failure is not None
+    assert "did not come to an end: a pass" in outcome.failure
 
 
 @pytest.fixture

@@ -188,6 +188,8 @@ def test_a_remedy_of_the_users_own() -> None:
     assert own_remedy("infer.mode=tiny").effect == "quality"
     with pytest.raises(ConfigError, match="not a list of overrides"):
         own_remedy("run.threads")
+    with pytest.raises(ConfigError, match="no closing quotation"):
+        own_remedy("run.threads='1")
 
 
 def test_names_are_unique_and_two_models_may_not_fit() -> None:

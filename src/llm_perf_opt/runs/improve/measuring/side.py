@@ -114,17 +114,6 @@ def answer(side: WarmSide, *, checks_text: bool) -> None:
         _perplexities(side)
 
 
-def units_of(groups: Sequence[Sequence[Sequence[Sample]]]) -> list[list[list[int]]]:
-    """Return the units of each side, as indices of its batches.
-
-    A batch is a unit where all sides have the same batches; otherwise all of a side's batches are one.
-    """
-    first = [[sample.id for sample in group] for group in groups[0]]
-    if all([[sample.id for sample in group] for group in side] == first for side in groups):
-        return [[[index] for index in range(len(first))] for _ in groups]
-    return [[list(range(len(side)))] for side in groups]
-
-
 def logit_differences(a: WarmSide, b: WarmSide) -> dict[str, list[float]]:
     """Return the largest difference at every position that both sides kept."""
     return array_differences(a.logits, b.logits)
@@ -148,12 +137,13 @@ def _batch_pass(group: Sequence[Sample], result: PassResult, joules: float | Non
     steps = len(times.token_s)
     return BatchPass(
         samples=len(group),
-        ttft_s=(times.vision_s or 0.0) + (times.prefill_s or 0.0),
+        ttft_s=times.first_token_s() or 0.0,
         decode_s=times.decode_s or 0.0,
         steps=steps,
         tokens=sum(len(ids) for ids in result.token_ids),
         tpot_s=median(times.token_s) if times.token_s else None,
         energy_j=joules,
+        sample_ids=[sample.id for sample in group],
     )
 
 
@@ -201,6 +191,9 @@ def _perplexities(side: WarmSide) -> None:
     adapter: Any = side.engine.adapter
     if not all(hasattr(adapter, name) for name in ("forward", "new_state", "narrowed")):
         side.answers.reason = f"adapter {adapter.name} cannot score a prompt"
+        return
+    if "encode" in adapter.phases:
+        side.answers.reason = "the prompt of an encoder-decoder is read by its encoder: it has no perplexity"
         return
     left = MOST_PERPLEXITY_TOKENS
     for sample in (sample for group in side.groups for sample in group):

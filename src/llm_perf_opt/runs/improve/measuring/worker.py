@@ -9,22 +9,21 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.analysis.improve.costs import UnitPass, log_ratio, recompiles
+from llm_perf_opt.analysis.improve.costs import UnitPass
 from llm_perf_opt.analysis.improve.outputs import check_outputs
-from llm_perf_opt.analysis.improve.sequential import SequentialTest
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import save_json, to_plain
 from llm_perf_opt.process.runtime_env import prepare_process
+from llm_perf_opt.runs.improve.measuring.alternate import GivenUpError, take_turns, units_of
 from llm_perf_opt.runs.improve.spec import (
     ANSWERS,
     CHECK,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 _WAIT_S = 0.005
 _PARENT_CHECK_S = 1.0
 # What torch, transformers and a user's patch raise when a remedy does not work here: each is the remedy's failure.
-REMEDY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, OSError, MemoryError,
+_REMEDY_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ImportError, OSError, MemoryError,
                   AssertionError, NotImplementedError, ArithmeticError)  # fmt: skip
 
 
@@ -66,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             serve_turns(spec, folder, "a" if mode == "a" else "b")
     except LlmPerfError as error:
         return _failed(folder, mode, type(error).__name__, error.message)
-    except REMEDY_ERRORS as error:
+    except _REMEDY_ERRORS as error:
         return _failed(folder, mode, *failure_words(error))
     return 0
 
 
 def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None:
     """Load both sides, compare their answers, then take turns until the question is settled or the time is over."""
-    from llm_perf_opt.runs.improve.measuring.side import answer, logit_differences, units_of
+    from llm_perf_opt.runs.improve.measuring.side import answer, logit_differences
 
     started = (now_text(), time.monotonic())
     a = _load("a", spec, None)
@@ -86,7 +85,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
         side.logits.clear()
     if set(a.answers.tokens) != set(b.answers.tokens):
         return  # other work: who reads the answers refuses it
-    units = dict(zip(SIDES, units_of([a.groups, b.groups]), strict=True))
+    units = dict(zip(SIDES, units_of([_ids(a), _ids(b)]), strict=True))
     with (folder / PASSES).open("a", encoding="utf-8") as stream:
 
         def run(letter: Letter, unit: int, number: int) -> UnitPass:
@@ -98,35 +97,6 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
         take_turns(spec, len(units["a"]), run)
     for side in (a, b):
         _write_side(side, spec, folder, started)
-
-
-def take_turns(
-    spec: Spec,
-    unit_count: int,
-    run: Callable[[Letter, int, int], UnitPass],
-    clock: Callable[[], float] = time.monotonic,
-) -> SequentialTest:
-    """Run the sides next to each other, A B B A or B A A B by chance, until the test has its answer; return it."""
-    test, chance, began = SequentialTest(spec.rule()), random.Random(spec.seed), clock()
-    done: list[UnitPass] = []
-    first: Letter = "a"
-    turn = 0
-    while not spec.time_is_over(clock() - began, test):
-        unit, number = turn % unit_count, turn // unit_count
-        # The second of two pairs has the other order, so that what drifts meets both sides alike.
-        first = chance.choice(SIDES) if turn % 2 == 0 else _other(first)
-        both = {letter: run(letter, unit, number) for letter in (first, _other(first))}
-        done.extend(both.values())
-        for letter in SIDES:
-            if (why := recompiles(done, letter)) is not None:
-                raise RuntimeError(why)
-        block = log_ratio((both["a"], both["b"]), spec.metric)
-        if block is None:
-            raise ConfigError(f"the metric '{spec.metric}' was not measured", hint="choose another --metric")
-        turn += 1
-        if test.add(block) is not None:
-            break
-    return test
 
 
 def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
@@ -142,8 +112,7 @@ def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
     kept: dict[str, Any] = {name: np.stack(rows) for name, rows in side.logits.items() if rows}
     np.savez(folder / LOGITS.format(letter), **kept)
     side.logits.clear()
-    ids = [[sample.id for sample in group] for group in side.groups]
-    atomic_write_json(folder / READY.format(letter), {"pid": os.getpid(), "groups": ids})
+    atomic_write_json(folder / READY.format(letter), {"groups": _ids(side)})
     with (folder / PASSES).open("a", encoding="utf-8") as stream:
         for turn in _turns(folder, letter):
             done = side.run_unit([turn["batches"]], 0, turn["round"])
@@ -151,6 +120,10 @@ def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
             stream.write(json.dumps(to_plain(done)) + "\n")
             stream.flush()
     _write_side(side, spec, folder, started)
+
+
+def _ids(side: WarmSide) -> list[list[str]]:
+    return [[sample.id for sample in group] for group in side.groups]
 
 
 def _write_side(side: WarmSide, spec: Spec, folder: Path, started: tuple[str, float]) -> None:
@@ -188,11 +161,26 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
     from llm_perf_opt.runs.improve.measuring.side import warm_side
     from llm_perf_opt.workloads.models.checkpoints.shared_weights import weights_from
 
-    config = composed(spec.overrides(letter))
+    baseline, config = composed(spec.a), composed(spec.overrides(letter))
     apply_process_settings(config.run)
-    shared = lender is not None and patch is None and can_share_weights(composed(spec.a), config)
+    shared = lender is not None and patch is None and can_share_weights(baseline, config)
+    # As many samples as were asked for, and a whole batch of the baseline's.
+    most_samples = max(spec.most_samples, baseline.infer.batch_size)
     with weights_from(lender.engine.model if lender is not None and shared else None):
-        return warm_side(letter, config, most_samples=spec.most_samples, patch=patch)
+        side = warm_side(letter, config, most_samples=most_samples, patch=patch)
+    _refuse_short_batches(side, config.infer.batch_size, baseline.infer.batch_size)
+    return side
+
+
+def _refuse_short_batches(side: WarmSide, size: int, baseline_size: int) -> None:
+    """Refuse a larger batch that the samples cannot fill: what is measured would not be what is kept."""
+    count = sum(len(group) for group in side.groups)
+    if count < size != baseline_size:
+        raise ConfigError(
+            f"infer.batch_size={size} was not measured: there are {count} samples",
+            hint=f"measure more of them: --samples {size}",
+            key="infer.batch_size",
+        )
 
 
 def _patch(spec: Spec) -> Patch | None:
@@ -204,10 +192,6 @@ def _patch(spec: Spec) -> Patch | None:
     return found
 
 
-def _other(letter: Letter) -> Letter:
-    return "b" if letter == "a" else "a"
-
-
 def _failed(folder: Path, mode: str, kind: str, message: str) -> int:
     atomic_write_json(folder / FAILURE, {"mode": mode, "kind": kind, "message": message})
     return 1
@@ -216,7 +200,11 @@ def _failed(folder: Path, mode: str, kind: str, message: str) -> int:
 def failure_words(error: BaseException) -> tuple[str, str]:
     """Return what kind of failure an error is, and what it says in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kind = "out of memory" if is_out_of_memory(error) else type(error).__name__
+    kind = type(error).__name__
+    if isinstance(error, GivenUpError):
+        kind = "given up"
+    elif is_out_of_memory(error):
+        kind = "out of memory"
     return kind, (lines[0] if lines else "no message")[:300]
 
 
