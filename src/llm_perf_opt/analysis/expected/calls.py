@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from llm_perf_opt.analysis.expected.roles import fused_name, split_of
+from llm_perf_opt.analysis.expected.roles import fused_name, heads_made_by, split_of
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
 from llm_perf_opt.model.static.operators import (
     AttentionShape,
@@ -68,7 +68,7 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
     blocks = [_latent_block(one, products, shapes, at) for one in attention if one.latent is not None]
     inside = {one.name for one, block in zip(_latents(attention), blocks, strict=True) if block is not None}
     products = [one for one in products if one.name.rpartition(".")[0] not in inside]
-    found = [*_products(products, at), *(block for block in blocks if block is not None)]
+    found = [*_products(products, attention, at), *(block for block in blocks if block is not None)]
     found += [_attention(one, shapes, at) for one in attention if one.name not in latent]
     experts = [one for one in shapes.experts if one.phase == phase]
     found += [_experts(one, shapes, at) for one in experts]
@@ -125,7 +125,7 @@ def _moved(product: ProductShape, shapes: OperatorShapes, at: At) -> ProductShap
     return replace(product, rows=max(round(rows), 1))
 
 
-def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
+def _products(products: list[ProductShape], attention: list[AttentionShape], at: At) -> Iterator[Call]:
     """Yield products with those of one input as one, each with what of it one rank does."""
     groups: dict[tuple[str, float, int, int], list[ProductShape]] = {}
     for one in products:
@@ -134,11 +134,41 @@ def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
         split = split_of(group[0].name)
         outputs = sum(one.outputs for one in group)
         if split == "outputs":
-            outputs = math.ceil(outputs / at.tensor_parallel)
+            outputs = _outputs_of_rank(group, attention, at.tensor_parallel)
         elif split == "inputs":
             inputs = math.ceil(inputs / at.tensor_parallel)
         beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
         yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, beside)
+
+
+def _outputs_of_rank(group: list[ProductShape], attention: list[AttentionShape], ranks: int) -> int:
+    """Return the outputs of one rank: whole heads where they are heads, else an equal part of them together."""
+    by_heads = [_head_outputs(one, attention, ranks) for one in group]
+    known = [outputs for outputs in by_heads if outputs is not None]
+    rest = sum(one.outputs for one, own in zip(group, by_heads, strict=True) if own is None)
+    return sum(known) + math.ceil(rest / ranks)
+
+
+def _head_outputs(product: ProductShape, attention: list[AttentionShape], ranks: int) -> int | None:
+    """Return the outputs of one rank of a projection to heads; ``None``: it makes none, or sizes do not say how many."""
+    made, parent = heads_made_by(product.name), product.name.rpartition(".")[0]
+    for one in attention if made is not None else ():
+        heads, kv_heads = _heads_of_rank(one, ranks)
+        queries, cached = one.heads * one.head_dim, one.kv_heads * one.head_dim
+        if one.name != parent:
+            continue
+        if made == "queries" and product.outputs % queries == 0:  # twice as many where a gate comes with them
+            return product.outputs // one.heads * heads
+        if made == "cache" and product.outputs == cached:
+            return kv_heads * one.head_dim
+        if made == "both" and product.outputs == queries + 2 * cached:
+            return (heads + 2 * kv_heads) * one.head_dim
+    return None
+
+
+def _heads_of_rank(one: AttentionShape, ranks: int) -> tuple[int, int]:
+    """Return the heads of one rank, and the cached ones: of fewer cached heads than ranks each has a copy of one."""
+    return math.ceil(one.heads / ranks), max(1, math.ceil(one.kv_heads / ranks))
 
 
 def _product_dtype(product: ProductShape, at: At) -> str:
@@ -149,8 +179,7 @@ def _product_dtype(product: ProductShape, at: At) -> str:
 
 
 def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
-    heads = math.ceil(one.heads / at.tensor_parallel)
-    kv_heads = max(1, math.ceil(one.kv_heads / at.tensor_parallel))
+    heads, kv_heads = _heads_of_rank(one, at.tensor_parallel)
     batch = max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1)
     if one.phase == "vision" or not one.causal:
         attention = Attention("encoder", batch, one.keys, heads, heads, one.head_dim)
@@ -160,7 +189,7 @@ def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
     else:
         attention = Attention("context", batch, at.prompt_tokens, heads, kv_heads, one.head_dim)
     window = one.window if one.window is not None and one.window < attention.tokens else 0
-    cache = at.wide_dtype if at.dtype == "float32" else at.cache_dtype
+    cache = at.wide_dtype if at.cache_dtype == "bfloat16" else at.cache_dtype
     attention = replace(attention, window=window, dtype=at.wide_dtype, cache_dtype=cache)
     return Call(one.name, attention, one.calls)
 

@@ -91,13 +91,25 @@ def test_a_decode_step_has_a_row_per_sequence_and_attends_to_the_whole_context()
 def test_ranks_share_heads_outputs_and_inputs_and_exchange_sums() -> None:
     found = calls(decoder(), "decode", At(3, 200, 500, tensor_parallel=4))
     named = operators(found)
-    assert named["qkv"] == Gemm(3, 24, 64)
+    assert named["qkv"] == Gemm(3, 16 + 8 + 8, 64), "two heads of its own, and a copy of one cached head"
     assert named["o_proj"] == Gemm(3, 64, 16)
     assert named["down_proj"] == Gemm(3, 64, 64)
     assert named["lm_head"] == Gemm(3, 250, 64)
     assert named["self_attn"] == Attention("generation", 3, 501, 2, 1, 8)
     exchange = next(call for call in found if isinstance(call.operator, AllReduce))
     assert exchange == Call("all-reduce", AllReduce(3 * 64, 4), 4)
+
+
+@pytest.mark.parametrize(("ranks", "outputs"), [(1, 96), (2, 48), (4, 32), (8, 24)])
+def test_a_rank_has_whole_heads_of_keys_and_values_also_in_one_weight(ranks: int, outputs: int) -> None:
+    apart, fused = decoder(), decoder()
+    fused.products = [one for one in fused.products if not one.name.endswith(("k_proj", "v_proj"))]
+    for one in fused.products:
+        if one.name.endswith("q_proj"):
+            one.name, one.outputs = one.name.replace("q_proj", "qkv_proj"), 96
+    at = At(1, 100, 100, tensor_parallel=ranks)
+    found = operators(calls(apart, "decode", at))["qkv"], operators(calls(fused, "decode", at))["qkv_proj"]
+    assert found == (Gemm(1, outputs, 64), Gemm(1, outputs, 64))
 
 
 def test_one_rank_exchanges_nothing() -> None:
