@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from llm_perf_opt.analysis.expected.roles import fused_name, heads_made_by, split_of
+from llm_perf_opt.analysis.expected.roles import fused_name, split_of
+from llm_perf_opt.analysis.expected.sharing import heads_of_rank, outputs_of_rank
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
 from llm_perf_opt.model.static.operators import (
     AttentionShape,
@@ -68,7 +69,8 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
     blocks = [_latent_block(one, products, shapes, at) for one in attention if one.latent is not None]
     inside = {one.name for one, block in zip(_latents(attention), blocks, strict=True) if block is not None}
     products = [one for one in products if one.name.rpartition(".")[0] not in inside]
-    found = [*_products(products, attention, at), *(block for block in blocks if block is not None)]
+    timed = [block for block in blocks if block is not None]
+    found = [*_products(products, attention, at), *timed]
     found += [_attention(one, shapes, at) for one in attention if one.name not in latent]
     experts = [one for one in shapes.experts if one.phase == phase]
     found += [_experts(one, shapes, at) for one in experts]
@@ -80,7 +82,7 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
         found.append(
             Call("convolutions and other products", Work(grown / at.tensor_parallel, 0.0, at.wide_dtype), 1)
         )
-    return [*found, *_exchanges(products, attention, experts, inside, shapes, at, phase)]
+    return [*found, *_exchanges(products, timed, experts, shapes, at)]
 
 
 def apart(shapes: OperatorShapes, phase: str, at: At) -> tuple[Work, int] | None:
@@ -134,41 +136,11 @@ def _products(products: list[ProductShape], attention: list[AttentionShape], at:
         split = split_of(group[0].name)
         outputs = sum(one.outputs for one in group)
         if split == "outputs":
-            outputs = _outputs_of_rank(group, attention, at.tensor_parallel)
+            outputs = outputs_of_rank(group, attention, at.tensor_parallel)
         elif split == "inputs":
             inputs = math.ceil(inputs / at.tensor_parallel)
         beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
         yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, beside)
-
-
-def _outputs_of_rank(group: list[ProductShape], attention: list[AttentionShape], ranks: int) -> int:
-    """Return the outputs of one rank: whole heads where they are heads, else an equal part of them together."""
-    by_heads = [_head_outputs(one, attention, ranks) for one in group]
-    known = [outputs for outputs in by_heads if outputs is not None]
-    rest = sum(one.outputs for one, own in zip(group, by_heads, strict=True) if own is None)
-    return sum(known) + math.ceil(rest / ranks)
-
-
-def _head_outputs(product: ProductShape, attention: list[AttentionShape], ranks: int) -> int | None:
-    """Return the outputs of one rank of a projection to heads; ``None``: it makes none, or sizes do not say how many."""
-    made, parent = heads_made_by(product.name), product.name.rpartition(".")[0]
-    for one in attention if made is not None else ():
-        heads, kv_heads = _heads_of_rank(one, ranks)
-        queries, cached = one.heads * one.head_dim, one.kv_heads * one.head_dim
-        if one.name != parent:
-            continue
-        if made == "queries" and product.outputs % queries == 0:  # twice as many where a gate comes with them
-            return product.outputs // one.heads * heads
-        if made == "cache" and product.outputs == cached:
-            return kv_heads * one.head_dim
-        if made == "both" and product.outputs == queries + 2 * cached:
-            return (heads + 2 * kv_heads) * one.head_dim
-    return None
-
-
-def _heads_of_rank(one: AttentionShape, ranks: int) -> tuple[int, int]:
-    """Return the heads of one rank, and the cached ones: of fewer cached heads than ranks each has a copy of one."""
-    return math.ceil(one.heads / ranks), max(1, math.ceil(one.kv_heads / ranks))
 
 
 def _product_dtype(product: ProductShape, at: At) -> str:
@@ -179,7 +151,7 @@ def _product_dtype(product: ProductShape, at: At) -> str:
 
 
 def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
-    heads, kv_heads = _heads_of_rank(one, at.tensor_parallel)
+    heads, kv_heads = heads_of_rank(one, at.tensor_parallel)
     batch = max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1)
     if one.phase == "vision" or not one.causal:
         attention = Attention("encoder", batch, one.keys, heads, heads, one.head_dim)
@@ -220,8 +192,12 @@ def _latent_block(
     return Call(one.name, block, one.calls)
 
 
+def _expert_tokens(one: ExpertShape, shapes: OperatorShapes, at: At) -> int:
+    return max(round(one.tokens * _growth(shapes, at, "positions", one.phase)), 1)
+
+
 def _experts(one: ExpertShape, shapes: OperatorShapes, at: At) -> Call:
-    tokens = max(round(one.tokens * _growth(shapes, at, "positions", one.phase)), 1)
+    tokens = _expert_tokens(one, shapes, at)
     layer = MoeLayer(
         tokens, one.hidden, one.inter, one.top_k, one.experts, at.tensor_parallel, dtype=at.dtype
     )
@@ -239,19 +215,31 @@ def _small(one: SmallShape, shapes: OperatorShapes, at: At) -> Call:
 
 def _exchanges(
     products: list[ProductShape],
-    attention: list[AttentionShape],
+    blocks: list[Call],
     experts: list[ExpertShape],
-    inside: set[str],
     shapes: OperatorShapes,
     at: At,
-    phase: str,
 ) -> list[Call]:
     """Return the all-reduces: one after every product that leaves partial sums, experts and shared experts together."""
-    if at.tensor_parallel == 1 or shapes.hidden is None:
+    if at.tensor_parallel == 1:
         return []
-    summed = [p for p in products if split_of(p.name) == "inputs" and ".shared_expert" not in p.name]
-    times = sum(p.calls for p in summed) + sum(e.calls for e in experts)
-    times += sum(one.calls for one in attention if one.name in inside)
-    positions = at.batch_size * (1 if phase == "decode" else at.prompt_tokens)
-    rows = round(summed[0].rows) if phase == "vision" and summed else positions
-    return [Call("all-reduce", AllReduce(rows * shapes.hidden, at.tensor_parallel), times)] if times else []
+    summed: dict[int, int] = {}
+
+    def add(elements: float, times: int) -> None:
+        summed[round(elements)] = summed.get(round(elements), 0) + times
+
+    for product in products:
+        if split_of(product.name) == "inputs" and ".shared_expert" not in product.name:
+            add(product.rows * product.outputs, product.calls)
+    for one in experts:
+        add(_expert_tokens(one, shapes, at) * one.hidden, one.calls)
+    for block in blocks:
+        if isinstance(block.operator, LatentBlock):
+            positions = 1 if block.operator.phase == "generation" else block.operator.tokens
+            add(block.operator.batch * positions * block.operator.hidden, block.times)
+    # Links carry bytes: tables have sums of 16 bits, of which one of 32 is two.
+    width = 2 if at.wide_dtype == "float32" else 1
+    return [
+        Call("all-reduce", AllReduce(width * elements, at.tensor_parallel), times)
+        for elements, times in summed.items()
+    ]

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from llm_perf_opt.analysis.expected.calls import At
 from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.expected.estimate import Expectation, Tables, expect
+from llm_perf_opt.analysis.expected.sharing import why_not_shared
+from llm_perf_opt.analysis.roofline.asked import at_point, target_of
 from llm_perf_opt.analysis.roofline.demand import (
     Demand,
     Point,
@@ -24,6 +25,7 @@ from llm_perf_opt.analysis.roofline.limits import FloorBound, binding_term
 from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
+from llm_perf_opt.model.static.operators import OperatorShapes
 from llm_perf_opt.model.summary import Peak, Static, WhatIf
 
 FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 80GB")
@@ -196,18 +198,23 @@ def _add_expected(
     if static.operators is None or (_peak(device, point) is None and not tables.knows(device.name)):
         return
     passes = [name for name in ("vision", "prefill") if name in static.phases]
-    at = At(
-        point.batch_size,
-        point.prompt_tokens,
-        point.context_tokens,
-        point.dtype,
-        cache_dtype(static, point),
-        point.tensor_parallel,
-    )
-    target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s, device.link_bytes_per_s)
+    at, link = at_point(static, point), device.link_bytes_per_s
+    target = target_of(device.name, device.peaks, device.bandwidth_bytes_per_s, link, tables)
     found = expect(static.operators, passes, at, target, tables)
     if found is not None:
         _fill(row, found, started, tables.power_w(device.name))
+        return
+    reason = _why_not_expected(static.operators, at.tensor_parallel, target)
+    if reason is not None:
+        row.note = f"{row.note}, no expected time: {reason}"
+
+
+def _why_not_expected(shapes: OperatorShapes, ranks: int, target: Target) -> str | None:
+    """Say why nothing is expected of so many devices; ``None``: their number is not the reason."""
+    unshared = why_not_shared(shapes, ranks)
+    if unshared is None and ranks > target.linked:
+        return f"nobody timed sums over {ranks} devices, and the links of one machine join {target.linked}"
+    return unshared
 
 
 def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | None) -> None:
@@ -233,14 +240,6 @@ def _above(floor_s: float | None, ends: tuple[float, float] | None) -> tuple[flo
         return None, None
     low, high = ends
     return (low if floor_s is None else min(max(low, floor_s), high)), high
-
-
-def cache_dtype(static: Static, point: Point) -> str:
-    """Return the type keys and values are kept in: as floors take it."""
-    own = static.quantisation
-    if own is not None and point.dtype == own.dtype:
-        return own.cache_dtype or "bfloat16"
-    return "float8" if point.dtype == "float8" else "bfloat16"
 
 
 def _peak(device: DeviceLimits, point: Point) -> Peak | None:

@@ -101,6 +101,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 def predicted_change(a: Side, b: Side, result: Comparison) -> ExpectedChange | None:
     """Return what measured operators predict of the change, where the sides differ in what their tables know of."""
+    from llm_perf_opt.analysis.expected.compose import Target
     from llm_perf_opt.analysis.expected.tables import tables_of
     from llm_perf_opt.analysis.predicted.change import expected_change
     from llm_perf_opt.hardware.catalogue import load_catalogue
@@ -109,7 +110,10 @@ def predicted_change(a: Side, b: Side, result: Comparison) -> ExpectedChange | N
     catalogue = load_catalogue()
     used = a.first.silicon
     silicon = open_silicon(catalogue, used.framework if used is not None and used.framework else AUTO)
-    limits = {one.name: (one.peaks, one.bandwidth_bytes_per_s) for one in catalogue.devices}
+    limits = {
+        one.name: Target(one.name, one.peaks, one.bandwidth_bytes_per_s, one.link_bytes_per_s)
+        for one in catalogue.devices
+    }
     return expected_change(a, b, result.metrics, tables_of(silicon), limits)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_perf_opt.analysis.compare.compare import compare
 from llm_perf_opt.analysis.compare.origin import Side
+from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.predicted.change import expected_change
+from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
 from llm_perf_opt.hardware.silicon.locate import absent_words
 from llm_perf_opt.model.comparison import ExpectedChange
 from llm_perf_opt.model.summary import RunInfo, Summary
 from llm_perf_opt.reporting.compare.html import comparison_html
 from llm_perf_opt.reporting.compare.markdown import comparison_console, comparison_markdown
-from tests.unit.analysis.predicted.runs_with_operators import H100, PEAKS, TABLES, run
+from tests.unit.analysis.predicted.runs_with_operators import H100, PEAKS, TABLES, HalfInEight, run
 
 
 def change(a: Summary, b: Summary, **options: object) -> ExpectedChange | None:
@@ -58,10 +62,30 @@ def test_ranks_of_a_run_whose_device_stands_in_its_environment(name: str | None)
     two = run(ranks=2)
     two.hardware.name, two.hardware.peak_flops_per_s, two.hardware.bandwidth_bytes_per_s = name, {}, None
     two.environment["devices"] = [H100, H100]
-    found = change(run(), two, limits={H100: (PEAKS, 3e12)})
+    found = change(run(), two, limits={H100: Target(H100, PEAKS, 3e12)})
     assert found is not None and found.reason is None
     assert [(one.what, one.a, one.b) for one in found.changed] == [("ranks", "1", "2")]
     assert found.metrics[1].ratio < 1
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_sums_over_ranks_that_nobody_timed_take_as_long_as_the_links(listed: bool) -> None:
+    class WithoutSums(HalfInEight):
+        def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
+            known = super().time(operator, device, framework=framework)
+            return None if isinstance(operator, AllReduce) else known
+
+    tables = replace(TABLES, times=WithoutSums())
+    sides = [run(), run(ranks=2)]
+    limits = {H100: Target(H100, PEAKS, 3e12, 4.5e11)} if listed else None
+    for side in sides:
+        side.hardware.link_bytes_per_s = None if listed else 4.5e11
+    found = change(*sides, tables=tables, limits=limits)
+    assert found is not None and found.reason is None and found.metrics[1].ratio < 1
+    for side in sides:
+        side.hardware.link_bytes_per_s = None
+    without = change(*sides, tables=tables)
+    assert without is not None and without.reason is not None, "without links there is nothing to go by"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +94,7 @@ def test_ranks_of_a_run_whose_device_stands_in_its_environment(name: str | None)
         (run("Some CPU", "float32"), run("Some CPU"), "A: no operator was measured on Some CPU"),
         (run(), run("NVIDIA H100 MIG 1g.10gb"), "B: no operator was measured on NVIDIA H100 MIG 1g.10gb"),
         (run(), run(batch=4, static=None), "B: the operators of its model were not counted"),
+        (run(), run(ranks=3), "B: 8 heads cannot be shared out evenly among 3 devices"),
         (run(None), run(None, batch=4), "A: its device is not known by name"),
     ],
 )

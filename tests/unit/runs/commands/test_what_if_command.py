@@ -9,13 +9,16 @@ import pytest
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon import Silicon
-from llm_perf_opt.model.static.operators import OperatorShapes, ProductShape
+from llm_perf_opt.model.static.operators import AttentionShape, OperatorShapes, ProductShape
 from llm_perf_opt.model.summary import Static
 from llm_perf_opt.model.summary_file import save_summary
 from llm_perf_opt.runs.commands.what_if import Question, main, priced
+from llm_perf_opt.workloads.counting.static_run import StaticCounter
+from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.analysis.roofline.test_what_if import decoder
 from tests.unit.hardware.silicon.tables import gemm_grid, installation, write_table
 from tests.unit.report_summaries import full_summary
+from tests.unit.small_workloads import infer_config, model_config
 
 OWN = Question([], [], [], [], [], [], "vllm")
 H100 = "NVIDIA H100 SXM5 80GB"
@@ -117,6 +120,50 @@ def test_ranges_lie_around_the_expected_time_and_never_below_the_floor(tables: S
     assert roofline.tpot_expected_high_s is not None and roofline.tpot_expected_s is not None
     assert roofline.tpot_expected_high_s > 1.2 * roofline.tpot_expected_s
     assert measured.eager_is_bound and measured.eager_host_source == "typical"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_floor(
+    tmp_path: Path, ranks: int
+) -> None:
+    place = installation(tmp_path)
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid(1e-6))
+    summary = full_summary()
+    summary.static = counted_llama()
+    question = Question([H100], ["bfloat16"], [1, 4], [64], [], [ranks], "vllm")
+    for row in priced(summary, question, load_catalogue(), Silicon(place)):
+        assert row.tpot_expected_s is not None and row.tpot_floor_s is not None
+        assert row.tpot_expected_s >= row.tpot_floor_s, "the grid's products take less than a billionth of it"
+        assert row.ttft_expected_s is not None and row.ttft_floor_s is not None
+        assert row.ttft_expected_s >= row.ttft_floor_s
+
+
+def counted_llama() -> Static:
+    import torch
+
+    adapter = load_adapter(model_config("llama"), infer_config("llama"))
+    shapes = adapter.default_shapes()
+    return (
+        StaticCounter(adapter, torch.bfloat16, use_closed_forms=False).document(shapes, decode_steps=2).static
+    )
+
+
+def test_too_many_devices_leave_floors_and_a_reason(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert summary.static.operators is not None
+    for one in summary.static.operators.products:
+        one.name = one.name.replace("up_proj", "down_proj")
+    summary.static.operators.attention = [
+        AttentionShape("decode", "model.layers.*.self_attn", 4, 1, 17, 48, 8, 8)
+    ]
+    five, eight, sixteen = priced(
+        summary, Question([H100], [], [], [], [], [5, 8, 16], "vllm"), load_catalogue(), tables
+    )
+    assert eight.tpot_expected_s is not None and "no expected time" not in (eight.note or "")
+    for row, words in ((five, "48 heads cannot be shared out evenly"), (sixteen, "sums over 16 devices")):
+        assert row.tpot_floor_s is not None and row.tpot_expected_s is None
+        assert f"no expected time: {'nobody timed ' if 'sums' in words else ''}{words}" in (row.note or "")
 
 
 def test_mistakes_are_named(tables: Silicon) -> None:

@@ -1,0 +1,50 @@
+"""A point of a counted model, and a device, as expected times ask for them: the one place where both are translated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llm_perf_opt.analysis.expected.calls import At
+from llm_perf_opt.analysis.expected.compose import Target
+from llm_perf_opt.analysis.expected.estimate import Tables
+from llm_perf_opt.analysis.roofline.demand import Point
+from llm_perf_opt.model.summary import Peak, Static
+
+_EIGHT_BITS = 1.0
+"""Bytes per cached element that only a choice of its own gives."""
+
+
+def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
+    """Return where a time is asked for; ``ranks``: instead of the point's own devices."""
+    return At(
+        point.batch_size,
+        point.prompt_tokens,
+        point.context_tokens,
+        point.dtype,
+        cache_dtype(static, point),
+        ranks or point.tensor_parallel,
+    )
+
+
+def cache_dtype(static: Static, point: Point) -> str:
+    """Return the type keys and values are kept in: as floors take it."""
+    own, scaling = static.quantisation, static.scaling
+    if own is not None and point.dtype == own.dtype and own.cache_dtype is not None:
+        return own.cache_dtype
+    cached = scaling.cache_element_bytes if scaling is not None else None
+    if cached is not None and cached <= _EIGHT_BITS:
+        return "float8"
+    is_own = own is not None and point.dtype == own.dtype
+    return "float8" if point.dtype == "float8" and not is_own else "bfloat16"
+
+
+def target_of(
+    name: str,
+    peaks: Mapping[str, Peak],
+    bandwidth_bytes_per_s: float | None,
+    link_bytes_per_s: float | None,
+    tables: Tables | None,
+) -> Target:
+    """Return a device as times are asked for it."""
+    per_machine = tables.devices_per_machine(name) if tables is not None else None
+    return Target(name, peaks, bandwidth_bytes_per_s, link_bytes_per_s, per_machine)
