@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon import Silicon
@@ -16,9 +17,9 @@ from llm_perf_opt.runs.commands.what_if import Question, main, priced
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.analysis.roofline.test_what_if import decoder
-from tests.unit.hardware.silicon.tables import gemm_grid, installation, write_table
+from tests.unit.hardware.silicon.tables import gemm_grid, gemm_row, installation, write_table
 from tests.unit.report_summaries import full_summary
-from tests.unit.small_workloads import infer_config, model_config
+from tests.unit.small_workloads import infer_config
 
 OWN = Question([], [], [], [], [], [], "vllm")
 H100 = "NVIDIA H100 SXM5 80GB"
@@ -122,30 +123,38 @@ def test_ranges_lie_around_the_expected_time_and_never_below_the_floor(tables: S
     assert measured.eager_is_bound and measured.eager_host_source == "typical"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_floor(
-    tmp_path: Path, ranks: int
-) -> None:
-    place = installation(tmp_path)
-    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid(1e-6))
-    summary = full_summary()
-    summary.static = counted_llama()
-    question = Question([H100], ["bfloat16"], [1, 4], [64], [], [ranks], "vllm")
-    for row in priced(summary, question, load_catalogue(), Silicon(place)):
-        assert row.tpot_expected_s is not None and row.tpot_floor_s is not None
-        assert row.tpot_expected_s >= row.tpot_floor_s, "the grid's products take less than a billionth of it"
-        assert row.ttft_expected_s is not None and row.ttft_floor_s is not None
-        assert row.ttft_expected_s >= row.ttft_floor_s
+WIDE = {
+    "model_type": "llama",
+    "vocab_size": 8192,
+    "hidden_size": 4096,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
 
 
-def counted_llama() -> Static:
+def counted_on_paper() -> Static:
     import torch
 
-    adapter = load_adapter(model_config("llama"), infer_config("llama"))
-    shapes = adapter.default_shapes()
-    return (
-        StaticCounter(adapter, torch.bfloat16, use_closed_forms=False).document(shapes, decode_steps=2).static
-    )
+    adapter = load_adapter(ModelConfig(adapter="hf_causal_lm", arch=dict(WIDE)), infer_config("llama"))
+    counter = StaticCounter(adapter, torch.bfloat16, use_closed_forms=False)
+    return counter.document(adapter.default_shapes(), decode_steps=2).static
+
+
+def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_floor(tmp_path: Path) -> None:
+    place = installation(tmp_path)
+    sizes = [(m, n, k) for m in (1, 256) for n in (64, 32768) for k in (64, 32768)]
+    warm = [gemm_row(m, n, k, 1e-3) for m, n, k in sizes]
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", warm)
+    summary = full_summary()
+    summary.static = counted_on_paper()
+    question = Question([H100], ["bfloat16"], [1, 4], [64], [], [1, 2], "vllm")
+    for row in priced(summary, question, load_catalogue(), Silicon(place)):
+        assert row.tpot_expected_s is not None and row.tpot_floor_s is not None
+        assert row.tpot_expected_s >= row.tpot_floor_s
+        assert row.ttft_expected_s is not None and row.ttft_floor_s is not None
+        assert row.ttft_expected_s >= row.ttft_floor_s
 
 
 def test_too_many_devices_leave_floors_and_a_reason(tables: Silicon) -> None:
