@@ -14,6 +14,7 @@ from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
 from llm_perf_opt.hardware.silicon.locate import absent_words
 from llm_perf_opt.model.comparison import ExpectedChange
 from llm_perf_opt.model.summary import RunInfo, Summary
+from llm_perf_opt.reporting.compare.expected_tables import expected_text
 from llm_perf_opt.reporting.compare.html import comparison_html
 from llm_perf_opt.reporting.compare.markdown import comparison_console, comparison_markdown
 from tests.unit.analysis.predicted.runs_with_operators import H100, PEAKS, TABLES, HalfInEight, run
@@ -125,3 +126,32 @@ def test_pages_show_both_changes_or_the_reason() -> None:
     page = comparison_html(result)
     assert "no prediction (because &lt;b&gt;)" in page and "predicted change" not in page
     assert "no prediction" in comparison_markdown(result) and "no prediction" in comparison_console(result)
+
+
+def test_a_further_setting_that_no_table_knows_leaves_a_reason() -> None:
+    a, b = run(), run(batch=8)
+    sides = [
+        Side("a", ["a"], [a], [None], ["model.path=/x"]),
+        Side("b", ["b"], [b], [None], ["model.path=/y"]),
+    ]
+    metrics = compare(*sides).metrics
+    sides[1].overrides = ["model.path=/y", "infer.batch_size=8", "pipeline.nsys.enable=true", "hydra/x=y"]
+    found = expected_change(*sides, metrics, TABLES)
+    assert found is not None and found.reason is None, (
+        "where a run lies and what is captured changes no kernel"
+    )
+    sides[1].overrides = ["infer.batch_size=8", "model.compile=true"]
+    found = expected_change(*sides, metrics, TABLES)
+    assert found is not None and found.reason == "no table knows what model.compile changes"
+    assert not found.metrics and [one.what for one in found.changed] == ["batch size"]
+
+
+def test_steps_as_graphs_are_called_so_and_one_side_alone_is_a_further_setting() -> None:
+    a, b = run(), run(batch=8)
+    a.workload.cuda_graphs = True
+    found = change(a, b)
+    assert found is not None and found.reason is not None and "model.cuda_graphs" in found.reason
+    b.workload.cuda_graphs = True
+    found = change(a, b)
+    assert found is not None and found.launched == "steps as graphs"
+    assert "decode steps launched as graphs" in expected_text(found)
