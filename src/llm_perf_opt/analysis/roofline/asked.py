@@ -12,6 +12,8 @@ from llm_perf_opt.model.summary import Peak, Static
 
 _EIGHT_BITS = 1.0
 """Bytes per cached element that only a choice of its own gives."""
+_TIMED_BLOCK = [128, 128]
+"""The one size of blocks that tables have."""
 
 
 def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
@@ -20,10 +22,18 @@ def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
         point.batch_size,
         point.prompt_tokens,
         point.context_tokens,
-        point.dtype,
+        _table_dtype(static, point),
         cache_dtype(static, point),
         ranks or point.tensor_parallel,
     )
+
+
+def _table_dtype(static: Static, point: Point) -> str:
+    """Return the type of weights as tables tell them apart: products with scales by block have kernels of their own."""
+    own = static.quantisation
+    if own is None or (own.dtype, own.compute_dtype) != ("float8", "float8") or point.dtype != "float8":
+        return point.dtype
+    return "fp8_block" if own.block == _TIMED_BLOCK else point.dtype
 
 
 def cache_dtype(static: Static, point: Point) -> str:

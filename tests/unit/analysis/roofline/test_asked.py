@@ -41,3 +41,20 @@ def test_a_quantised_checkpoint_has_its_own_cache_or_that_of_the_run() -> None:
     assert at_point(counted(1.0, Quantisation("fp8", "float8")), point).cache_dtype == "float8"
     own = Quantisation("fp8", "float8", cache_dtype="float8")
     assert at_point(counted(2.0, own), point).cache_dtype == "float8"
+
+
+@pytest.mark.parametrize(
+    ("block", "computed", "dtype"),
+    [
+        ([128, 128], "float8", "fp8_block"),
+        (None, "float8", "float8"),
+        ([64, 64], "float8", "float8"),
+        ([128, 128], None, "float8"),
+    ],
+)
+def test_weights_with_a_scale_per_block_are_asked_for_by_their_own_kernels(
+    block: list[int] | None, computed: str | None, dtype: str
+) -> None:
+    static = counted(2.0, Quantisation("fp8", "float8", computed, block=block))
+    assert at_point(static, Point("float8", 1, 16, 16)).dtype == dtype
+    assert at_point(static, Point("bfloat16", 1, 16, 16)).dtype == "bfloat16"
