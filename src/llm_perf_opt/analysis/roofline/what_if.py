@@ -35,6 +35,7 @@ _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
 _TENSOR_PARALLEL = (2, 4, 8)
 _NAMED_FROM = 1 / 3
+_OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on every device than the engines that were timed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,8 @@ def _add_expected(
     found = expect(static.operators, passes, at, target, tables)
     if found is not None:
         _fill(row, found, started, tables.power_w(device.name))
+        if _is_below_floor(row):
+            row.note = f"{row.note}, {_OTHER_SPLIT}"
         return
     reason = _why_not_expected(static.operators, at.tensor_parallel, target)
     if reason is not None:
@@ -222,8 +225,12 @@ def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | No
     launched = [launches.eager_s for launches in started.before(len(found.passes))] if found.passes else []
     row.ttft_expected_eager_s = found.ttft_eager_s(launched)
     row.tpot_expected_eager_s = found.tpot_eager_s(started.step.eager_s)
-    row.ttft_expected_low_s, row.ttft_expected_high_s = _above(row.ttft_floor_s, found.ttft_ends_s)
-    row.tpot_expected_low_s, row.tpot_expected_high_s = _above(row.tpot_floor_s, found.tpot_ends_s)
+    row.ttft_expected_low_s, row.ttft_expected_high_s = _above(
+        row.ttft_floor_s, found.ttft_s, found.ttft_ends_s
+    )
+    row.tpot_expected_low_s, row.tpot_expected_high_s = _above(
+        row.tpot_floor_s, found.tpot_s, found.tpot_ends_s
+    )
     row.eager_host_s, row.eager_is_bound = started.step.cost.seconds, started.step.cost.is_bound
     row.eager_host_source = started.step.cost.source
     row.measured_share_ratio = found.measured_share
@@ -234,12 +241,24 @@ def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | No
             row.tokens_per_s_per_w = row.tokens_per_s_expected / (power_w * row.tensor_parallel)
 
 
-def _above(floor_s: float | None, ends: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    """Return the ends of an expected time; no error takes it below the floor."""
+def _above(
+    floor_s: float | None, expected_s: float | None, ends: tuple[float, float] | None
+) -> tuple[float | None, float | None]:
+    """Return the ends of an expected time; no error takes it below the floor, unless it is below the floor itself."""
     if ends is None:
         return None, None
     low, high = ends
-    return (low if floor_s is None else min(max(low, floor_s), high)), high
+    if floor_s is None or expected_s is None or floor_s > expected_s:
+        return low, high
+    return max(low, floor_s), high
+
+
+def _is_below_floor(row: WhatIf) -> bool:
+    """Whether several devices are expected to beat a floor: then it is the floor of another split than engines make."""
+    pairs = ((row.ttft_expected_s, row.ttft_floor_s), (row.tpot_expected_s, row.tpot_floor_s))
+    return row.tensor_parallel > 1 and any(
+        expected is not None and floor is not None and expected < floor for expected, floor in pairs
+    )
 
 
 def _peak(device: DeviceLimits, point: Point) -> Peak | None:
