@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from llm_perf_opt.analysis.expected.calls import At
 from llm_perf_opt.analysis.expected.compose import Target
@@ -14,6 +15,35 @@ _EIGHT_BITS = 1.0
 """Bytes per cached element that only a choice of its own gives."""
 _TIMED_BLOCK = [128, 128]
 """The one size of blocks that tables have."""
+
+
+class DeviceLimits(Protocol):
+    """What is needed of a catalogue entry."""
+
+    @property
+    def name(self) -> str:
+        """Name for the table."""
+        ...
+
+    @property
+    def peaks(self) -> Mapping[str, Peak]:
+        """Data type → dense peak."""
+        ...
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Memory bandwidth."""
+        ...
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory size."""
+        ...
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bandwidth to other devices of the machine, one direction."""
+        ...
 
 
 def at_point(static: Static, point: Point, ranks: int | None = None) -> At:
@@ -46,6 +76,12 @@ def cache_dtype(static: Static, point: Point) -> str:
         return "float8"
     is_own = own is not None and point.dtype == own.dtype
     return "float8" if point.dtype == "float8" and not is_own else "bfloat16"
+
+
+def device_target(device: DeviceLimits, tables: Tables) -> Target:
+    """Return a device of the catalogue as times are asked for it."""
+    link = device.link_bytes_per_s
+    return target_of(device.name, device.peaks, device.bandwidth_bytes_per_s, link, tables)
 
 
 def target_of(

@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.expected.estimate import Tables, expect
 from llm_perf_opt.analysis.roofline.asked import at_point, target_of
 from llm_perf_opt.analysis.roofline.demand import own_point
 from llm_perf_opt.analysis.roofline.launches import LaunchCost, measured_launch
-from llm_perf_opt.analysis.roofline.what_if import Started, started_by
+from llm_perf_opt.analysis.roofline.started import Started, started_by
 from llm_perf_opt.model.summary import Summary
 
 HOST_BOUND = 1.5
