@@ -17,8 +17,11 @@ from typing import Any
 
 from benchmarks.generated import DOCS, markdown_table, write_block
 from llm_perf_opt.analysis.expected.calls import At, Call, Work, calls
-from llm_perf_opt.analysis.expected.compose import PassTime, Target, pass_time
-from llm_perf_opt.analysis.roofline.demand import Point, demand
+from llm_perf_opt.analysis.expected.compose import PassTime, Target
+from llm_perf_opt.analysis.expected.estimate import Tables, expect
+from llm_perf_opt.analysis.expected.tables import tables_of
+from llm_perf_opt.analysis.roofline.asked import at_point, target_of
+from llm_perf_opt.analysis.roofline.demand import demand, own_point
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, LatentBlock, MoeLayer, Silicon, open_silicon
 from llm_perf_opt.model.summary import Static
@@ -27,14 +30,13 @@ POSITIONS = 1024
 BATCHES = (1, 8, 64)
 RANKS = (1, 2, 8)
 SYSTEMS = ("a100_sxm", "l40s", "h100_sxm", "h200_sxm", "b200_sxm")
-MODELS = {
-    "meta-llama/Meta-Llama-3.1-8B": "bfloat16",
-    "meta-llama/Meta-Llama-3.1-70B": "bfloat16",
-    "Qwen/Qwen3-8B": "bfloat16",
-    "Qwen/Qwen3-30B-A3B": "bfloat16",
-    "deepseek-ai/DeepSeek-V3": "fp8_block",
-}
-_STORED = {"fp8_block": "float8"}
+MODELS = (
+    "meta-llama/Meta-Llama-3.1-8B",
+    "meta-llama/Meta-Llama-3.1-70B",
+    "Qwen/Qwen3-8B",
+    "Qwen/Qwen3-30B-A3B",
+    "deepseek-ai/DeepSeek-V3",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Compared:
 
 
 def counted(model: str) -> Static:
-    """The static model of a configuration that the package ships."""
+    """The static model of a configuration that the package ships, weights stored as it says."""
     import torch
 
     from llm_perf_opt.config.schema import InferConfig, ModelConfig
@@ -66,7 +68,7 @@ def counted(model: str) -> Static:
     folder = Path(spec.submodule_search_locations[0]) / "model_configs"
     config = folder / f"{model.replace('/', '--')}_config.json"
     adapter = load_adapter(ModelConfig(adapter="hf_causal_lm", config_name=str(config)), InferConfig())
-    counter = StaticCounter(adapter, torch.bfloat16, not_quantised="types are set by the benchmark")
+    counter = StaticCounter(adapter, torch.bfloat16)
     shapes = replace(adapter.default_shapes(), prompt_tokens=POSITIONS, context_tokens=POSITIONS)
     return counter.document(shapes, decode_steps=2).static
 
@@ -118,18 +120,21 @@ def by_group(found: list[Call], timed: PassTime) -> dict[str, float]:
     return groups
 
 
-def compare(silicon: Silicon, model: str, dtype: str, static: Static) -> list[Compared]:
+def compare(silicon: Silicon, model: str, static: Static) -> list[Compared]:
     from aiconfigurator_core.sdk.engine import EngineHandle
 
-    assert static.operators is not None
+    own, tables = own_point(static, "bfloat16"), tables_of(silicon, "vllm")
+    assert own is not None
     rows = []
     for system in silicon.systems:
         device = load_catalogue().look_up(system.driver_names[0])[0]
         if system.key not in SYSTEMS or device is None:
             continue
-        target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s)
+        limits = device.peaks, device.bandwidth_bytes_per_s, device.link_bytes_per_s
+        target = target_of(device.name, *limits, tables)
         for ranks in RANKS:
-            point = Point(_STORED.get(dtype, dtype), 1, POSITIONS, POSITIONS, (), ranks)
+            point = replace(own, batch_size=1, tensor_parallel=ranks)
+            dtype = at_point(static, point).dtype
             needed = demand(static, point).resident_bytes
             if device.memory_bytes is None or needed > device.memory_bytes:
                 continue
@@ -143,20 +148,13 @@ def compare(silicon: Silicon, model: str, dtype: str, static: Static) -> list[Co
                 print(f"  {model} {system.key} × {ranks}: they refuse: {str(error).splitlines()[0][:100]}")
                 continue
             for batch in BATCHES:
-                rows += _compare_point(
-                    silicon,
-                    static,
-                    engine,
-                    target,
-                    model,
-                    system.key,
-                    At(batch, POSITIONS, POSITIONS, dtype, "bfloat16", ranks),
-                )
+                at = at_point(static, replace(point, batch_size=batch))
+                rows += _compare_point(tables, static, engine, target, model, system.key, at)
     return rows
 
 
 def _compare_point(
-    silicon: Silicon, static: Static, engine: Any, target: Target, model: str, system: str, at: At
+    tables: Tables | None, static: Static, engine: Any, target: Target, model: str, system: str, at: At
 ) -> list[Compared]:
     assert static.operators is not None
     try:
@@ -166,12 +164,15 @@ def _compare_point(
             f"  {model} {system} × {at.tensor_parallel}: they have no answer: {str(error).splitlines()[0][:100]}"
         )
         return []
+    expected = expect(static.operators, ("prefill",), at, target, tables)
+    if expected is None:
+        return []
     rows = []
-    for phase, parts in zip(("prefill", "decode"), theirs, strict=True):
-        found = calls(static.operators, phase, at)
-        ours = pass_time(found, target, silicon, "vllm")
+    ours_by_phase = (*(expected.passes or (None,)), expected.step)
+    for phase, parts, ours in zip(("prefill", "decode"), theirs, ours_by_phase, strict=True):
         if ours is None:
             continue
+        found = calls(static.operators, phase, at)
         groups: dict[str, float] = {}
         for name, milliseconds, *_ in parts:
             groups[their_group(name)] = groups.get(their_group(name), 0.0) + milliseconds / 1e3
@@ -228,8 +229,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     rows: list[Compared] = []
-    for model, dtype in list(MODELS.items())[: options.models]:
-        rows += compare(silicon, model, dtype, counted(model))
+    for model in MODELS[: options.models]:
+        rows += compare(silicon, model, counted(model))
         print(f"{model}: {len(rows)} points so far", flush=True)
     text = f"{summary(rows)}\n\nOurs / theirs in ms:\n\n{table(rows)}"
     print(text)

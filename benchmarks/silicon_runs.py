@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generated import DOCS, markdown_table, write_block
-from llm_perf_opt.analysis.expected.calls import At, Work, apart, calls
+from llm_perf_opt.analysis.expected.calls import At, Call, Work, apart, calls
 from llm_perf_opt.analysis.expected.compose import PassTime, Target, eager_work_s, pass_time
 from llm_perf_opt.analysis.roofline.host_cost import HOST_BOUND
 from llm_perf_opt.analysis.roofline.launches import EAGER_LAUNCH_S
@@ -84,7 +84,7 @@ def counted(arch: dict[str, Any], positions: int) -> Static:
 
 def target_of(name: str) -> Target:
     device = load_catalogue().named(name)
-    return Target(device.name, device.peaks, device.bandwidth_bytes_per_s)
+    return Target(device.name, device.peaks, device.bandwidth_bytes_per_s, device.link_bytes_per_s)
 
 
 def h100_rows(silicon: Silicon, trace: Path) -> list[list[str]]:
@@ -92,27 +92,26 @@ def h100_rows(silicon: Silicon, trace: Path) -> list[list[str]]:
     device = "NVIDIA H100 SXM5 80GB"
     measured: dict[str, float] = {}
     expected: dict[str, float] = {}
-    seen: dict[Any, float] = {}
+    target = target_of(device)
     for one in traced_operators(trace):
         name = {Gemm: "products", Attention: "attention"}.get(type(one.operator), "element-wise")
         measured[name] = measured.get(name, 0.0) + one.seconds
         if one.operator is not None:
-            timing = silicon.time(one.operator, device)
-            assert timing is not None
-            seen[one.operator] = timing.median_s
-            expected[name] = expected.get(name, 0.0) + timing.median_s
+            timed = pass_time([Call(name, one.operator, 1)], target, silicon, silicon.framework)
+            assert timed is not None
+            expected[name] = expected.get(name, 0.0) + timed.seconds
     static = counted(QWEN, 559)
     assert static.operators is not None
     at = At(16, 559, 559)
     found = [call for call in calls(static.operators, "prefill", at) if "head" not in call.name]
-    timed = pass_time(found, target_of(device), silicon, "vllm")
+    timed = pass_time(found, target, silicon, silicon.framework)
     assert timed is not None
     small = sum(p.seconds for p, c in zip(timed.parts, found, strict=True) if isinstance(c.operator, Work))
     rows = [
         _row(f"H100, {name}, shapes as traced", expected[name], measured[name])
         for name in ("products", "attention")
     ]
-    eager = eager_work_s(timed, apart(static.operators, "prefill", at), target_of(device))
+    eager = eager_work_s(timed, apart(static.operators, "prefill", at), target)
     assert eager is not None
     whole = math.fsum(measured.values())
     rows.append(
@@ -148,7 +147,7 @@ def rtx5090_rows(silicon: Silicon) -> list[list[str]]:
     at, target = At(1, 913, 945), target_of("NVIDIA GeForce RTX 5090")
     passes: dict[str, PassTime] = {}
     for phase in ("vision", "prefill", "decode"):
-        timed = pass_time(calls(static.operators, phase, at), target, silicon, None)
+        timed = pass_time(calls(static.operators, phase, at), target, silicon, silicon.framework)
         assert timed is not None
         passes[phase] = timed
     operators = {name: static.phases[name].operators or 0 for name in passes}

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from llm_perf_opt.analysis.expected.tables import tables_of
 from llm_perf_opt.analysis.roofline.demand import Point, own_point
-from llm_perf_opt.analysis.roofline.what_if import price, started_by, what_if
+from llm_perf_opt.analysis.roofline.started import started_by
+from llm_perf_opt.analysis.roofline.what_if import price, what_if
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import Gemm, open_silicon
 from llm_perf_opt.model.static.operators import (

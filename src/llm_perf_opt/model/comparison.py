@@ -224,8 +224,8 @@ class ExpectedChange:
     """Share of a step's work that rests on measurements, the smaller of both sides."""
     source: str | None = None
     """Frameworks and versions of the tables."""
-    launched: Literal["one by one", "as graphs"] | None = None
-    """How the kernels of these times are started."""
+    launched: Literal["one by one", "steps as graphs", "as graphs"] | None = None
+    """How the kernels of these times are started; ``steps as graphs``: those of passes before them one by one."""
     host_bound: bool = False
     """Whether launching takes longer than the work on both sides, so that the change hardly shows."""
     reason: str | None = None

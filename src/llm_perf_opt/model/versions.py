@@ -109,6 +109,7 @@ SCHEMA_CHANGES = (
         "expected times have ends (`…_expected_low_s`, `…_expected_high_s`), and what the host takes to launch an operator "
         "(`eager_host_s`, `eager_host_source`, `eager_is_bound`); `silicon.reason`; `workload.ranks`",
     ),
+    SchemaChange("1.1", "`static.quantisation` has the `block` of weights that share a scale"),
 )
 """In order. Every change of the model goes here, and raises ``SCHEMA_VERSION``."""
 

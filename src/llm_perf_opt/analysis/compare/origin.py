@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,14 +64,19 @@ def override_differences(a: SideInfo, b: SideInfo) -> list[Difference]:
     left, right = _by_key(a.overrides), _by_key(b.overrides)
     return [
         Difference(f"setting {key}", left.get(key), right.get(key))
-        for key in dict.fromkeys((*left, *right))
-        if left.get(key) != right.get(key)
+        for key in changed_keys(a.overrides, b.overrides)
     ]
+
+
+def changed_keys(a: Sequence[str], b: Sequence[str]) -> list[str]:
+    """Return the keys of settings that only one side has, or that have different values."""
+    left, right = _by_key(a), _by_key(b)
+    return [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
 
 
 def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
-def _by_key(overrides: list[str]) -> dict[str, str]:
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
     return {_key(word): word.partition("=")[2] if "=" in word else "(removed)" for word in overrides}

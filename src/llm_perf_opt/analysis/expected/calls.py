@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llm_perf_opt.analysis.expected.roles import fused_name, split_of
+from llm_perf_opt.analysis.expected.sharing import heads_of_rank, outputs_of_rank
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator
 from llm_perf_opt.model.static.operators import (
     AttentionShape,
@@ -68,7 +69,8 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
     blocks = [_latent_block(one, products, shapes, at) for one in attention if one.latent is not None]
     inside = {one.name for one, block in zip(_latents(attention), blocks, strict=True) if block is not None}
     products = [one for one in products if one.name.rpartition(".")[0] not in inside]
-    found = [*_products(products, at), *(block for block in blocks if block is not None)]
+    timed = [block for block in blocks if block is not None]
+    found = [*_products(products, attention, at), *timed]
     found += [_attention(one, shapes, at) for one in attention if one.name not in latent]
     experts = [one for one in shapes.experts if one.phase == phase]
     found += [_experts(one, shapes, at) for one in experts]
@@ -80,7 +82,7 @@ def calls(shapes: OperatorShapes, phase: str, at: At) -> list[Call]:
         found.append(
             Call("convolutions and other products", Work(grown / at.tensor_parallel, 0.0, at.wide_dtype), 1)
         )
-    return [*found, *_exchanges(products, attention, experts, inside, shapes, at, phase)]
+    return [*found, *_exchanges(products, timed, experts, shapes, at)]
 
 
 def apart(shapes: OperatorShapes, phase: str, at: At) -> tuple[Work, int] | None:
@@ -125,7 +127,7 @@ def _moved(product: ProductShape, shapes: OperatorShapes, at: At) -> ProductShap
     return replace(product, rows=max(round(rows), 1))
 
 
-def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
+def _products(products: list[ProductShape], attention: list[AttentionShape], at: At) -> Iterator[Call]:
     """Yield products with those of one input as one, each with what of it one rank does."""
     groups: dict[tuple[str, float, int, int], list[ProductShape]] = {}
     for one in products:
@@ -134,7 +136,7 @@ def _products(products: list[ProductShape], at: At) -> Iterator[Call]:
         split = split_of(group[0].name)
         outputs = sum(one.outputs for one in group)
         if split == "outputs":
-            outputs = math.ceil(outputs / at.tensor_parallel)
+            outputs = outputs_of_rank(group, attention, at.tensor_parallel)
         elif split == "inputs":
             inputs = math.ceil(inputs / at.tensor_parallel)
         beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
@@ -149,8 +151,7 @@ def _product_dtype(product: ProductShape, at: At) -> str:
 
 
 def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
-    heads = math.ceil(one.heads / at.tensor_parallel)
-    kv_heads = max(1, math.ceil(one.kv_heads / at.tensor_parallel))
+    heads, kv_heads = heads_of_rank(one, at.tensor_parallel)
     batch = max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1)
     if one.phase == "vision" or not one.causal:
         attention = Attention("encoder", batch, one.keys, heads, heads, one.head_dim)
@@ -160,7 +161,7 @@ def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
     else:
         attention = Attention("context", batch, at.prompt_tokens, heads, kv_heads, one.head_dim)
     window = one.window if one.window is not None and one.window < attention.tokens else 0
-    cache = at.wide_dtype if at.dtype == "float32" else at.cache_dtype
+    cache = at.wide_dtype if at.cache_dtype == "bfloat16" else at.cache_dtype
     attention = replace(attention, window=window, dtype=at.wide_dtype, cache_dtype=cache)
     return Call(one.name, attention, one.calls)
 
@@ -191,8 +192,12 @@ def _latent_block(
     return Call(one.name, block, one.calls)
 
 
+def _expert_tokens(one: ExpertShape, shapes: OperatorShapes, at: At) -> int:
+    return max(round(one.tokens * _growth(shapes, at, "positions", one.phase)), 1)
+
+
 def _experts(one: ExpertShape, shapes: OperatorShapes, at: At) -> Call:
-    tokens = max(round(one.tokens * _growth(shapes, at, "positions", one.phase)), 1)
+    tokens = _expert_tokens(one, shapes, at)
     layer = MoeLayer(
         tokens, one.hidden, one.inter, one.top_k, one.experts, at.tensor_parallel, dtype=at.dtype
     )
@@ -210,19 +215,31 @@ def _small(one: SmallShape, shapes: OperatorShapes, at: At) -> Call:
 
 def _exchanges(
     products: list[ProductShape],
-    attention: list[AttentionShape],
+    blocks: list[Call],
     experts: list[ExpertShape],
-    inside: set[str],
     shapes: OperatorShapes,
     at: At,
-    phase: str,
 ) -> list[Call]:
     """Return the all-reduces: one after every product that leaves partial sums, experts and shared experts together."""
-    if at.tensor_parallel == 1 or shapes.hidden is None:
+    if at.tensor_parallel == 1:
         return []
-    summed = [p for p in products if split_of(p.name) == "inputs" and ".shared_expert" not in p.name]
-    times = sum(p.calls for p in summed) + sum(e.calls for e in experts)
-    times += sum(one.calls for one in attention if one.name in inside)
-    positions = at.batch_size * (1 if phase == "decode" else at.prompt_tokens)
-    rows = round(summed[0].rows) if phase == "vision" and summed else positions
-    return [Call("all-reduce", AllReduce(rows * shapes.hidden, at.tensor_parallel), times)] if times else []
+    summed: dict[int, int] = {}
+
+    def add(elements: float, times: int) -> None:
+        summed[round(elements)] = summed.get(round(elements), 0) + times
+
+    for product in products:
+        if split_of(product.name) == "inputs" and ".shared_expert" not in product.name:
+            add(product.rows * product.outputs, product.calls)
+    for one in experts:
+        add(_expert_tokens(one, shapes, at) * one.hidden, one.calls)
+    for block in blocks:
+        if isinstance(block.operator, LatentBlock):
+            positions = 1 if block.operator.phase == "generation" else block.operator.tokens
+            add(block.operator.batch * positions * block.operator.hidden, block.times)
+    # Links carry bytes: tables have sums of 16 bits, of which one of 32 is two.
+    width = 2 if at.wide_dtype == "float32" else 1
+    return [
+        Call("all-reduce", AllReduce(width * elements, at.tensor_parallel), times)
+        for elements, times in summed.items()
+    ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llm_perf_opt.analysis.expected.calls import Call, Work
+from llm_perf_opt.analysis.expected.uncached import uncached_bytes
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.hardware.silicon import AllReduce, How, MoeLayer, Operator, Timing
 from llm_perf_opt.hardware.silicon.errors import Spread, find_spread, spread_of
@@ -22,6 +23,8 @@ KERNEL_S = 2.5e-6
 COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
+USUAL_PER_MACHINE = 8
+"""Devices of one machine, where nothing says otherwise."""
 _OTHER_NAMES = {"fp8_block": "float8", "nvfp4": "float4", "int8_wo": "int8", "int4_wo": "int4"}
 _WIDENED = ("int8", "int4")
 """Weights of these types are widened, and the product runs in 16 bits."""
@@ -43,6 +46,13 @@ class Target:
     peaks: Mapping[str, Peak]
     bandwidth_bytes_per_s: float | None
     link_bytes_per_s: float | None = None
+    devices_per_machine: int | None = None
+    """As many as its link reaches; ``None``: not known, and taken as ``USUAL_PER_MACHINE``."""
+
+    @property
+    def linked(self) -> int:
+        """How many devices the link joins."""
+        return self.devices_per_machine or USUAL_PER_MACHINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +194,38 @@ def _timing(call: Call, target: Target, times: OperatorTimes | None, framework: 
     if not isinstance(call.operator, Work) and times is not None:
         known = times.time(call.operator, target.name, framework=framework)
         if known is not None:
-            words = known.source.words() if known.source is not None else ""
-            ends = (
-                Spread(known.low_s / known.seconds, known.high_s / known.seconds)
-                if known.low_s is not None and known.high_s is not None
-                else None
-            )
-            return _part(call, known.seconds, known.how, words, ends)
+            return _known_part(call, call.operator, known, target)
     seconds = roofline_s(call.operator, target)
     return (
         None
         if seconds is None
         else _part(call, seconds, "roofline", "roofline", _roofline_spread(call.operator))
     )
+
+
+def _known_part(call: Call, operator: Operator, known: Timing, target: Target) -> Part:
+    """Return a part by its table; what was timed with its weights in a cache by the limit that holds in a model."""
+    least_s = _least_s(operator, target)
+    words = known.source.words() if known.source is not None else ""
+    if known.seconds < least_s:
+        return _part(call, least_s, "roofline", "roofline", _above_limit(known, least_s))
+    if known.low_s is None or known.high_s is None:
+        return _part(call, known.seconds, known.how, words, None)
+    low_s = max(known.low_s, least_s)
+    return _part(
+        call, known.seconds, known.how, words, Spread(low_s / known.seconds, known.high_s / known.seconds)
+    )
+
+
+def _above_limit(known: Timing, least_s: float) -> Spread | None:
+    return None if known.high_s is None else Spread(1.0, max(known.high_s, least_s) / least_s)
+
+
+def _least_s(operator: Operator, target: Target) -> float:
+    """Return the time of computing at the peak or of reading weights and cache once, the longer; 0 without limits."""
+    peak, bandwidth = peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
+    computing = operator.flops / peak if peak else 0.0
+    return max(computing, uncached_bytes(operator) / bandwidth if bandwidth else 0.0)
 
 
 def _part(call: Call, seconds: float, how: How, source: str, spread: Spread | None) -> Part:
@@ -218,7 +247,9 @@ def roofline_s(operator: Operator | Work, target: Target) -> float | None:
     """Return the time of an operator at the usual share of a device's limits; ``None``: those are not known."""
     if isinstance(operator, AllReduce):
         link = target.link_bytes_per_s
-        return None if link is None else operator.moved_bytes / link + KERNEL_S
+        if link is None or operator.ranks > target.linked:
+            return None
+        return operator.moved_bytes / link + KERNEL_S
     peak, bandwidth = peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
     if peak is None or bandwidth is None:
         return None

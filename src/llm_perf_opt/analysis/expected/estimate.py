@@ -14,6 +14,7 @@ from llm_perf_opt.analysis.expected.compose import (
     joined_ends,
     pass_time,
 )
+from llm_perf_opt.analysis.expected.sharing import why_not_shared
 from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.model.static.operators import OperatorShapes
 
@@ -28,6 +29,8 @@ class Tables:
     """Device → the power it may draw."""
     knows: Callable[[str], bool] = lambda _device: False
     """Whether there are tables of a device."""
+    devices_per_machine: Callable[[str], int | None] = lambda _device: None
+    """Device → how many of it one machine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,10 @@ def expect(
 ) -> Expectation | None:
     """Return what to expect at a point; ``None`` where neither tables nor limits say anything.
 
-    ``passes`` are the phases up to the first token. Encoder-decoders are not estimated: their rows follow two lengths.
+    ``passes`` are the phases up to the first token. Encoder-decoders are not estimated: their rows follow two lengths. Nor is
+    a model whose heads so many devices cannot share.
     """
-    if ENCODE in passes:
+    if ENCODE in passes or why_not_shared(shapes, at.tensor_parallel) is not None:
         return None
     times = tables.times if tables is not None else None
     framework = tables.framework if tables is not None else None

@@ -14,7 +14,7 @@ LEAST_SHARE = 0.5
 """Of a step's work must rest on measurements on both sides: less, and a difference of rooflines would pass for a measured one."""
 
 Basis = Literal["measured operators", "roofline"]
-Launched = Literal["one by one", "as graphs"]
+Launched = Literal["one by one", "steps as graphs", "as graphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class ExpectedGain:
     before: SideTimes
     after: SideTimes
     launched: Launched
-    """Which times these are; ``as graphs`` also where launches or element-wise operators were not counted."""
+    """Which times these are: ``steps as graphs`` with passes before them one by one; ``as graphs`` also where launches or
+    element-wise operators were not counted."""
 
     @property
     def measured_share_ratio(self) -> float:
@@ -99,7 +100,8 @@ def expected_gain(before: Side, after: Side, tables: Tables) -> ExpectedGain | N
         first, second = _expect(before, again) or first, _expect(after, again) or second
     a, b = _as_launched(before, first), _as_launched(after, second)
     if a is not None and b is not None:
-        return ExpectedGain(a, b, "one by one")
+        graphs = before.step_graph or after.step_graph
+        return ExpectedGain(a, b, "steps as graphs" if graphs else "one by one")
     a, b = _as_graphs(before, first), _as_graphs(after, second)
     return ExpectedGain(a, b, "as graphs") if a is not None and b is not None else None
 

@@ -23,6 +23,16 @@ _FUSED: tuple[tuple[str, str], ...] = (
 )
 
 
+Heads = Literal["queries", "cache", "both"]
+"""Whose heads a projection makes: those that ask, those that are cached (keys or values), or all in one weight."""
+
+_HEADS: tuple[tuple[str, Heads], ...] = (
+    (r"q_proj|query", "queries"),
+    (r"k_proj|v_proj|key|value", "cache"),
+    (r"qkv_proj|qkv|Wqkv|c_attn|query_key_value", "both"),
+)
+
+
 def split_of(name: str) -> Split:
     """Return how tensor parallelism splits a module's weight."""
     last = name.rpartition(".")[2]
@@ -34,3 +44,9 @@ def fused_name(name: str) -> str:
     parent, _, last = name.rpartition(".")
     found = next((fused for pattern, fused in _FUSED if re.fullmatch(pattern, last)), last)
     return f"{parent}.{found}" if parent else found
+
+
+def heads_made_by(name: str) -> Heads | None:
+    """Return whose heads a module's outputs are; ``None``: it makes none."""
+    last = name.rpartition(".")[2]
+    return next((heads for pattern, heads in _HEADS if re.fullmatch(pattern, last)), None)

@@ -17,8 +17,16 @@ def tables_of(silicon: Silicon | None, framework: str | None = None) -> Tables |
         system = silicon.system(device)
         return system.power_w if system is not None else None
 
+    def devices_per_machine(device: str) -> int | None:
+        system = silicon.system(device)
+        return system.devices_per_node if system is not None else None
+
     return Tables(
-        silicon, framework or silicon.framework, power_w, lambda device: silicon.system(device) is not None
+        silicon,
+        framework or silicon.framework,
+        power_w,
+        lambda device: silicon.system(device) is not None,
+        devices_per_machine,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llm_perf_opt.analysis.compare.origin import Side as ComparedSide
-from llm_perf_opt.analysis.compare.origin import overrides_of
+from llm_perf_opt.analysis.compare.origin import changed_keys, overrides_of
 from llm_perf_opt.analysis.expected.estimate import Tables
 from llm_perf_opt.analysis.expected.gains import ExpectedGain, expected_gain
 from llm_perf_opt.analysis.predicted.side import Limits, device_name, side_of
@@ -13,6 +13,19 @@ from llm_perf_opt.model.comparison import Difference, ExpectedChange, ExpectedMe
 from llm_perf_opt.model.summary import Summary
 
 _QUANTISED = "model.quantise_weights="
+_KNOWN = ("model.dtype", "model.quantise_weights", "infer.batch_size", "run.ranks", "run.device")
+"""Settings whose change expected times tell."""
+_NOT_OF_THE_MODEL = (
+    "artifacts",
+    "hydra",
+    "pipeline",
+    "hardware",
+    "run.repeats",
+    "run.ranks_timeout_s",
+    "model.path",
+)
+"""Settings, and sections of them, that say where a run lies and what is measured of it."""
+_GRAPHS = "model.compile or model.cuda_graphs"
 
 
 def expected_change(
@@ -21,12 +34,19 @@ def expected_change(
     metrics: Sequence[MetricChange],
     tables: Tables | None,
     limits: Limits | None = None,
+    common: Sequence[str] = (),
 ) -> ExpectedChange | None:
-    """Return the predicted change with its reason where there is none; ``None``: nothing that tables know of differs."""
-    stored = [_quantised(side) for side in (a, b)]
+    """Return the predicted change with its reason where there is none; ``None``: nothing that tables know of differs.
+
+    ``common``: settings of both sides beside their own.
+    """
+    stored = [_quantised(side, common) for side in (a, b)]
     changed = _changed(a.first, b.first, stored)
     if not changed:
         return None
+    other = unknown_setting(a, b)
+    if other is not None:
+        return ExpectedChange(changed, reason=f"no table knows what {other} changes")
     sides = []
     for letter, side, dtype in (("A", a, stored[0]), ("B", b, stored[1])):
         found, reason = side_of(side.first, tables, stored_dtype=dtype, limits=limits)
@@ -34,6 +54,8 @@ def expected_change(
             about = reason or ""
             return ExpectedChange(changed, reason=about if tables is None else f"{letter}: {about}")
         sides.append(found)
+    if sides[0].step_graph != sides[1].step_graph:
+        return ExpectedChange(changed, reason=f"no table knows what {_GRAPHS} changes")
     assert tables is not None
     gain = expected_gain(sides[0], sides[1], tables)
     if gain is None:
@@ -50,9 +72,32 @@ def expected_change(
     )
 
 
-def _quantised(side: ComparedSide) -> str | None:
+def would_ask(a: ComparedSide, b: ComparedSide, tables: Tables, common: Sequence[str] = ()) -> bool:
+    """Whether a prediction lacks nothing but, perhaps, the counted operators of the sides."""
+    changed = _changed(a.first, b.first, [_quantised(side, common) for side in (a, b)])
+    names = [device_name(side.first) for side in (a, b)]
+    return (
+        bool(changed)
+        and unknown_setting(a, b) is None
+        and all(name is not None and tables.knows(name) for name in names)
+    )
+
+
+def unknown_setting(a: ComparedSide, b: ComparedSide) -> str | None:
+    """Return a setting that differs and whose change no table tells."""
+    changed = changed_keys(overrides_of(a), overrides_of(b))
+    return next((key for key in changed if not _is_told(key)), None)
+
+
+def _is_told(key: str) -> bool:
+    plain = key.replace("/", ".")
+    return plain in _KNOWN or any(plain == one or plain.startswith(f"{one}.") for one in _NOT_OF_THE_MODEL)
+
+
+def _quantised(side: ComparedSide, common: Sequence[str]) -> str | None:
     """Return what a side's weights were quantised to when they were loaded."""
-    found = [word[len(_QUANTISED) :] for word in overrides_of(side) if word.startswith(_QUANTISED)]
+    words = [word.lstrip("+") for word in (*common, *overrides_of(side))]
+    found = [word[len(_QUANTISED) :] for word in words if word.startswith(_QUANTISED)]
     return found[-1] if found and found[-1] not in ("null", "None", "") else None
 
 

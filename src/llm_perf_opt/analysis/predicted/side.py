@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from llm_perf_opt.analysis.expected.calls import At
 from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.expected.estimate import Tables
 from llm_perf_opt.analysis.expected.gains import Side
+from llm_perf_opt.analysis.expected.sharing import why_not_shared
+from llm_perf_opt.analysis.roofline.asked import at_point, target_of
 from llm_perf_opt.analysis.roofline.demand import own_point
 from llm_perf_opt.analysis.roofline.host_cost import started_in
-from llm_perf_opt.analysis.roofline.what_if import cache_dtype
 from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.hardware.silicon.locate import absent_words
-from llm_perf_opt.model.summary import Peak, Summary
+from llm_perf_opt.model.summary import Summary
 
 _SLICE = re.compile(r"\bMIG\b", re.IGNORECASE)
 
-Limits = Mapping[str, tuple[Mapping[str, Peak], float | None]]
-"""Device → peaks and bandwidth, for runs whose own are not known."""
+Limits = Mapping[str, Target]
+"""Devices by name, for runs whose own limits are not known."""
 
 
 def side_of(
@@ -46,19 +46,15 @@ def side_of(
         return None, "it has no decode step, or no data type"
     started = started_in(summary, tables)
     passes = tuple(phase for phase in ("vision", "prefill") if phase in static.phases)
-    at = At(
-        point.batch_size,
-        point.prompt_tokens,
-        point.context_tokens,
-        point.dtype,
-        cache_dtype(static, point),
-        summary.workload.ranks or 1,
-    )
+    at = at_point(static, point, summary.workload.ranks)
+    unshared = why_not_shared(static.operators, at.tensor_parallel)
+    if unshared is not None:
+        return None, unshared
     return Side(
         static.operators,
         passes,
         at,
-        _target(name, summary, limits or {}),
+        _target(name, summary, limits or {}, tables),
         tuple(launches.eager_s for launches in started.before(len(passes))),
         started.step.eager_s,
         bool(summary.workload.compiled or summary.workload.cuda_graphs),
@@ -75,8 +71,11 @@ def device_name(summary: Summary) -> str | None:
     return known.pop() if len(known) == 1 and not place.startswith("cpu") else own
 
 
-def _target(name: str, summary: Summary, limits: Limits) -> Target:
-    own = summary.hardware
-    if (not own.peak_flops_per_s or own.bandwidth_bytes_per_s is None) and name in limits:
-        return Target(name, *limits[name])
-    return Target(name, own.peak_flops_per_s, own.bandwidth_bytes_per_s)
+def _target(name: str, summary: Summary, limits: Limits, tables: Tables) -> Target:
+    own, listed = summary.hardware, limits.get(name)
+    peaks, bandwidth, link = own.peak_flops_per_s, own.bandwidth_bytes_per_s, own.link_bytes_per_s
+    if listed is not None:
+        if not peaks or bandwidth is None:
+            peaks, bandwidth = dict(listed.peaks), listed.bandwidth_bytes_per_s
+        link = link if link is not None else listed.link_bytes_per_s
+    return target_of(name, peaks, bandwidth, link, tables)

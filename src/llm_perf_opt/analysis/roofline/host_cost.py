@@ -7,12 +7,11 @@ what the host took per operator is that step ÷ its operators. Every other cost 
 
 from __future__ import annotations
 
-from llm_perf_opt.analysis.expected.calls import At
-from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.expected.estimate import Tables, expect
+from llm_perf_opt.analysis.roofline.asked import at_point, target_of
 from llm_perf_opt.analysis.roofline.demand import own_point
 from llm_perf_opt.analysis.roofline.launches import LaunchCost, measured_launch
-from llm_perf_opt.analysis.roofline.what_if import Started, cache_dtype, started_by
+from llm_perf_opt.analysis.roofline.started import Started, started_by
 from llm_perf_opt.model.summary import Summary
 
 HOST_BOUND = 1.5
@@ -51,11 +50,9 @@ def host_step_s(summary: Summary, tables: Tables | None) -> float | None:
     point = own_point(static, workload.dtype)
     if point is None:
         return None
-    at = At(
-        point.batch_size, point.prompt_tokens, point.context_tokens, point.dtype, cache_dtype(static, point),
-        workload.ranks or 1,
-    )  # fmt: skip
-    target = Target(hardware.name or "", hardware.peak_flops_per_s, hardware.bandwidth_bytes_per_s)
+    at = at_point(static, point, workload.ranks)
+    limits = hardware.peak_flops_per_s, hardware.bandwidth_bytes_per_s, hardware.link_bytes_per_s
+    target = target_of(hardware.name or "", *limits, tables)
     found = expect(static.operators, (), at, target, tables)
     work = found.eager_step_s if found is not None else None
     return timed.median if work is not None and timed.median >= HOST_BOUND * work else None

@@ -6,24 +6,19 @@ millisecond once the tables of its device were read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from llm_perf_opt.analysis.expected.calls import At
-from llm_perf_opt.analysis.expected.compose import Target
-from llm_perf_opt.analysis.expected.estimate import Expectation, Tables, expect
-from llm_perf_opt.analysis.roofline.demand import (
-    Demand,
-    Point,
-    demand,
-    own_point,
-)
-from llm_perf_opt.analysis.roofline.launches import NOTHING_COUNTED, LaunchCost, Launches, launches_of
+from llm_perf_opt.analysis.expected.estimate import Tables
+from llm_perf_opt.analysis.roofline.asked import DeviceLimits
+from llm_perf_opt.analysis.roofline.demand import Demand, Point, demand, own_point
+from llm_perf_opt.analysis.roofline.expected_rows import add_expected
+from llm_perf_opt.analysis.roofline.launches import Launches
 from llm_perf_opt.analysis.roofline.limits import FloorBound, binding_term
+from llm_perf_opt.analysis.roofline.started import Started, started_by
 from llm_perf_opt.core import units
 from llm_perf_opt.core.dtypes import canonical_dtype
-from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
 from llm_perf_opt.model.summary import Peak, Static, WhatIf
 
 FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 80GB")
@@ -33,50 +28,6 @@ _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
 _TENSOR_PARALLEL = (2, 4, 8)
 _NAMED_FROM = 1 / 3
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """Kernels that passes start."""
-
-    passes: Mapping[str, Launches] = field(default_factory=dict)
-    """``vision`` or ``encode``, and ``prefill``."""
-    step: Launches = NOTHING_COUNTED
-
-    def before(self, number: int) -> list[Launches]:
-        """Return those of the passes up to the first token, in sequence; prefill is the last."""
-        names = [*(name for name in BEFORE_PREFILL if name in self.passes), PREFILL]
-        found = [self.passes.get(name, NOTHING_COUNTED) for name in names]
-        return [*([NOTHING_COUNTED] * (number - len(found))), *found][-number:]
-
-
-class DeviceLimits(Protocol):
-    """What is needed of a catalogue entry."""
-
-    @property
-    def name(self) -> str:
-        """Name for the table."""
-        ...
-
-    @property
-    def peaks(self) -> Mapping[str, Peak]:
-        """Data type → dense peak."""
-        ...
-
-    @property
-    def bandwidth_bytes_per_s(self) -> float | None:
-        """Memory bandwidth."""
-        ...
-
-    @property
-    def memory_bytes(self) -> float | None:
-        """Memory size."""
-        ...
-
-    @property
-    def link_bytes_per_s(self) -> float | None:
-        """Bandwidth to other devices of the machine, one direction."""
-        ...
 
 
 class Devices(Protocol):
@@ -129,24 +80,6 @@ def what_if(
     return rows + price(static, several, shared, only_known=True, started=started, tables=tables)
 
 
-def started_by(
-    static: Static,
-    *,
-    step_launches: float | None = None,
-    launch_cost: LaunchCost | None = None,
-    pass_cost: LaunchCost | None = None,
-) -> Started:
-    """Return the kernels that passes of a model start; ``pass_cost`` is per counted operator, before the first token."""
-    return Started(
-        {
-            name: launches_of(static.phases[name], cost=pass_cost)
-            for name in (*BEFORE_PREFILL, PREFILL)
-            if name in static.phases
-        },
-        launches_of(static.phases.get("decode"), captured=step_launches, cost=launch_cost),
-    )
-
-
 def _variations(
     base: Point, batch_sizes: Sequence[int], dtypes: Sequence[str], factors: Sequence[int]
 ) -> list[Point]:
@@ -183,64 +116,10 @@ def price(
             if only_known and _peak(device, point) is None:
                 continue
             row = _row(device, point, needed, started or Started())
-            if tables is not None:
-                _add_expected(row, static, device, point, started or Started(), tables)
+            if tables is not None and (_peak(device, point) is not None or tables.knows(device.name)):
+                add_expected(row, static, device, point, started or Started(), tables)
             rows.append(row)
     return rows
-
-
-def _add_expected(
-    row: WhatIf, static: Static, device: DeviceLimits, point: Point, started: Started, tables: Tables
-) -> None:
-    """Put the expected times of a point beside its floors, where the model's operators are known by shape."""
-    if static.operators is None or (_peak(device, point) is None and not tables.knows(device.name)):
-        return
-    passes = [name for name in ("vision", "prefill") if name in static.phases]
-    at = At(
-        point.batch_size,
-        point.prompt_tokens,
-        point.context_tokens,
-        point.dtype,
-        cache_dtype(static, point),
-        point.tensor_parallel,
-    )
-    target = Target(device.name, device.peaks, device.bandwidth_bytes_per_s, device.link_bytes_per_s)
-    found = expect(static.operators, passes, at, target, tables)
-    if found is not None:
-        _fill(row, found, started, tables.power_w(device.name))
-
-
-def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | None) -> None:
-    row.ttft_expected_s, row.tpot_expected_s = found.ttft_s, found.tpot_s
-    launched = [launches.eager_s for launches in started.before(len(found.passes))] if found.passes else []
-    row.ttft_expected_eager_s = found.ttft_eager_s(launched)
-    row.tpot_expected_eager_s = found.tpot_eager_s(started.step.eager_s)
-    row.ttft_expected_low_s, row.ttft_expected_high_s = _above(row.ttft_floor_s, found.ttft_ends_s)
-    row.tpot_expected_low_s, row.tpot_expected_high_s = _above(row.tpot_floor_s, found.tpot_ends_s)
-    row.eager_host_s, row.eager_is_bound = started.step.cost.seconds, started.step.cost.is_bound
-    row.eager_host_source = started.step.cost.source
-    row.measured_share_ratio = found.measured_share
-    row.expected_source = found.source()
-    if found.tpot_s:
-        row.tokens_per_s_expected = row.batch_size / found.tpot_s
-        if power_w:
-            row.tokens_per_s_per_w = row.tokens_per_s_expected / (power_w * row.tensor_parallel)
-
-
-def _above(floor_s: float | None, ends: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    """Return the ends of an expected time; no error takes it below the floor."""
-    if ends is None:
-        return None, None
-    low, high = ends
-    return (low if floor_s is None else min(max(low, floor_s), high)), high
-
-
-def cache_dtype(static: Static, point: Point) -> str:
-    """Return the type keys and values are kept in: as floors take it."""
-    own = static.quantisation
-    if own is not None and point.dtype == own.dtype:
-        return own.cache_dtype or "bfloat16"
-    return "float8" if point.dtype == "float8" else "bfloat16"
 
 
 def _peak(device: DeviceLimits, point: Point) -> Peak | None:

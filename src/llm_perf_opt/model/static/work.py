@@ -29,6 +29,8 @@ class Quantisation:
     """Type of the key-value cache, where the checkpoint or the user sets one; ``None``: the run's own."""
     reason: str | None = None
     """Why sizes are not known, when they are not."""
+    block: list[Count] | None = None
+    """Outputs and inputs of the blocks with a scale of their own (``[128, 128]``); ``None``: scales are not kept by block."""
 
 
 @dataclass(slots=True)

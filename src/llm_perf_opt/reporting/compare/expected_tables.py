@@ -7,6 +7,11 @@ from llm_perf_opt.model.comparison import ExpectedChange, ExpectedMetric
 from llm_perf_opt.reporting.compare.tables import METRIC_NAMES, change, interval_text
 from llm_perf_opt.reporting.content.tables import Cell, Column, Row, Table, columns, text
 
+_LAUNCHED = {
+    "one by one": "kernels launched one by one",
+    "steps as graphs": "decode steps launched as graphs, kernels before them one by one",
+    "as graphs": "kernels launched as graphs",
+}
 _FORMATS = {"s": units.seconds, "1/s": units.number}
 
 
@@ -18,7 +23,7 @@ def expected_text(found: ExpectedChange) -> str:
     if found.reason is not None:
         return f"{what}: no prediction ({found.reason})."
     share = units.percent(found.measured_share_ratio)
-    words = f"{what}: predicted by expected times, kernels launched {found.launched}. "
+    words = f"{what}: predicted by expected times, {_LAUNCHED[found.launched or 'one by one']}. "
     if found.by == "measured operators":
         words += f"{share} of a step's work rests on measured operators ({found.source})."
     else:

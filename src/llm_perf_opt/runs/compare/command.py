@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 def _compare(options: argparse.Namespace) -> int:
     gates = [parse_gate(text) for text in options.gate]
     _check_out(options.out)
-    baseline_note = None
+    baseline_note, plan = None, None
     if options.run:
         from llm_perf_opt.runs.compare.launch import Plan
 
@@ -89,7 +89,7 @@ def _compare(options: argparse.Namespace) -> int:
         a.overrides, b.overrides = list(options.overrides_a), list(options.overrides_b)
     method = default_method(options.seed, options.confidence, options.resamples)
     result = compare(a, b, gates, method)
-    result.expected = predicted_change(a, b, result)
+    result.expected = predicted_change(a, b, result, plan)
     result.common_overrides = list(options.common) if options.run else []
     if baseline_note is not None:
         result.notes.insert(0, baseline_note)
@@ -99,18 +99,30 @@ def _compare(options: argparse.Namespace) -> int:
     return gate_exit_code(result.gates, strict=options.strict)
 
 
-def predicted_change(a: Side, b: Side, result: Comparison) -> ExpectedChange | None:
-    """Return what measured operators predict of the change, where the sides differ in what their tables know of."""
+def predicted_change(a: Side, b: Side, result: Comparison, plan: Plan | None = None) -> ExpectedChange | None:
+    """Return what measured operators predict of the change, where the sides differ in what their tables know of.
+
+    ``plan``: what ``--run`` measured; its sides are counted here, where something may be predicted of them.
+    """
+    from llm_perf_opt.analysis.expected.compose import Target
     from llm_perf_opt.analysis.expected.tables import tables_of
-    from llm_perf_opt.analysis.predicted.change import expected_change
+    from llm_perf_opt.analysis.predicted.change import expected_change, would_ask
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.hardware.silicon import AUTO, open_silicon
 
     catalogue = load_catalogue()
     used = a.first.silicon
     silicon = open_silicon(catalogue, used.framework if used is not None and used.framework else AUTO)
-    limits = {one.name: (one.peaks, one.bandwidth_bytes_per_s) for one in catalogue.devices}
-    return expected_change(a, b, result.metrics, tables_of(silicon), limits)
+    limits = {
+        one.name: Target(one.name, one.peaks, one.bandwidth_bytes_per_s, one.link_bytes_per_s)
+        for one in catalogue.devices
+    }
+    tables, common = tables_of(silicon), plan.common if plan is not None else ()
+    if plan is not None and tables is not None and would_ask(a, b, tables, common):
+        from llm_perf_opt.runs.compare.counted import count_sides
+
+        count_sides(plan, a, b)
+    return expected_change(a, b, result.metrics, tables, limits, common)
 
 
 def _measure(plan: Plan, out: Path, *, together: bool) -> tuple[str, str]:

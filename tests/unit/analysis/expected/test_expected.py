@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,18 @@ from llm_perf_opt.analysis.expected.compose import (
 )
 from llm_perf_opt.analysis.expected.estimate import Tables, expect
 from llm_perf_opt.analysis.expected.roles import fused_name, split_of
-from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, MoeLayer, Operator, Source, Timing
+from llm_perf_opt.analysis.expected.sharing import why_not_shared
+from llm_perf_opt.analysis.expected.uncached import uncached_bytes
+from llm_perf_opt.hardware.silicon import (
+    AllReduce,
+    Attention,
+    Gemm,
+    LatentBlock,
+    MoeLayer,
+    Operator,
+    Source,
+    Timing,
+)
 from llm_perf_opt.model.static.operators import (
     AttentionShape,
     ExpertShape,
@@ -91,13 +103,25 @@ def test_a_decode_step_has_a_row_per_sequence_and_attends_to_the_whole_context()
 def test_ranks_share_heads_outputs_and_inputs_and_exchange_sums() -> None:
     found = calls(decoder(), "decode", At(3, 200, 500, tensor_parallel=4))
     named = operators(found)
-    assert named["qkv"] == Gemm(3, 24, 64)
+    assert named["qkv"] == Gemm(3, 16 + 8 + 8, 64), "two heads of its own, and a copy of one cached head"
     assert named["o_proj"] == Gemm(3, 64, 16)
     assert named["down_proj"] == Gemm(3, 64, 64)
     assert named["lm_head"] == Gemm(3, 250, 64)
     assert named["self_attn"] == Attention("generation", 3, 501, 2, 1, 8)
     exchange = next(call for call in found if isinstance(call.operator, AllReduce))
     assert exchange == Call("all-reduce", AllReduce(3 * 64, 4), 4)
+
+
+@pytest.mark.parametrize(("ranks", "outputs"), [(1, 96), (2, 48), (4, 32), (8, 24)])
+def test_a_rank_has_whole_heads_of_keys_and_values_also_in_one_weight(ranks: int, outputs: int) -> None:
+    apart, fused = decoder(), decoder()
+    fused.products = [one for one in fused.products if not one.name.endswith(("k_proj", "v_proj"))]
+    for one in fused.products:
+        if one.name.endswith("q_proj"):
+            one.name, one.outputs = one.name.replace("q_proj", "qkv_proj"), 96
+    at = At(1, 100, 100, tensor_parallel=ranks)
+    found = operators(calls(apart, "decode", at))["qkv"], operators(calls(fused, "decode", at))["qkv_proj"]
+    assert found == (Gemm(1, outputs, 64), Gemm(1, outputs, 64))
 
 
 def test_one_rank_exchanges_nothing() -> None:
@@ -195,3 +219,54 @@ def test_work_apart_grows_with_the_positions_and_is_not_known_where_it_was_not_c
     found = apart(shapes, "prefill", At(2, 300, 300))
     assert found is not None and found[0].moved_bytes == pytest.approx(6e6) and found[1] == 30
     assert apart(shapes, "vision", At(1, 100, 100)) is None
+
+
+def test_weights_that_a_table_found_in_a_cache_come_from_memory_in_a_model() -> None:
+    cold, warm = Gemm(1, 1000, 1000), Attention("generation", 4, 1000, 8, 2, 64)
+    found = [Call("a", cold, 2), Call("b", warm, 1)]
+    timed = pass_time(found, LIMITS, Fixed({Gemm: 1e-9, Attention: 1e-9}), None)
+    assert timed is not None
+    assert timed.seconds == pytest.approx((2 * 2e6 + 2 * 4 * 1000 * 2 * 64 * 2) / 1e12)
+    assert timed.measured_s == 0 and {part.source for part in timed.parts} == {"roofline"}
+
+
+def test_experts_and_latent_blocks_read_their_weights_too() -> None:
+    assert uncached_bytes(MoeLayer(4, 64, 32, 2, 8, 2)) == 2 * 3 * 64 * 32 * 2 / 2, (
+        "at least one token's experts"
+    )
+    block = LatentBlock("generation", 2, 100, 8, 512, 64, 32, 16, 8, 8)
+    assert uncached_bytes(block) == block.weights * 2 + 2 * 100 * (32 + 16) * 2
+    assert uncached_bytes(AllReduce(1000, 2)) == 0
+
+
+def test_links_of_a_machine_say_nothing_of_devices_beyond_it() -> None:
+    linked = replace(LIMITS, link_bytes_per_s=1e11)
+    assert roofline_s(AllReduce(1000, 8), linked) is not None
+    assert roofline_s(AllReduce(1000, 16), linked) is None
+    assert roofline_s(AllReduce(1000, 8), replace(linked, devices_per_machine=4)) is None
+    assert roofline_s(AllReduce(1000, 16), replace(linked, devices_per_machine=72)) is not None
+
+
+@pytest.mark.parametrize(("ranks", "is_expected"), [(2, True), (3, False), (4, True), (8, True), (16, False)])
+def test_heads_that_devices_cannot_share_leave_no_expected_time(ranks: int, is_expected: bool) -> None:
+    tables = Tables(Fixed({Gemm: 1e-3, Attention: 1e-3, AllReduce: 1e-5}))
+    found = expect(decoder(), ["prefill"], At(1, 100, 100, tensor_parallel=ranks), LIMITS, tables)
+    assert (found is not None) is is_expected, "two cached heads are copied, eight heads are not"
+
+
+def test_cached_heads_of_which_ranks_would_have_different_numbers_of_copies_are_not_shared() -> None:
+    shapes = decoder()
+    for one in shapes.attention:
+        one.heads, one.kv_heads = 12, 3
+    assert why_not_shared(shapes, 4) == "3 cached heads cannot be shared out evenly among 4 devices"
+    assert why_not_shared(shapes, 3) is None and why_not_shared(shapes, 6) is None
+
+
+def test_sums_have_the_width_of_what_is_summed_and_32_bits_are_twice_16() -> None:
+    shapes = decoder()
+    shapes.products.append(ProductShape("vision", "tower.layers.*.mlp.fc2", 3, 50, 24, 96, "sequences"))
+    at = At(2, 100, 100, tensor_parallel=2)
+    (vision,) = [call for call in calls(shapes, "vision", at) if isinstance(call.operator, AllReduce)]
+    assert vision == Call("all-reduce", AllReduce(2 * 50 * 24, 2), 3)
+    wide = calls(shapes, "decode", replace(at, dtype="float32"))
+    assert AllReduce(2 * 2 * 64, 2) in [call.operator for call in wide]

@@ -55,6 +55,7 @@ def test_a_host_that_takes_longer_than_the_work_hides_the_change() -> None:
     graph = replace(slow, step_graph=True)
     found = expected_gain(graph, replace(graph, at=at(dtype="float8").at), Tables(HalfInEight()))
     assert found is not None and not found.host_bound and found.after.tpot_s < found.before.tpot_s
+    assert found.launched == "steps as graphs"
 
 
 def test_without_counted_launches_both_sides_are_taken_as_graphs() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_perf_opt.analysis.compare.compare import compare
 from llm_perf_opt.analysis.compare.origin import Side
+from llm_perf_opt.analysis.expected.compose import Target
 from llm_perf_opt.analysis.predicted.change import expected_change
+from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
 from llm_perf_opt.hardware.silicon.locate import absent_words
 from llm_perf_opt.model.comparison import ExpectedChange
 from llm_perf_opt.model.summary import RunInfo, Summary
+from llm_perf_opt.reporting.compare.expected_tables import expected_text
 from llm_perf_opt.reporting.compare.html import comparison_html
 from llm_perf_opt.reporting.compare.markdown import comparison_console, comparison_markdown
-from tests.unit.analysis.predicted.runs_with_operators import H100, PEAKS, TABLES, run
+from tests.unit.analysis.predicted.runs_with_operators import H100, PEAKS, TABLES, HalfInEight, run
 
 
 def change(a: Summary, b: Summary, **options: object) -> ExpectedChange | None:
@@ -58,10 +63,30 @@ def test_ranks_of_a_run_whose_device_stands_in_its_environment(name: str | None)
     two = run(ranks=2)
     two.hardware.name, two.hardware.peak_flops_per_s, two.hardware.bandwidth_bytes_per_s = name, {}, None
     two.environment["devices"] = [H100, H100]
-    found = change(run(), two, limits={H100: (PEAKS, 3e12)})
+    found = change(run(), two, limits={H100: Target(H100, PEAKS, 3e12)})
     assert found is not None and found.reason is None
     assert [(one.what, one.a, one.b) for one in found.changed] == [("ranks", "1", "2")]
     assert found.metrics[1].ratio < 1
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_sums_over_ranks_that_nobody_timed_take_as_long_as_the_links(listed: bool) -> None:
+    class WithoutSums(HalfInEight):
+        def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
+            known = super().time(operator, device, framework=framework)
+            return None if isinstance(operator, AllReduce) else known
+
+    tables = replace(TABLES, times=WithoutSums())
+    sides = [run(), run(ranks=2)]
+    limits = {H100: Target(H100, PEAKS, 3e12, 4.5e11)} if listed else None
+    for side in sides:
+        side.hardware.link_bytes_per_s = None if listed else 4.5e11
+    found = change(*sides, tables=tables, limits=limits)
+    assert found is not None and found.reason is None and found.metrics[1].ratio < 1
+    for side in sides:
+        side.hardware.link_bytes_per_s = None
+    without = change(*sides, tables=tables)
+    assert without is not None and without.reason is not None, "without links there is nothing to go by"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +95,7 @@ def test_ranks_of_a_run_whose_device_stands_in_its_environment(name: str | None)
         (run("Some CPU", "float32"), run("Some CPU"), "A: no operator was measured on Some CPU"),
         (run(), run("NVIDIA H100 MIG 1g.10gb"), "B: no operator was measured on NVIDIA H100 MIG 1g.10gb"),
         (run(), run(batch=4, static=None), "B: the operators of its model were not counted"),
+        (run(), run(ranks=3), "B: 8 heads cannot be shared out evenly among 3 devices"),
         (run(None), run(None, batch=4), "A: its device is not known by name"),
     ],
 )
@@ -100,3 +126,32 @@ def test_pages_show_both_changes_or_the_reason() -> None:
     page = comparison_html(result)
     assert "no prediction (because &lt;b&gt;)" in page and "predicted change" not in page
     assert "no prediction" in comparison_markdown(result) and "no prediction" in comparison_console(result)
+
+
+def test_a_further_setting_that_no_table_knows_leaves_a_reason() -> None:
+    a, b = run(), run(batch=8)
+    sides = [
+        Side("a", ["a"], [a], [None], ["model.path=/x"]),
+        Side("b", ["b"], [b], [None], ["model.path=/y"]),
+    ]
+    metrics = compare(*sides).metrics
+    sides[1].overrides = ["model.path=/y", "infer.batch_size=8", "pipeline.nsys.enable=true", "hydra/x=y"]
+    found = expected_change(*sides, metrics, TABLES)
+    assert found is not None and found.reason is None, (
+        "where a run lies and what is captured changes no kernel"
+    )
+    sides[1].overrides = ["infer.batch_size=8", "model.compile=true"]
+    found = expected_change(*sides, metrics, TABLES)
+    assert found is not None and found.reason == "no table knows what model.compile changes"
+    assert not found.metrics and [one.what for one in found.changed] == ["batch size"]
+
+
+def test_steps_as_graphs_are_called_so_and_one_side_alone_is_a_further_setting() -> None:
+    a, b = run(), run(batch=8)
+    a.workload.cuda_graphs = True
+    found = change(a, b)
+    assert found is not None and found.reason is not None and "model.cuda_graphs" in found.reason
+    b.workload.cuda_graphs = True
+    found = change(a, b)
+    assert found is not None and found.launched == "steps as graphs"
+    assert "decode steps launched as graphs" in expected_text(found)

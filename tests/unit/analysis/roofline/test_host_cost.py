@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_perf_opt.analysis.roofline.host_cost import host_step_s, started_in
 from llm_perf_opt.analysis.roofline.launches import EAGER_LAUNCH_S
-from tests.unit.analysis.predicted.runs_with_operators import TABLES, run
+from llm_perf_opt.hardware.silicon import AllReduce, Operator, Timing
+from tests.unit.analysis.predicted.runs_with_operators import TABLES, HalfInEight, run
 
 WORK_S = 11e-3
 """Eight products, the head and attention of two layers at 1 ms each."""
@@ -47,3 +50,15 @@ def test_graphs_processors_and_uncounted_models_tell_nothing_of_the_host() -> No
     assert host_step_s(run("Some CPU", tpot=3 * WORK_S), TABLES) is None
     assert host_step_s(run(static=None), TABLES) is None
     assert started_in(run(static=None), TABLES).step.eager_s is None
+
+
+def test_ranks_whose_sums_nobody_timed_are_known_by_their_links() -> None:
+    class WithoutSums(HalfInEight):
+        def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
+            known = super().time(operator, device, framework=framework)
+            return None if isinstance(operator, AllReduce) else known
+
+    tables, slow = replace(TABLES, times=WithoutSums()), run(ranks=2, tpot=3 * WORK_S)
+    assert host_step_s(slow, tables) is None
+    slow.hardware.link_bytes_per_s = 4.5e11
+    assert host_step_s(slow, tables) == pytest.approx(3 * WORK_S)

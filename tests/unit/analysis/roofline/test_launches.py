@@ -16,7 +16,8 @@ from llm_perf_opt.analysis.roofline.launches import (
     measured_launch,
 )
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
-from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, started_by, what_if
+from llm_perf_opt.analysis.roofline.started import started_by
+from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, what_if
 from llm_perf_opt.model.summary import (
     Coverage,
     Hardware,

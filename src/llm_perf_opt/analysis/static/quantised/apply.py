@@ -28,6 +28,7 @@ def quantise(tree: ModelTree, scheme: Scheme) -> tuple[ModelTree, Quantisation]:
     params: list[ParamInfo] = []
     by_dtype: dict[str, int] = {}
     computed: dict[str | None, int] = {}
+    blocks: dict[tuple[int, int] | None, int] = {}
     modules: set[str] = set()
     stored_bytes = 0
     for param in tree.params:
@@ -45,10 +46,12 @@ def quantise(tree: ModelTree, scheme: Scheme) -> tuple[ModelTree, Quantisation]:
         modules.add(param.module)
         by_dtype[found.dtype] = by_dtype.get(found.dtype, 0) + param.numel
         computed[found.compute_dtype] = computed.get(found.compute_dtype, 0) + param.numel
+        blocks[found.block] = blocks.get(found.block, 0) + param.numel
     total = sum(by_dtype.values())
     if not total:
         reason = "no module of this model is one that the method converts"
         return tree, Quantisation(scheme.method, cache_dtype=scheme.cache_dtype, reason=reason)
+    block = max(blocks, key=lambda shape: blocks[shape])
     facts = Quantisation(
         method=scheme.method,
         dtype=max(by_dtype, key=lambda kind: by_dtype[kind]),
@@ -58,6 +61,7 @@ def quantise(tree: ModelTree, scheme: Scheme) -> tuple[ModelTree, Quantisation]:
         bytes_per_param=stored_bytes / total,
         modules=len(modules),
         cache_dtype=scheme.cache_dtype,
+        block=list(block) if block is not None else None,
     )
     return replace(tree, params=tuple(params)), facts
 

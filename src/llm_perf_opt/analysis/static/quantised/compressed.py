@@ -80,7 +80,8 @@ def _format(group: Mapping[str, Any], weights: Mapping[str, Any], name: str, siz
         fixed_bytes=_FP32 * (2 if inputs else 1) if nvfp4 else (size if is_static else 0),
     )
     dtype = f"{kind}{bits}"
-    return WeightFormat(dtype, scheme.nbytes, _computed_in(inputs, bits, kind))
+    own_block = scheme.block if strategy == "block" else None
+    return WeightFormat(dtype, scheme.nbytes, _computed_in(inputs, bits, kind), own_block)
 
 
 def _computed_in(inputs: Any, bits: int, kind: str) -> str | None:

@@ -45,6 +45,8 @@ class WeightFormat:
     nbytes: Callable[[Matrix], int]
     compute_dtype: str | None = None
     """Type of both operands where activations are quantised too; ``None``: weights are widened first."""
+    block: tuple[int, int] | None = None
+    """Outputs and inputs of a block with a scale of its own."""
 
 
 def ceil_div(value: int, unit: int) -> int:

@@ -121,10 +121,10 @@ def _fp8(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rule
     scale = 1 if config.get("scale_fmt") == "ue8m0" and block is not None else 4
     static = str(config.get("activation_scheme", "dynamic")).lower() == "static"
     shape = (int(block[0]), int(block[1])) if block is not None else None
-    eight = WeightFormat("float8", block_scaled(8, shape, scale, activation_scale=static), "float8")
+    eight = WeightFormat("float8", block_scaled(8, shape, scale, activation_scale=static), "float8", shape)
     rules = [Rule(_linear(skipped, experts=True), eight)]
     if config.get("expert_dtype") == "fp4":
-        four = WeightFormat("float4", block_scaled(4, (1, 32), scale), "float8")
+        four = WeightFormat("float4", block_scaled(4, (1, 32), scale), "float8", (1, 32))
         in_experts = _linear(skipped, experts=True)
         rules.insert(0, Rule(lambda target: target.is_experts and in_experts(target), four))
     return rules

@@ -77,6 +77,38 @@ def test_fp8_takes_stacked_experts_too() -> None:
     assert stored(tree, config) == module_bytes(model)
 
 
+@pytest.mark.parametrize(
+    ("config", "block"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, [128, 128]),
+        ({"quant_method": "fp8", "weight_block_size": None}, None),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, None),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "float-quantized",
+                "config_groups": {
+                    "all": {
+                        "targets": ["Linear"],
+                        "weights": {
+                            "num_bits": 8,
+                            "type": "float",
+                            "strategy": "block",
+                            "block_structure": [128, 64],
+                        },
+                    }
+                },
+            },
+            [128, 64],
+        ),
+    ],
+)
+def test_the_block_of_a_scale_is_kept(config: dict[str, object], block: list[int] | None) -> None:
+    tree = model_tree(meta_model(small_config("llama", **DENSE)))
+    scheme = read_scheme(config, head=tree.head, element_bytes=2)
+    assert scheme.reason is None and quantise(tree, scheme)[1].block == block
+
+
 def test_mxfp4_is_what_transformers_makes_of_the_model() -> None:
     from transformers.integrations.mxfp4 import Mxfp4GptOssExperts
 
