@@ -171,10 +171,15 @@ def plan(
     best: dict[str, float] = {}
     for each in planned.candidates:
         best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
-    # What changes the quality can only be asked about: all that may be kept comes first.
-    planned.candidates.sort(
-        key=lambda each: (each.remedy.effect == "quality", -_promise(each, best), places[each.remedy.name])
-    )
+    # What changes the quality can only be asked about: all that may be kept comes first. Of equal promises the finding that
+    # the report names first.
+    order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
+
+    def rank(each: Candidate) -> tuple[bool, float, int, int]:
+        told = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
+        return each.remedy.effect == "quality", -_promise(each, best), told, places[each.remedy.name]
+
+    planned.candidates.sort(key=rank)
     return planned
 
 
