@@ -200,7 +200,7 @@ def families(found: Sequence[Stretch], searches: int) -> None:
     """Whole searches: how many keep what does nothing, and how many find the one gain there is."""
     print(
         f"\n| {searches} searches over {len(SETTINGS)} remedies, {all_settings().tests} tests each | keep what does nothing | "
-        "of these before the confirmation | find the gain |\n|---|---:|---:|---:|"
+        "one of their experiments does | find the gain |\n|---|---:|---:|---:|"
     )
     planted = ", ".join(f"{name} {factor - 1:+.0%}" for name, factor in PLANTED.items())
     for label, effects in (("no remedy does anything", {}), (f"one does: {planted}", PLANTED)):
