@@ -21,7 +21,7 @@ from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
 from llm_perf_opt.runs.improve.plan import Candidate, Planned
-from llm_perf_opt.runs.improve.spec import Spec
+from llm_perf_opt.runs.improve.spec import SPEC, Spec
 from llm_perf_opt.runs.remedies.base import key_of
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
@@ -242,7 +242,8 @@ class Search:
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         # An experiment that was interrupted left passes of its own there, perhaps of other settings.
-        shutil.rmtree(folder, ignore_errors=True)
+        if (folder / SPEC).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
         outcome = self.runner(spec, folder, own_processes=own)
         return self._concluded(trial, outcome)
 

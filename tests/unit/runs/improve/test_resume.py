@@ -57,6 +57,7 @@ def stopped_at(number: int, effects: Effects) -> Run:
     def run(spec: Spec, folder: Path, **more: Any) -> Outcome:
         if len(seen) + 1 == number:
             folder.mkdir(parents=True)
+            spec.save(folder)
             (folder / "passes.jsonl").write_text("half\n")
             raise KeyboardInterrupt
         return plain(spec, folder, **more)
