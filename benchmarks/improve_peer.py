@@ -29,8 +29,9 @@ from llm_perf_opt.model.improve import Improvement
 from llm_perf_opt.runs.improve import baseline, configurations
 from llm_perf_opt.runs.improve.command import duration
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
-from llm_perf_opt.runs.improve.improve import Request, improve, make_plan
+from llm_perf_opt.runs.improve.improve import improve, make_plan
 from llm_perf_opt.runs.improve.plan import Candidate, Planned
+from llm_perf_opt.runs.improve.request import Request
 from llm_perf_opt.runs.improve.spec import Spec
 from llm_perf_opt.runs.remedies.base import key_of, this_machine
 

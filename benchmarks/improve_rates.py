@@ -7,6 +7,8 @@
 One long run of a tiny decoder through the real engine gives thousands of passes with this machine's own noise: tails, bursts,
 drift. Disjoint stretches of it are dealt to the two sides in the order an experiment measures (A B B A or B A A B by chance).
 Every keep of identical sides is false. Then every time of B is multiplied, and a keep is a detection (or, of a slowdown, an error).
+At the end whole searches (the real one: singles, combinations, confirmation, the shared error) are run with experiments that
+are dealt such stretches: of remedies that do nothing any best is a false keep, and of one planted gain anything beside it.
 
 ``--real`` runs whole experiments, processes and all, on two sides with the same settings: what the memory layout of one side or
 the other adds is in those.
@@ -15,24 +17,43 @@ the other adds is in those.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from compare_rates import measure, noise
 from llm_perf_opt.analysis.compare.metrics import run_series
-from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass
+from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass, total_change
+from llm_perf_opt.analysis.improve.outputs import Answers
+from llm_perf_opt.model.improve import Baseline, Best, Improvement, ImproveMethod, OutputCheck
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.runs.improve.experiment import measure as measured
 from llm_perf_opt.runs.improve.measuring.alternate import take_turns
+from llm_perf_opt.runs.improve.plan import Candidate, Planned
+from llm_perf_opt.runs.improve.search import Limits, Search
 from llm_perf_opt.runs.improve.spec import Letter, Spec
+from llm_perf_opt.runs.remedies.base import Remedy, fixed
 
 TESTS = 14
 """Tests of a search of usual size, which share the family error."""
 FAMILY_ERROR, LEAST_GAIN, MOST_BLOCKS = 0.05, 0.02, 80
+SETTINGS = (
+    "infer.inference_mode=true",
+    "model.attn_implementation=eager",
+    "model.cache=preallocated",
+    "model.dtype=bfloat16",
+    "run.phase_threads.decode=1",
+    "run.threads=1",
+)
+"""One remedy each: a search over them is of usual size. Nothing is run with them."""
+PLANTED = {SETTINGS[2]: 0.8}
 FACTORS = (1.0, 0.95, 0.9, 0.8, 0.5, 1.05, 1.1)
 REAL = [
     "model=llama_tiny",
@@ -42,9 +63,13 @@ REAL = [
 ]
 
 
-def stretches(samples: list[list[float]]) -> Iterator[list[list[float]]]:
+Stretch = list[list[float]]
+"""Times of one pass after the other, of each sample."""
+
+
+def stretches(samples: list[list[float]]) -> Iterator[Stretch]:
     """Cut the long run into disjoint stretches, one per experiment."""
-    need = 2 * MOST_BLOCKS // len(samples)
+    need = 2 * math.ceil(MOST_BLOCKS / len(samples))
     for start in range(0, min(map(len, samples)) - need + 1, need):
         yield [values[start : start + need] for values in samples]
 
@@ -53,19 +78,26 @@ def spec(alpha: float, seed: int, least_gain: float = LEAST_GAIN) -> Spec:
     return Spec([], [], "total", alpha, least_gain, MOST_BLOCKS, 1e9, seed, 2)
 
 
-def deal(stretch: list[list[float]], factor: float, wanted: Spec) -> tuple[str, int]:
-    """Let an experiment take its turns over a stretch; return its verdict and how many pairs it needed."""
+def turns(stretch: Stretch, factor: float, wanted: Spec) -> tuple[list[UnitPass], str, int]:
+    """Let an experiment take its turns over a stretch; return its passes, its verdict and how many pairs it needed."""
     rows = [iter(values) for values in stretch]
+    passes: list[UnitPass] = []
 
     def run(letter: Letter, unit: int, number: int) -> UnitPass:
         seconds = next(rows[unit]) * (factor if letter == "b" else 1.0)
-        return UnitPass(letter, number, unit, [BatchPass(1, seconds, 0.0, 0, 1, None)])
+        passes.append(UnitPass(letter, number, unit, [BatchPass(1, seconds, 0.0, 0, 1, None)]))
+        return passes[-1]
 
     test = take_turns(wanted, len(stretch), run)
-    return test.verdict() or "not shown", test.count
+    return passes, test.verdict() or "not shown", test.count
 
 
-def judge(path: Path, repeats: int) -> None:
+def deal(stretch: Stretch, factor: float, wanted: Spec) -> tuple[str, int]:
+    """Return the verdict of an experiment over a stretch and how many pairs it needed."""
+    return turns(stretch, factor, wanted)[1:]
+
+
+def judge(path: Path, repeats: int, searches: int) -> None:
     series = run_series(json.loads(path.read_text(encoding="utf-8")))["total"]
     samples = list(series.values())
     print(f"noise of one pass: {noise(series)}")
@@ -79,11 +111,11 @@ def judge(path: Path, repeats: int) -> None:
         row(label, found, factor, repeats, FAMILY_ERROR / TESTS, LEAST_GAIN)
     row("identical, all of the error on one test", found, 1.0, repeats, FAMILY_ERROR, LEAST_GAIN)
     row("identical, the same, and any gain counts", found, 1.0, repeats, FAMILY_ERROR, 0.0)
-    families(found)
+    families(found, searches)
 
 
 def row(
-    label: str, found: list[list[list[float]]], factor: float, repeats: int, alpha: float, least_gain: float
+    label: str, found: list[Stretch], factor: float, repeats: int, alpha: float, least_gain: float
 ) -> None:
     results = [
         deal(stretch, factor, spec(alpha, seed * 1000 + place, least_gain))
@@ -99,17 +131,87 @@ def row(
     )
 
 
-def families(found: list[list[list[float]]]) -> None:
-    """Whole searches over remedies that do nothing: how many keep any of them."""
-    chance = random.Random(0)
-    keeps = [
-        deal(stretch, 1.0, spec(FAMILY_ERROR / TESTS, n))[0] == "gain" for n, stretch in enumerate(found * 4)
-    ]
-    rounds = 200
-    bad = sum(any(chance.choice(keeps) for _ in range(TESTS)) for _ in range(rounds))
-    print(
-        f"\nsearches over {TESTS} remedies that do nothing: {bad} of {rounds} keep any (at most {FAMILY_ERROR:.0%} promised)"
+@dataclass(frozen=True)
+class Rates:
+    """What many searches came to."""
+
+    searches: int
+    tests: int
+    """Tests that a search shares its error among."""
+    found: int
+    """Searches that keep all that was planted, and there was something."""
+    false: int
+    """Searches whose best has anything that does nothing."""
+    any_false: int
+    """Searches in which an experiment on nothing but such settings decided to keep."""
+
+
+def search_once(found: Sequence[Stretch], effects: Mapping[str, float], seed: int) -> Improvement:
+    """Run the real search over the remedies; each experiment is dealt a stretch of its own, in an order by chance."""
+    order = list(found)
+    random.Random(seed).shuffle(order)
+    hands = itertools.cycle(order)
+
+    def run(wanted: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        factor = math.prod(effects.get(item, 1.0) for item in wanted.b if item not in wanted.a)
+        passes = turns(next(hands), factor, wanted)[0]
+        same = Answers(tokens={"x": [1]}, prompt_tokens={"x": 1})
+        return Outcome(
+            measured=measured(passes, wanted),
+            check=OutputCheck(tokens_equal=True, samples=1),
+            answers={"a": same, "b": same},
+            total_change=total_change(passes, wanted.metric),
+            how="own processes" if own_processes else "one process",
+        )
+
+    value = statistics.mean(statistics.median(values) for values in order[0])
+    result = Improvement(
+        metric="total",
+        baseline=Baseline(["model=llama_tiny"], value, total_s=value),
+        method=ImproveMethod(FAMILY_ERROR, 0, LEAST_GAIN, MOST_BLOCKS, seed, ""),
+        best=Best([], None, None, None),
     )
+    limits = Limits(1e9, LEAST_GAIN, FAMILY_ERROR, MOST_BLOCKS, seed=seed)
+    with tempfile.TemporaryDirectory() as out:
+        return Search(all_settings(), result, Path(out), limits, lambda _: None, run).run()
+
+
+def all_settings() -> Planned:
+    """Return every setting as a remedy of its own."""
+    return Planned([Candidate(Remedy(item, item, fixed(item)), (item,)) for item in SETTINGS])
+
+
+def search_rates(found: Sequence[Stretch], effects: Mapping[str, float], searches: int) -> Rates:
+    """Run many searches, each over the stretches in another order."""
+    made = [search_once(found, effects, seed * 1000) for seed in range(searches)]
+    return Rates(
+        searches=searches,
+        tests=all_settings().tests,
+        found=sum(bool(effects) and set(effects) <= set(one.best.overrides) for one in made),
+        false=sum(bool(set(one.best.overrides) - set(effects)) for one in made),
+        any_false=sum(
+            any(trial.decision == "keep" and not set(trial.overrides) & set(effects) for trial in one.tried)
+            for one in made
+        ),
+    )
+
+
+def families(found: Sequence[Stretch], searches: int) -> None:
+    """Whole searches: how many keep what does nothing, and how many find the one gain there is."""
+    print(
+        f"\n| {searches} searches over {len(SETTINGS)} remedies, {all_settings().tests} tests each | keep what does nothing | "
+        "one of their experiments does | find the gain |\n|---|---:|---:|---:|"
+    )
+    planted = ", ".join(f"{name} {factor - 1:+.0%}" for name, factor in PLANTED.items())
+    for label, effects in (("no remedy does anything", {}), (f"one does: {planted}", PLANTED)):
+        rates = search_rates(found, effects, searches)
+        shown = f"{rates.found} ({rates.found / searches:.0%})" if effects else ""
+        print(
+            f"| {label} | {rates.false} ({rates.false / searches:.0%}) | {rates.any_false} ({rates.any_false / searches:.0%}) | "
+            f"{shown} |",
+            flush=True,
+        )
+    print(f"(at most {FAMILY_ERROR:.0%} promised; the searches share {len(found)} stretches)")
 
 
 def real(count: int, workload: list[str]) -> None:
@@ -165,6 +267,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("tmp/improve_rates"))
     parser.add_argument("--passes", type=int, default=6600, help="passes of the long run")
     parser.add_argument("--repeats", type=int, default=3, help="orders each stretch is dealt in")
+    parser.add_argument("--searches", type=int, default=40, help="whole searches of each kind")
     parser.add_argument(
         "--real", type=int, default=0, help="instead: so many whole experiments of identical configurations"
     )
@@ -173,7 +276,7 @@ def main() -> int:
     if options.real:
         real(options.real, options.workload)
     else:
-        judge(options.timings or measure(options.out, options.passes), options.repeats)
+        judge(options.timings or measure(options.out, options.passes), options.repeats, options.searches)
     return 0
 
 

@@ -47,7 +47,8 @@ class Measured:
     b: float
     verdict: Verdict
     confidence_ratio: float
-    """Of this interval: all intervals of the search hold together at the method's level."""
+    """Of both ends of this interval alone. All ends on one side hold together at 1 − the family error of the method, both ends of
+    all intervals at 1 − twice the family error; those of ``slower`` and ``no gain`` have an error of 5 % at each end instead."""
 
 
 @dataclass(slots=True)
@@ -172,6 +173,8 @@ class Baseline:
     device: str | None = None
     samples: list[str] = field(default_factory=list)
     """Those that were measured and whose answers were checked."""
+    first_finding: Answered | None = None
+    """The run's first finding, whose advice is the first thing a reader does; ``None``: it has none."""
 
 
 @dataclass(slots=True)
@@ -211,13 +214,19 @@ class ImproveMethod:
     family_error_ratio: float
     """Most probable false keeps over the whole search."""
     tests: int
-    """Tests the family error is shared among."""
+    """Tests the family error is shared among; a search that is resumed keeps them, and runs no more than these."""
     least_gain_ratio: float
     most_blocks: int
     seed: int
     bound: str
     """The test in words."""
     search: SearchKind = "greedy"
+    only: list[str] = field(default_factory=list)
+    """Remedies and findings that were asked for (``--only``); empty: all."""
+    own: list[str] = field(default_factory=list)
+    """The user's own remedies (``--try``), each a line of overrides."""
+    most_samples: int = 4
+    """Samples that are measured and whose answers are compared."""
 
 
 @dataclass(slots=True)

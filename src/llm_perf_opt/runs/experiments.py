@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.analysis.history.record import HELPED, NOT_SHOWN, record_words
+from llm_perf_opt.analysis.improve.costs import METRICS
+from llm_perf_opt.analysis.improve.judge import holds_phase
 from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.model.improve import Metric
 from llm_perf_opt.model.summary import Finding, Summary
 from llm_perf_opt.runs.remedies.base import Remedy, Situation, key_of, situation_facts, this_machine
-from llm_perf_opt.runs.remedies.registry import all_remedies
+from llm_perf_opt.runs.remedies.registry import ask, load_remedies
 from llm_perf_opt.runs.remedies.unanswered import why_unanswered
+from llm_perf_opt.runs.repeat import is_run, own_presets, run_overrides
 from llm_perf_opt.runs.track_record import Record, read_records
 
-_OWN_KEYS = ("artifacts.runs_dir", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+LOGGER = logging.getLogger("llm_perf_opt.improve")
 _STAGES = "pipeline."
 """How a run is profiled does not matter to an experiment, which only times."""
 _MOST_REASONS = 3
-_METRICS: tuple[Metric, ...] = ("total", "tokens_per_s")
+_ASKED_FOR: tuple[Metric, ...] = ("total", "tokens_per_s")
 """What is asked for in a command: a larger batch is for throughput alone."""
 
 
@@ -30,7 +34,8 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
     """Give every finding the command that tries its remedies, or the reason why there is none, and its track record."""
     if not summary.findings:
         return
-    remedies = all_remedies()
+    remedies, unusable = load_remedies()
+    left_out = {item.name: item.reason for item in unusable}
     records = read_records(summary.hardware.name, run_dir)
     words = repeatable_overrides(summary.run.command)
     not_again = _why_not_again(summary, words)
@@ -38,24 +43,26 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
     for finding in summary.findings:
         answering = [remedy for remedy in remedies if remedy.answers_finding(finding)]
         metric, reason = (
-            (None, not_again) if not_again is not None else _metric(finding, answering, situation)
+            (None, not_again) if not_again is not None else _metric(finding, answering, situation, left_out)
         )
         finding.no_experiment = reason
         finding.improve_command = None if metric is None else _command(finding, words or [], metric)
-        finding.track_record = _words(finding, records)
+        finding.track_record = _words(finding, records, metric or _ASKED_FOR[0])
+    for name, reason in left_out.items():
+        summary.notes.append(f"The remedy {name} was left out: {reason}")
+        LOGGER.warning("the remedy %s was left out: %s", name, reason)
 
 
 def repeatable_overrides(command: Sequence[str]) -> list[str] | None:
     """Return the overrides of a run that make its workload; ``None``: it is no run that can be made again."""
-    if list(command[:2]) != ["llm-perf-opt", "run"] or any(word.startswith("--config") for word in command):
+    if not is_run(command) or own_presets(command) is not None:
         return None
-    given = [word for word in command[2:] if not word.startswith("-")]
-    return [word for word in given if key_of(word) not in _OWN_KEYS and not key_of(word).startswith(_STAGES)]
+    return [word for word in run_overrides(command) if not key_of(word).startswith(_STAGES)]
 
 
 def _command(finding: Finding, words: Sequence[str], metric: Metric) -> str:
     name = f"{finding.id}:{finding.phase}" if finding.phase else finding.id
-    asked = [] if metric == _METRICS[0] else ["--metric", metric]
+    asked = [] if metric == _ASKED_FOR[0] else ["--metric", metric]
     return shlex.join(["llm-perf-opt", "improve", *words, "--only", name, *asked])
 
 
@@ -71,26 +78,36 @@ def _why_not_again(summary: Summary, words: Sequence[str] | None) -> str | None:
 
 
 def _metric(
-    finding: Finding, answering: Sequence[Remedy], situation: Situation | None
+    finding: Finding,
+    answering: Sequence[Remedy],
+    situation: Situation | None,
+    left_out: dict[str, str],
 ) -> tuple[Metric | None, str | None]:
-    """Return the metric by which a remedy of the finding can be tried, or why none can."""
+    """Return the metric by which a remedy of the finding can be tried, or why none can.
+
+    ``left_out`` gets the remedies whose packages fail.
+    """
     if not answering:
         return None, why_unanswered(finding.id)
     if situation is None:
-        return _METRICS[0], None
-    reasons = [_why_not(answering, dataclasses.replace(situation, metric=metric)) for metric in _METRICS]
-    found = next((metric for metric, reason in zip(_METRICS, reasons, strict=True) if reason is None), None)
+        return _ASKED_FOR[0], None
+    reasons = [
+        _why_not(answering, dataclasses.replace(situation, metric=metric), left_out) for metric in _ASKED_FOR
+    ]
+    found = next((metric for metric, reason in zip(_ASKED_FOR, reasons, strict=True) if reason is None), None)
     return found, reasons[0] if found is None else None
 
 
-def _why_not(answering: Sequence[Remedy], situation: Situation) -> str | None:
+def _why_not(answering: Sequence[Remedy], situation: Situation, left_out: dict[str, str]) -> str | None:
     """Say why none of the remedies can be tried; ``None``: one can."""
     reasons: dict[str, str] = {}
     for remedy in answering:
-        reason = remedy.why_not(situation)
-        if reason is None and remedy.options(situation):
+        asked = ask(remedy, situation)
+        if asked.reason is None:
             return None
-        reasons[remedy.name] = reason or "nothing else to choose here"
+        reasons[remedy.name] = asked.reason
+        if asked.failed:
+            left_out[remedy.name] = asked.reason
     said = "; ".join(f"{name}: {reason}" for name, reason in list(reasons.items())[:_MOST_REASONS])
     more = f"; {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
     return f"none of its remedies applies here ({said}{more})"
@@ -111,13 +128,20 @@ def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
     return Situation(config=settled, metric="total", machine=machine, **situation_facts(summary))
 
 
-def _words(finding: Finding, records: Sequence[Record]) -> str | None:
-    """Say how often it helped; searches that could not tell are not counted."""
-    grades = [
-        grade
-        for record in records
-        for grade in record.grades
-        if grade.finding == finding.id and grade.phase == finding.phase and grade.grade != NOT_SHOWN
-    ]
-    words = record_words(sum(grade.grade in HELPED for grade in grades), len(grades), where="on this machine")
-    return None if words is None else f"this advice {words}"
+def _words(finding: Finding, records: Sequence[Record], asked: Metric) -> str | None:
+    """Say how often it helped the metric that is asked for, then any other; searches that could not tell are not counted."""
+    said = []
+    for metric in (asked, *(each for each in METRICS if each != asked)):
+        grades = [
+            grade.grade
+            for record in records
+            for grade in record.grades
+            if record.metric == metric
+            and (grade.finding, grade.phase) == (finding.id, finding.phase)
+            and holds_phase(metric, grade.phase)
+            and grade.grade != NOT_SHOWN
+        ]
+        where = "on this machine" if metric == _ASKED_FOR[0] else f"for {metric} on this machine"
+        words = record_words(sum(grade in HELPED for grade in grades), len(grades), where=where)
+        said += [words] if words is not None else []
+    return f"this advice {', '.join(said)}" if said else None

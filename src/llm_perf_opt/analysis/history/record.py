@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from llm_perf_opt.analysis.improve.judge import holds_phase
 from llm_perf_opt.model.history import FindingRecord, FindingRow
 from llm_perf_opt.model.improve import Improvement
 from llm_perf_opt.model.statistics import percentile
@@ -35,9 +36,14 @@ def finding_rows(result: Improvement, search: str, *, size: int, mtime_ns: int) 
 
 
 def track_records(rows: Iterable[FindingRow]) -> list[FindingRecord]:
-    """Sum up the searches of each rule on each machine, those tried most often first."""
+    """Sum up the searches of each rule on each machine, those tried most often first.
+
+    A search by a metric that does not contain the phase of a finding says nothing of it.
+    """
     grouped: dict[tuple[str, str | None, str | None], list[FindingRow]] = defaultdict(list)
     for row in rows:
+        if not holds_phase(row.metric, row.phase):
+            continue
         grouped[row.finding, row.phase, row.device].append(row)
     found = []
     for (finding, phase, device), group in grouped.items():

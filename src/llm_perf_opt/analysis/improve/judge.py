@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llm_perf_opt.analysis.improve.costs import HIGHER_IS_BETTER
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import BEFORE_PREFILL, DECODE, MIXED, PREFILL
 from llm_perf_opt.model.improve import (
     Answered,
     Decision,
@@ -22,7 +23,12 @@ from llm_perf_opt.model.improve import (
 
 _PARTLY = 0.25
 """A gain below this share of what was predicted confirms it in part only."""
-Grade = str
+_HELPED: tuple[Decision, ...] = ("keep", "ask")
+_PHASES: dict[str, tuple[str, ...]] = {
+    "ttft": (*BEFORE_PREFILL, PREFILL, MIXED),
+    "tpot": (DECODE, MIXED),
+}
+"""What a metric of a part of the answer contains; all others contain everything."""
 
 
 def judge(
@@ -73,17 +79,26 @@ def ladder(baseline: float | None, steps: Sequence[Trial]) -> list[Step]:
     return found
 
 
-def grade_findings(trials: Sequence[Trial]) -> list[FindingGrade]:
-    """Hold what was predicted of every finding's remedies against what they gave, measured alone."""
+def holds_phase(metric: str, phase: str | None) -> bool:
+    """Return whether a change in a phase changes the metric; ``None``: the finding is about all of the run."""
+    return phase is None or phase in _PHASES.get(metric, (phase,))
+
+
+def grade_findings(trials: Sequence[Trial], metric: Metric) -> list[FindingGrade]:
+    """Hold what was predicted of every finding's remedies against what they gave, measured alone.
+
+    A trial that failed says nothing of a finding, nor does a metric of a finding whose phase it does not contain.
+    """
     by_finding: dict[tuple[str, str | None], list[Trial]] = {}
     for trial in trials:
-        if trial.role == "single" and trial.measured is not None:
-            for each in _answered(trial):
-                by_finding.setdefault((each.finding, each.phase), []).append(trial)
+        if trial.role == "single" and trial.measured is not None and trial.decision != "failed":
+            for each in answered(trial):
+                if holds_phase(metric, each.phase):
+                    by_finding.setdefault((each.finding, each.phase), []).append(trial)
     return [_grade(name, phase, tried) for (name, phase), tried in by_finding.items()]
 
 
-def _answered(trial: Trial) -> list[Answered]:
+def answered(trial: Trial) -> list[Answered]:
     """Return the findings a trial answers; files of earlier releases name one only."""
     if trial.answers or trial.finding is None:
         return trial.answers
@@ -97,7 +112,7 @@ def _promise(name: str, phase: str | None, tried: Sequence[Trial]) -> tuple[floa
         if trial.predicted_by not in (None, "bound") and trial.predicted_gain_s is not None:
             promised.append((trial.predicted_gain_s, trial.predicted_by))
             continue
-        bounds = [each for each in _answered(trial) if (each.finding, each.phase) == (name, phase)]
+        bounds = [each for each in answered(trial) if (each.finding, each.phase) == (name, phase)]
         promised += [
             (each.predicted_gain_s, trial.predicted_by)
             for each in bounds
@@ -107,12 +122,12 @@ def _promise(name: str, phase: str | None, tried: Sequence[Trial]) -> tuple[floa
 
 
 def _grade(name: str, phase: str | None, tried: Sequence[Trial]) -> FindingGrade:
-    gains = [trial.measured_gain_s for trial in tried if trial.measured_gain_s is not None]
+    helped = [trial for trial in tried if trial.decision in _HELPED]
+    gains = [trial.measured_gain_s for trial in helped or tried if trial.measured_gain_s is not None]
     best = max(gains, default=None)
     predicted, by = _promise(name, phase, tried)
     verdicts = [trial.measured.verdict for trial in tried if trial.measured is not None]
-    helped = verdicts.count("gain")
-    result = FindingGrade(name, phase, predicted, best, helped, len(verdicts), "wrong")
+    result = FindingGrade(name, phase, predicted, best, len(helped), len(tried), "wrong")
     result.predicted_by = by
     if helped:
         small = predicted and best is not None and best < _PARTLY * predicted

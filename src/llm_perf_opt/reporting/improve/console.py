@@ -23,6 +23,9 @@ def improve_console(result: Improvement) -> str:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         lines.append(f"  {one_line('   '.join([*cells, *row[3:]])).rstrip()}")
+    first = words.first_finding_words(result)
+    if first is not None:
+        lines.append(one_line(f"first finding: {first}"))
     if result.best.overrides:
         best = result.best
         lines.append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.improve.best import confirmation_of
+from llm_perf_opt.analysis.improve.judge import answered
 from llm_perf_opt.analysis.improve.outputs import output_words
 from llm_perf_opt.core import units
 from llm_perf_opt.model.improve import Improvement, Measured, Metric, PredictedBy, Trial
@@ -120,18 +122,22 @@ def name_of(trial: Trial) -> str:
 
 def unconfirmed(result: Improvement) -> str:
     """Say why the best is not confirmed."""
-    again = any(
-        trial.role == "confirmation" and trial.overrides == result.best.overrides for trial in result.tried
-    )
-    return "not confirmed: measured again, the gain was not shown" if again else "not measured a second time"
+    again = confirmation_of(result, result.best.overrides)
+    if again is None:
+        return "not measured a second time"
+    undecided = again.decision == "drop" and again.measured is not None
+    why = "the gain was not shown" if undecided and again.output == "equal" else again.reason
+    return f"not confirmed: measured again, {why}"
 
 
 def headline(result: Improvement) -> str:
     """Say in one sentence what the search came to."""
     what = METRIC_NAMES[result.metric]
     if not result.best.overrides:
-        asked = sum(trial.decision == "ask" for trial in result.tried)
+        asked = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
         more = f"; {asked} that change the answers are yours to decide" if asked else ""
+        if any(trial.decision == "keep" for trial in result.tried):
+            return f"Nothing to keep: what showed a gain did not stand when it was measured again{more}."
         return f"Nothing to keep: none of {len(singles(result))} settings showed a gain with the same answers{more}."
     sure = "measured again" if result.best.confirmed else unconfirmed(result)
     return (
@@ -139,6 +145,33 @@ def headline(result: Improvement) -> str:
         f"{interval_words(result.best.low, result.best.high)} with {' '.join(result.best.overrides)} ({sure}, tokens "
         f"{'equal' if result.best.output == 'equal' else 'not equal'})."
     )
+
+
+def first_finding_words(result: Improvement) -> str | None:
+    """Say of the run's first finding, whose advice comes first, whether its remedy was kept; ``None``: there is no finding."""
+    first = result.baseline.first_finding
+    if first is None:
+        return None
+    name = f"{first.finding}{f' ({first.phase})' if first.phase else ''}"
+    tried = [
+        trial
+        for trial in singles(result)
+        if any((each.finding, each.phase) == (first.finding, first.phase) for each in answered(trial))
+    ]
+    if not tried:
+        return f"{name}: none of its remedies was tried"
+    kept = [trial for trial in tried if set(trial.overrides) <= set(result.best.overrides)]
+    if kept:
+        return f"{name}: its remedy {' '.join(kept[0].overrides)} is kept"
+    helped = [trial for trial in tried if trial.decision == "keep"]
+    if helped:
+        return (
+            f"{name}: its remedy {' '.join(helped[0].overrides)} showed a gain alone, but is not in the best"
+        )
+    decided = "; ".join(
+        f"{' '.join(trial.overrides)}: {DECISIONS[trial.decision]}, {trial.reason}" for trial in tried
+    )
+    return f"{name}: no remedy of it is kept ({decided})"
 
 
 def singles(result: Improvement) -> list[Trial]:
@@ -186,7 +219,9 @@ def trial_output(trial: Trial) -> str:
 def facts(result: Improvement) -> list[tuple[str, str]]:
     """Return what a reader wants to know of the search beside its result."""
     base = result.baseline
+    first = first_finding_words(result)
     return [
+        *([("first finding", first)] if first is not None else []),
         ("baseline", ", ".join(baseline_words(result)) or units.MISSING),
         ("settings", " ".join(base.overrides) or "the default"),
         ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),

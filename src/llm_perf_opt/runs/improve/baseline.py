@@ -14,10 +14,9 @@ from llm_perf_opt.model.improve import Baseline, Metric
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.remedies.base import key_of
+from llm_perf_opt.runs.repeat import is_run, own_presets, run_overrides
 
 FOLDER = "baseline"
-_OWN_KEYS = ("artifacts.runs_dir", "hydra.run.dir", "hydra.sweep.dir")
 _TIMEOUT_S = 3600.0
 
 
@@ -38,23 +37,22 @@ def from_run(path: Path, further: Sequence[str] = ()) -> Start:
             f"{path} does not exist", hint="give the directory of a finished run", path=str(path)
         )
     summary = load_summary(path)
-    command = list(summary.run.command)
-    if command[:2] != ["llm-perf-opt", "run"]:
+    command = summary.run.command
+    if not is_run(command):
         raise InputError(
             f"{path} is not a run of this program: its configuration cannot be run again",
             hint="give a directory made by `llm-perf-opt run`, or overrides: llm-perf-opt improve model=…",
             path=str(path),
         )
-    switches = [word for word in command[2:] if word.startswith("-")]
-    if any(word.startswith("--config") for word in switches):
+    presets = own_presets(command)
+    if presets is not None:
         raise InputError(
-            f"{path} was run with presets of its own ({switches[0]})",
+            f"{path} was run with presets of its own ({presets})",
             hint="give its settings as overrides: llm-perf-opt improve key=value …",
             path=str(path),
         )
-    words = [word for word in command[2:] if not word.startswith("-")]
-    own = [word for word in words if key_of(word) not in _OWN_KEYS]
-    return Start(path if path.is_dir() else path.parent, summary, [*own, *further])
+    folder = path if path.is_dir() else path.parent
+    return Start(folder, summary, [*run_overrides(command), *further])
 
 
 def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:

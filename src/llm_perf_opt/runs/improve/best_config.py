@@ -42,6 +42,11 @@ def write_best(overrides: Sequence[str], out: Path) -> Path:
     )
 
 
+def remove_best(out: Path) -> None:
+    """Take an earlier preset away: nothing is to be kept any more."""
+    (out / FOLDER / f"{NAME}.yaml").unlink(missing_ok=True)
+
+
 def command(out: Path) -> str:
     """Return the command line that runs it."""
     return shlex.join(["llm-perf-opt", "run", "--config-dir", str(out / FOLDER), "--config-name", NAME])

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from llm_perf_opt.analysis.improve.costs import METRICS
 from llm_perf_opt.core import units
 from llm_perf_opt.core.console.command_line import EXIT_CODES, share, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import writing_elsewhere
 
-_METRICS = ("total", "ttft", "tpot", "tokens_per_s", "energy")
+if TYPE_CHECKING:
+    from llm_perf_opt.runs.improve.improve import Done
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _MOST_BUDGET_S = 30 * 86_400.0
 _DESCRIPTION = """\
@@ -54,7 +59,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> int:
     if options.list:
         return _list()
-    from llm_perf_opt.runs.improve.improve import Request, improve
+    from llm_perf_opt.runs.improve.improve import improve
+    from llm_perf_opt.runs.improve.request import Request
 
     request = Request(
         overrides=options.overrides,
@@ -77,25 +83,34 @@ def _run(options: argparse.Namespace) -> int:
         from llm_perf_opt.runs.improve.show_plan import show_plan
 
         return show_plan(request, as_json=options.json)
-    done = improve(request)
+    _show(improve(request, interrupted=lambda done: _show(done, options)), options)
+    return 0
+
+
+def _show(done: Done, options: argparse.Namespace) -> None:
+    """Print the result; one that is not whole says how to go on."""
     if options.json:
         from llm_perf_opt.model.codec import to_plain
 
         print(json.dumps(to_plain(done.result)))
-        return 0
+        return
     from llm_perf_opt.reporting.improve.console import improve_console
 
     print(improve_console(done.result))
     print(f"report: {done.page}")
-    return 0
+    if done.result.status != "complete":
+        print(f"go on: {shlex.join(['llm-perf-opt', 'improve', '--resume', str(done.page.parent)])}")
 
 
 def _list() -> int:
-    from llm_perf_opt.runs.remedies.registry import all_remedies
+    from llm_perf_opt.runs.remedies.registry import load_remedies
 
-    for remedy in all_remedies():
+    remedies, unusable = load_remedies()
+    for remedy in remedies:
         answers = f"  answers {', '.join(remedy.answers)}" if remedy.answers else ""
         print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){answers}")
+    for item in unusable:
+        print(f"{item.name:<22} cannot be used: {item.reason}")
     return 0
 
 
@@ -110,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "items", nargs="*", metavar="RUN | key=value", help="a finished run, or the configuration"
     )
-    parser.add_argument("--metric", choices=_METRICS, default="total", help="what must get better (total)")
+    parser.add_argument("--metric", choices=METRICS, default="total", help="what must get better (total)")
     parser.add_argument(
         "--budget",
         type=duration,
@@ -142,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trials", type=whole_number(1, 100_000), default=20, help="most proposals of --search optuna (20)"
     )
     parser.add_argument("--out", type=Path, help="directory of the result (tmp/improve/<time>)")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted search")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a search, as it was begun")
     parser.add_argument("--list", action="store_true", help="list the remedies")
     parser.add_argument("--json", action="store_true", help="print improve.json on standard output")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")

@@ -6,8 +6,8 @@ import contextlib
 import logging
 import platform
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from llm_perf_opt.analysis.expected.tables import tables_of
 from llm_perf_opt.analysis.improve.sequential import BOUND
 from llm_perf_opt.core.clock import now_text
+from llm_perf_opt.core.console.signals import settle_interruption
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors
 from llm_perf_opt.core.run_directory.artifacts import reserve_directory
@@ -22,20 +23,23 @@ from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.model.improve import (
     FILE_NAME,
+    Answered,
     Baseline,
     Best,
     Improvement,
     ImproveMethod,
     Metric,
-    SearchKind,
+    NotTried,
     load_improvement,
     save_improvement,
 )
 from llm_perf_opt.model.summary import Stat, Summary
 from llm_perf_opt.runs.improve import baseline, best_config, configurations
-from llm_perf_opt.runs.improve.optuna_search import DEFAULT_TRIALS, OptunaSearch, load_optuna
+from llm_perf_opt.runs.improve.measurable import refuse_unmeasured
+from llm_perf_opt.runs.improve.optuna_search import OptunaSearch, load_optuna
 from llm_perf_opt.runs.improve.plan import Planned, TablePredictor, plan
-from llm_perf_opt.runs.improve.search import LEAST_EXPERIMENT_S, Limits, Saved, Search, refuse_empty
+from llm_perf_opt.runs.improve.request import Request, resumed
+from llm_perf_opt.runs.improve.search import TIME_IS_OVER, Limits, Saved, Search, refuse_empty
 from llm_perf_opt.runs.remedies.base import (
     Machine,
     Situation,
@@ -43,44 +47,11 @@ from llm_perf_opt.runs.remedies.base import (
     situation_facts,
     this_machine,
 )
-from llm_perf_opt.runs.remedies.registry import all_remedies
+from llm_perf_opt.runs.remedies.registry import load_remedies
 from llm_perf_opt.runs.track_record import keep_record
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
-
-
-@dataclass(slots=True)
-class Request:
-    """What a user asked for."""
-
-    overrides: list[str] = field(default_factory=list)
-    run: Path | None = None
-    metric: Metric = "total"
-    budget_s: float = 600.0
-    out: Path | None = None
-    resume: Path | None = None
-    only: list[str] = field(default_factory=list)
-    own: list[str] = field(default_factory=list)
-    least_gain_ratio: float = 0.02
-    family_error_ratio: float = 0.05
-    most_samples: int = 4
-    most_blocks: int = 80
-    seed: int = 20240229
-    search: SearchKind = "greedy"
-    trials: int = DEFAULT_TRIALS
-    """Most proposals of a search by Optuna."""
-
-    def limits(self, used_s: float = 0.0) -> Limits:
-        """Return how long the experiments may take once the baseline is there."""
-        return Limits(
-            budget_s=max(LEAST_EXPERIMENT_S, self.budget_s - used_s),
-            least_gain_ratio=self.least_gain_ratio,
-            family_error_ratio=self.family_error_ratio,
-            most_blocks=self.most_blocks,
-            most_samples=self.most_samples,
-            seed=self.seed,
-        )
 
 
 @dataclass(slots=True)
@@ -91,34 +62,58 @@ class Done:
     page: Path
 
 
-def improve(request: Request) -> Done:
-    """Search, and leave ``improve.json``, ``improve.md`` and ``improve.html``; an interruption leaves them, too."""
+def improve(request: Request, interrupted: Callable[[Done], None] | None = None) -> Done:
+    """Search, and leave ``improve.json``, ``improve.md`` and ``improve.html``; an interruption leaves them, too.
+
+    ``interrupted`` is given what there is before an interruption goes on its way.
+    """
     if request.resume is None:
         _check(request)
     out, earlier = _directory(request)
+    LOGGER.info("results go to %s", out)
+    if earlier is not None:
+        request = resumed(request, earlier)
     began = time.monotonic()
-    with _finishing(out) as finish:
-        start = _start(request, out, earlier)
-        planned = make_plan(request, start, this_machine())
-        refuse_empty(planned)
-        result = earlier or _new_result(request, start, out)
-        result.not_tried = list(planned.not_tried)
-        used = result.seconds
+    found: list[Improvement] = []
+    try:
+        with _finishing(found, out):
+            _search_on(request, out, earlier, began, found)
+    except KeyboardInterrupt:
+        if found and interrupted is not None:
+            interrupted(Done(found[0], out / HTML_NAME))
+        raise
+    return Done(found[0], out / HTML_NAME)
 
-        def save(found: Improvement) -> None:
-            found.seconds = used + time.monotonic() - began
-            if found.best.overrides:
-                best_config.write_best(
-                    configurations.merged(found.baseline.overrides, found.best.overrides), out
-                )
-                found.best.command = best_config.command(out)
-            save_improvement(found, out)
 
-        finish.append(result)
-        search = _search(request, planned, result, out, request.limits(time.monotonic() - began), save)
-        result.method.tests = search.tests
-        search.run()
-    return Done(result, out / HTML_NAME)
+def _search_on(
+    request: Request, out: Path, earlier: Improvement | None, began: float, finish: list[Improvement]
+) -> None:
+    """Make the baseline and the plan where there are none, then search; ``finish`` gets the result at once."""
+    start = start_of(request, out, earlier)
+    planned = make_plan(request, start, this_machine())
+    refuse_empty(planned)
+    result = earlier or _new_result(request, start, out)
+    result.not_tried = list(planned.not_tried)
+    # What there was no time for may have its time now.
+    result.notes = [note for note in result.notes if TIME_IS_OVER not in note]
+    used = result.seconds
+
+    def save(found: Improvement) -> None:
+        found.seconds = used + time.monotonic() - began
+        if found.best.overrides:
+            settings = configurations.merged(found.baseline.overrides, found.best.overrides)
+            best_config.write_best(settings, out)
+            found.best.command = best_config.command(out)
+        else:
+            best_config.remove_best(out)
+        save_improvement(found, out)
+
+    finish.append(result)
+    tests = (earlier.method.tests or None) if earlier is not None else None
+    limits = request.limits(time.monotonic() - began, tests)
+    search = _search(request, planned, result, out, limits, save)
+    result.method.tests = search.tests
+    search.run()
 
 
 def _search(
@@ -133,10 +128,7 @@ def _directory(request: Request) -> tuple[Path, Improvement | None]:
     """Return where the result goes, and what an interrupted search left there."""
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
-        earlier = load_improvement(out)
-        if request.run is not None or request.overrides:
-            raise ConfigError("--resume goes on with its own configuration", hint="give --resume DIR alone")
-        return out, earlier
+        return out, load_improvement(out)
     if request.out is None:
         return reserve_directory(Path("tmp") / "improve" / datetime.now().strftime("%Y%m%d-%H%M%S")), None
     out = request.out.expanduser().absolute()
@@ -162,12 +154,10 @@ def _check(request: Request) -> None:
     make_plan(request, start, this_machine())
 
 
-def _start(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
+def start_of(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
+    """Return the run whose findings are tried: an earlier search's, the one that was named, or one that is made first."""
     if earlier is not None:
-        run = out / (earlier.baseline.run or baseline.FOLDER)
-        request.metric = earlier.metric
-        request.trials = earlier.method.tests - 1 if earlier.method.search == "optuna" else request.trials
-        start = baseline.from_run(run)
+        start = baseline.from_run(out / (earlier.baseline.run or baseline.FOLDER))
         start.overrides = list(earlier.baseline.overrides)
         return start
     if request.run is not None:
@@ -186,18 +176,21 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
             hint="leave run.ranks out, or compare runs of several ranks: llm-perf-opt compare RUN_A RUN_B",
             key="run.ranks",
         )
+    refuse_unmeasured(request.metric, config.resolved_device)
     facts: dict[str, Any] = situation_facts(start.summary) if start is not None else {}
     situation = Situation(config=config, metric=request.metric, machine=machine, **facts)
     if situation.samples is not None:
         # Batches that the measured samples cannot fill would not be what is measured.
         situation.samples = min(situation.samples, request.most_samples)
     own = [own_remedy(text) for text in request.own]
-    remedies = all_remedies()
+    remedies, unusable = load_remedies()
     # Somebody who names a remedy of their own and nothing else wants that one.
     chosen = own if own and not request.only else [*own, *remedies]
     only = [*request.only, *(remedy.name for remedy in own)] if request.only else ()
     predictor = None if start is None else _predictor(start, request.metric, config.hardware.silicon.value)
-    return plan(chosen, situation, only, predictor)
+    planned = plan(chosen, situation, only, predictor)
+    planned.not_tried += [NotTried(item.name, item.reason) for item in unusable]
+    return planned
 
 
 def _predictor(start: baseline.Start, metric: Metric, choice: str) -> TablePredictor:
@@ -231,6 +224,7 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
             run=str(run.relative_to(out)) if run.is_relative_to(out) else str(run),
             model=summary.workload.model,
             device=summary.hardware.name or summary.workload.device,
+            first_finding=_first_finding(summary),
         ),
         method=ImproveMethod(
             family_error_ratio=request.family_error_ratio,
@@ -240,12 +234,20 @@ def _new_result(request: Request, start: baseline.Start, out: Path) -> Improveme
             seed=request.seed,
             bound=BOUND,
             search=request.search,
+            only=list(request.only),
+            own=list(request.own),
+            most_samples=request.most_samples,
         ),
         best=Best([], None, None, None),
         started=now_text(),
         budget_s=request.budget_s,
         machine=platform.node() or None,
     )
+
+
+def _first_finding(summary: Summary) -> Answered | None:
+    first = next(iter(summary.findings), None)
+    return None if first is None else Answered(first.id, first.phase, first.gain_upper_s)
 
 
 def total_s(summary: Summary) -> float | None:
@@ -262,12 +264,12 @@ def _median(stat: Stat | None) -> float | None:
 
 
 @contextlib.contextmanager
-def _finishing(out: Path) -> Iterator[list[Improvement]]:
+def _finishing(found: list[Improvement], out: Path) -> Iterator[None]:
     """Render whatever is there when the block is left, also by Ctrl-C."""
-    found: list[Improvement] = []
     try:
-        yield found
+        yield
     finally:
+        settle_interruption()  # the pages are what an interruption is to leave
         for result in found:
             write_pages(result, out)
             keep_record(result, out)

@@ -48,8 +48,7 @@ class OptunaSearch(Search):
     trials: int = DEFAULT_TRIALS
     optuna: Any = field(default_factory=load_optuna)
 
-    @property
-    def tests(self) -> int:
+    def _planned_tests(self) -> int:
         """Every proposal, and the confirmation."""
         return self.trials + 1
 
@@ -115,11 +114,10 @@ class OptunaSearch(Search):
         change = math.log1p(trial.measured.change_ratio)
         return -change if self.result.metric in HIGHER_IS_BETTER else change
 
-    def _out_of_time(self, candidate: Candidate, role: Role) -> None:
-        self.result.status = "out of time"
+    def _end_before(self, candidate: Candidate, role: Role, why: str) -> None:
         done = sum(trial.role != "confirmation" for trial in self.result.tried)
         self.result.notes.append(
-            f"the time budget was used up after {done} of {self.trials} proposals; the next was {candidate.name}"
+            f"{why} after {done} of {self.trials} proposals; the next was {candidate.name}"
         )
 
 

@@ -16,6 +16,7 @@ from llm_perf_opt.model.improve import Answered, Effect, Metric, NotTried, Predi
 from llm_perf_opt.model.summary import Finding, Summary
 from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.remedies.base import Remedy, Situation, fixed
+from llm_perf_opt.runs.remedies.registry import ask
 
 if TYPE_CHECKING:
     from llm_perf_opt.analysis.expected.estimate import Tables
@@ -115,15 +116,24 @@ class Planned:
 
     @property
     def tests(self) -> int:
-        """Tests the family error is shared among: every single, every possible growth of the combination, the last one."""
+        """Tests the family error is shared among: every single, a growth of the combination by each remedy, the last one."""
         remedies = len({candidate.remedy.name for candidate in self.candidates})
         return (
             len(self.candidates) + max(0, remedies - 1) + (_BUNDLES if remedies > 1 else 0) + _CONFIRMATIONS
         )
 
-    def candidate(self, remedy: str, overrides: Sequence[str]) -> Candidate:
-        """Return the candidate of a trial."""
-        return next(c for c in self.candidates if c.remedy.name == remedy and c.overrides == tuple(overrides))
+    def candidate(self, trial: Trial) -> Candidate:
+        """Return the candidate of a trial; one that is not planned here any more is made of its record."""
+        overrides = tuple(trial.overrides)
+        known = (c for c in self.candidates if c.remedy.name == trial.remedy and c.overrides == overrides)
+        remedy = Remedy(
+            name=trial.remedy,
+            title=trial.title,
+            options=fixed(*overrides),
+            effect=trial.effect,
+            cost=trial.cost,
+        )
+        return next(known, Candidate(remedy, overrides))
 
     def together(self, remedies: Sequence[str], overrides: Sequence[str], title: str) -> Candidate:
         """Return several remedies as one."""
@@ -147,27 +157,29 @@ def plan(
     chosen = _chosen(remedies, only, situation)
     planned = Planned([], two_do_not_fit=_does_not_fit(situation))
     for remedy in chosen:
-        reason = remedy.why_not(situation)
         findings = remedy.findings(situation)
-        options = [tuple(option) for option in remedy.options(situation)] if reason is None else []
-        if reason is None and not options:
-            reason = "nothing else to choose here"
-        if reason is not None:
+        asked = ask(remedy, situation)
+        if asked.reason is not None:
             planned.not_tried.append(
-                NotTried(remedy.name, reason, remedy.title, findings[0].id if findings else None)
+                NotTried(remedy.name, asked.reason, remedy.title, findings[0].id if findings else None)
             )
         planned.candidates.extend(
             Candidate(remedy, option, findings, predict(option) if predict is not None else None)
-            for option in options
+            for option in asked.options
         )
     places = {remedy.name: place for place, remedy in enumerate(chosen)}
     best: dict[str, float] = {}
     for each in planned.candidates:
         best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
-    # What changes the quality can only be asked about: all that may be kept comes first.
-    planned.candidates.sort(
-        key=lambda each: (each.remedy.effect == "quality", -_promise(each, best), places[each.remedy.name])
-    )
+    # What changes the quality can only be asked about: all that may be kept comes first. Of equal promises the finding that
+    # the report names first.
+    order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
+
+    def rank(each: Candidate) -> tuple[bool, float, int, int]:
+        told = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
+        return each.remedy.effect == "quality", -_promise(each, best), told, places[each.remedy.name]
+
+    planned.candidates.sort(key=rank)
     return planned
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.analysis.improve import judge
+from llm_perf_opt.analysis.improve.best import is_taken_back, overrides_of, set_best, why_taken_back
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
 from llm_perf_opt.runs.improve import configurations
@@ -36,8 +37,8 @@ _RESERVED = 0.3
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
-_GONE = ("slower", "no gain")
-"""Verdicts of a confirmation that take the gain back; one that is not shown again is only not confirmed."""
+TIME_IS_OVER = "the time budget was used up"
+_TESTS_ARE_OVER = "all tests that the family error is shared among were made"
 EXPERIMENTS = "experiments"
 Runner = Callable[..., Outcome]
 Saved = Callable[[Improvement], None]
@@ -53,6 +54,8 @@ class Limits:
     most_blocks: int = 80
     most_samples: int = 4
     seed: int = 20240229
+    tests: int | None = None
+    """Tests the family error is shared among, of a search that goes on; ``None``: as planned now."""
 
 
 @dataclass(slots=True)
@@ -69,17 +72,19 @@ class Search:
     began: float = 0.0
     kept: list[Trial] = field(default_factory=list)
     """The combination so far, in the order it grew."""
+    taken_back: bool = False
+    """Whether it was measured again and lost what it had."""
+    time_is_over: bool = False
 
     def run(self) -> Improvement:
         """Try everything the time allows; an interruption keeps what was measured."""
         self.began = self.clock()
-        self.result.status = "complete"
+        # Until the end is reached: a process that is killed says no last word.
+        self.result.status = "interrupted"
         try:
             self._explore()
             self._confirm()
-        except KeyboardInterrupt:
-            self.result.status = "interrupted"
-            raise
+            self.result.status = "out of time" if self.time_is_over else "complete"
         finally:
             self._settle()
         return self.result
@@ -87,6 +92,9 @@ class Search:
     @property
     def tests(self) -> int:
         """Tests the family error is shared among."""
+        return self.limits.tests or self._planned_tests()
+
+    def _planned_tests(self) -> int:
         return self.planned.tests
 
     # --- the three parts -------------------------------------------------------------------------------------
@@ -101,27 +109,33 @@ class Search:
         for candidate in self.planned.candidates:
             groups.setdefault(candidate.remedy.name, []).append(candidate)
         for candidates in groups.values():
+            before = 0.0
             for candidate in candidates:
                 trial = self._try(candidate, [], "single")
                 if trial is None:
                     return
-                if candidate.remedy.grows == "steps" and trial.decision not in ("keep", "ask"):
+                better = trial.decision in ("keep", "ask") and self._gain(trial) >= before
+                if candidate.remedy.grows == "steps" and not better:
                     self._leave_out(
                         candidates[candidates.index(candidate) + 1 :], "the step before it was no better"
                     )
                     break
+                before = self._gain(trial)
 
     def _combinations(self) -> None:
         winners = self._winners()
         self.kept = winners[:1]
+        asked = {trial.remedy for trial in self.kept}
         for winner in winners[1:]:
-            before = [item for trial in self.kept for item in trial.overrides]
+            if winner.remedy in asked:  # one setting of each: so many tests are planned
+                continue
+            before = overrides_of(self.kept)
             clash = {key_of(item) for item in before} & {key_of(item) for item in winner.overrides}
             if clash:
                 LOGGER.info("%s: not combined, it sets %s too", winner.remedy, sorted(clash)[0])
                 continue
-            candidate = self.planned.candidate(winner.remedy, winner.overrides)
-            trial = self._try(candidate, before, "combination")
+            asked.add(winner.remedy)
+            trial = self._try(self.planned.candidate(winner), before, "combination")
             if trial is None:
                 return
             if trial.decision == "keep":
@@ -130,17 +144,18 @@ class Search:
 
     def _likely_together(self) -> None:
         """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
-        before = [item for trial in self.kept for item in trial.overrides]
+        before = overrides_of(self.kept)
         taken = {key_of(item) for item in before}
         likely: list[Trial] = []
         for trial in sorted(self.result.tried, key=lambda each: -self._gain(each)):
             keys = {key_of(item) for item in trial.overrides}
-            if self._is_likely(trial) and not keys & taken:
+            another = trial.remedy not in {each.remedy for each in likely}
+            if self._is_likely(trial) and another and not keys & taken:
                 likely.append(trial)
                 taken |= keys
         if len(likely) < _LEAST_TOGETHER:
             return
-        overrides = [item for trial in likely for item in trial.overrides]
+        overrides = overrides_of(likely)
         title = "all that seemed to help, but too little to be shown alone"
         bundle = self.planned.together([each.remedy for each in likely], overrides, title)
         tried = self._try(bundle, before, "combination")
@@ -150,21 +165,21 @@ class Search:
     def _is_likely(self, trial: Trial) -> bool:
         found = trial.measured
         harmless = trial.output == "equal" and trial.effect != "quality" and trial.role == "single"
-        undecided = found is not None and found.verdict == "not shown"
+        undecided = trial.decision == "drop" and found is not None and found.verdict == "not shown"
         return harmless and undecided and self._gain(trial) >= self.limits.least_gain_ratio
 
     def _confirm(self) -> None:
         """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
         if not self.kept:
             return
-        overrides = [item for trial in self.kept for item in trial.overrides]
         title = "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
-        whole = self.planned.together([t.remedy for t in self.kept], overrides, title)
+        whole = self.planned.together([t.remedy for t in self.kept], overrides_of(self.kept), title)
         trial = self._try(whole, [], "confirmation")
-        if trial is not None and trial.measured is not None and trial.measured.verdict in _GONE:
-            note = f"{whole.name} was not kept: measured again, it showed {trial.measured.verdict}"
+        why = why_taken_back(trial) if trial is not None else None
+        if why is not None:
+            note = f"{whole.name} was not kept: measured again, {why}"
             self.result.notes = [*(each for each in self.result.notes if each != note), note]
-            self.kept = []
+            self.kept, self.taken_back = [], True
 
     # --- one experiment --------------------------------------------------------------------------------------
 
@@ -176,7 +191,11 @@ class Search:
         left = self._left_s(role)
         # The first one is tried even when the baseline took all the time: a search without a result helps nobody.
         if left < LEAST_EXPERIMENT_S and self.result.tried:
-            self._out_of_time(candidate, role)
+            self.time_is_over = True
+            self._end_before(candidate, role, TIME_IS_OVER)
+            return None
+        if self._tests_are_over(role):
+            self._end_before(candidate, role, _TESTS_ARE_OVER)
             return None
         number = len(self.result.tried) + 1
         LOGGER.info(
@@ -249,15 +268,24 @@ class Search:
         kept = any(trial.decision == "keep" for trial in self.result.tried)
         return left - _RESERVED * self.limits.budget_s if role == "single" and kept else left
 
-    def _out_of_time(self, candidate: Candidate, role: Role) -> None:
-        self.result.status = "out of time"
+    def _tests_are_over(self, role: Role) -> bool:
+        """Return whether one more test would exceed the family error; the last one is for the confirmation.
+
+        A search that goes on may find other things to combine than it planned for.
+        """
+        made = sum(trial.measured is not None for trial in self.result.tried)
+        return made >= self.tests - (role != "confirmation")
+
+    def _end_before(self, candidate: Candidate, role: Role, why: str) -> None:
+        """Say what was not measured, and why."""
         if role != "single":
             what = "on top of the others" if role == "combination" else "once more, as a whole"
-            self.result.notes.append(f"{candidate.name} was not measured {what}: the time budget was used up")
+            self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
         tried = [trial.overrides for trial in self.result.tried]
         rest = [each for each in self.planned.candidates if list(each.overrides) not in tried]
-        self._leave_out(rest, "the time budget was used up (more: --budget, or --resume this directory)")
+        more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
+        self._leave_out(rest, f"{why}{more}")
 
     def _limit(self, left_s: float) -> float:
         """Return how long one experiment may measure: its share of what is left, and enough to tell something.
@@ -292,11 +320,8 @@ class Search:
 
     def _found(self) -> list[Trial]:
         """Return what is to be kept so far; nothing where the whole was measured again and its gain was gone."""
-        gone = any(
-            trial.role == "confirmation" and trial.measured is not None and trial.measured.verdict in _GONE
-            for trial in self.result.tried
-        )
-        return [] if gone else self.kept or self._best_single()
+        found = self.kept or self._best_single()
+        return [] if self.taken_back or is_taken_back(self.result, overrides_of(found)) else found
 
     def _best_single(self) -> list[Trial]:
         """Return the best of the singles so far: what a search that ends before its combinations has found."""
@@ -317,35 +342,9 @@ class Search:
         """Bring ladder, best and grades up to date, and write."""
         result = self.result
         result.ladder = judge.ladder(result.baseline.metric_value, self._found())
-        result.grades = judge.grade_findings(result.tried)
-        _set_best(result, self._found())
+        result.grades = judge.grade_findings(result.tried, result.metric)
+        set_best(result, self._found())
         self.saved(result)
-
-
-def _set_best(result: Improvement, kept: Sequence[Trial]) -> None:
-    """The whole as it was confirmed; else the steps multiplied, whose ends are the product of theirs."""
-    best = result.best
-    best.overrides = [item for trial in kept for item in trial.overrides]
-    best.change_ratio = best.low = best.high = best.output = None
-    best.confirmed = False
-    confirmed = next(
-        (t for t in result.tried if t.role == "confirmation" and t.overrides == best.overrides), None
-    )
-    if confirmed is not None and confirmed.measured is not None and confirmed.decision != "failed":
-        found = confirmed.measured
-        best.change_ratio, best.low, best.high = found.change_ratio, found.low, found.high
-        best.output, best.confirmed = confirmed.output, confirmed.decision == "keep"
-        return
-    known = [trial.measured for trial in kept if trial.measured is not None]
-    if not known:
-        return
-    best.change_ratio = best.low = best.high = 1.0
-    for found in known:
-        best.change_ratio *= 1 + found.change_ratio
-        best.low *= 1 + found.low
-        best.high *= 1 + found.high
-    best.change_ratio, best.low, best.high = best.change_ratio - 1, best.low - 1, best.high - 1
-    best.output = "equal" if all(trial.output == "equal" for trial in kept) else "differs"
 
 
 def refuse_empty(planned: Planned) -> None:

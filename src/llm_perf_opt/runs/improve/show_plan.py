@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 from llm_perf_opt.core import units
+from llm_perf_opt.model.improve import load_improvement
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.improve import words
 from llm_perf_opt.runs.improve import baseline
-from llm_perf_opt.runs.improve.improve import Request, make_plan, total_s
+from llm_perf_opt.runs.improve.improve import make_plan, start_of, total_s
 from llm_perf_opt.runs.improve.plan import Planned
+from llm_perf_opt.runs.improve.request import Request, resumed
 from llm_perf_opt.runs.remedies.base import this_machine
 
 # As measured for model=llama_tiny and for the default workload on two cores (docs/improve.md).
@@ -27,6 +29,11 @@ _KEPT_SHARE = 0.25
 def show_plan(request: Request, *, as_json: bool) -> int:
     """Say what would be tried and about how long it takes; without a run, what its findings would rank is not known."""
     start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
+    if request.resume is not None:
+        out = request.resume.expanduser().absolute()
+        earlier = load_improvement(out)
+        request = resumed(request, earlier)
+        start = start_of(request, out, earlier)
     planned = make_plan(request, start, this_machine())
     seconds = expected_s(request, planned, start.summary if start is not None else None)
     if as_json:

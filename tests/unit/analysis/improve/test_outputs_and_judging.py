@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.improve.outputs import (
     output_result,
     output_words,
 )
-from llm_perf_opt.model.improve import Answered, Effect, Measured, OutputCheck, Trial, Verdict
+from llm_perf_opt.model.improve import Answered, Effect, Measured, Metric, OutputCheck, Trial, Verdict
 
 
 def measured(verdict: Verdict = "gain", change: float = -0.3) -> Measured:
@@ -30,7 +30,7 @@ def trial(name: str, verdict: Verdict, change: float, finding: str | None = "dis
         0.5,
         measured(verdict, change),
         "equal",
-        "keep",
+        "keep" if verdict == "gain" else "drop",
         "",
         measured_gain_s=-change,
     )
@@ -133,7 +133,8 @@ def test_grades_of_findings() -> None:
                 trial("d", "gain", -0.05, "launch-bound"),
                 trial("e", "not shown", -0.1, "host-sync"),
                 trial("f", "gain", -0.4, None),
-            ]
+            ],
+            "total",
         )
     }
     assert set(grades) == {"dispatch", "growing-cache", "launch-bound", "host-sync"}
@@ -152,8 +153,34 @@ def test_a_remedy_grades_every_finding_it_answers() -> None:
     both.answers = [Answered("module-gap", "decode", 0.5), Answered("dispatch", "decode", 0.2)]
     other = trial("threads", "slower", 0.2, "dispatch")
     other.answers = [Answered("dispatch", "decode", 0.2)]
-    grades = {grade.finding: grade for grade in grade_findings([both, other])}
+    grades = {grade.finding: grade for grade in grade_findings([both, other], "total")}
     assert {name: (g.helped, g.tried, g.predicted_gain_s, g.grade) for name, g in grades.items()} == {
         "module-gap": (1, 1, 0.5, "confirmed"),
         "dispatch": (1, 2, 0.2, "confirmed"),
     }
+
+
+def test_a_trial_that_failed_or_was_dropped_does_not_confirm_a_finding() -> None:
+    failed, elsewhere = trial("compile", "gain", -0.4), trial("batch", "gain", -0.1, "padding-waste")
+    failed.decision, failed.reason = "failed", "side B compiles again in every pass"
+    elsewhere.decision, elsewhere.reason = "drop", "faster on most samples, but not on all of them together"
+    assert [(g.finding, g.helped, g.grade) for g in grade_findings([failed, elsewhere], "total")] == [
+        ("padding-waste", 0, "wrong")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "graded"),
+    [
+        ("total", ["vision", "prefill", "decode", None]),
+        ("tokens_per_s", ["vision", "prefill", "decode", None]),
+        ("ttft", ["vision", "prefill", None]),
+        ("tpot", ["decode", None]),
+    ],
+)
+def test_a_metric_says_nothing_of_a_phase_it_does_not_contain(
+    metric: Metric, graded: list[str | None]
+) -> None:
+    one = trial("threads", "no gain", 0.0)
+    one.answers = [Answered("dispatch", phase, 0.2) for phase in ("vision", "prefill", "decode", None)]
+    assert [grade.phase for grade in grade_findings([one], metric)] == graded

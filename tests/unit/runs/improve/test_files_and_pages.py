@@ -14,6 +14,7 @@ from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.improve import (
+    Answered,
     Baseline,
     Best,
     FindingGrade,
@@ -31,6 +32,8 @@ from llm_perf_opt.model.improve import (
 from llm_perf_opt.model.summary import Finding, Summary
 from llm_perf_opt.process.restart import missing_variables, restart_with
 from llm_perf_opt.reporting.improve.console import improve_console
+from llm_perf_opt.reporting.improve.markdown import improve_markdown
+from llm_perf_opt.reporting.improve.words import headline
 from llm_perf_opt.runs.experiments import add_experiments
 from llm_perf_opt.runs.improve.best_config import write_best
 from llm_perf_opt.runs.improve.command import duration, parse_arguments, percentage
@@ -141,6 +144,49 @@ def test_a_finding_says_how_it_is_tried_and_how_it_did_before(tmp_path: Path) ->
     other = run_summary("another device")
     add_experiments(other)
     assert other.findings[0].track_record is None
+
+
+def test_the_record_of_a_metric_counts_for_that_metric(tmp_path: Path) -> None:
+    """A search by the time to the first token says nothing of decoding; one by throughput is named as such."""
+    for metric, grade in (("ttft", "wrong"), ("total", "confirmed"), ("tokens_per_s", "wrong")):
+        one = improvement()
+        one.metric, one.grades[0].grade = metric, grade  # type: ignore[assignment]
+        keep_record(one, tmp_path / metric)
+    made = run_summary()
+    add_experiments(made)
+    assert made.findings[0].track_record == (
+        "this advice helped in 1 of 1 trial on this machine, helped in 0 of 1 trial for tokens_per_s on this machine"
+    )
+
+
+def test_the_first_finding_says_whether_its_remedy_is_kept() -> None:
+    made = improvement()
+    made.baseline.first_finding = Answered("growing-cache", "decode", 0.5)
+    kept = "growing-cache (decode): its remedy model.cache=preallocated is kept"
+    assert f"first finding: {kept}" in improve_console(made)
+    assert f"**first finding**: {kept}" in improve_markdown(made).replace("\\", "")
+    made.best = Best([], None, None, None)
+    assert "showed a gain alone, but is not in the best" in improve_console(made)
+    made.tried[0].decision, made.tried[0].reason = "drop", "slower"
+    assert "no remedy of it is kept (model.cache=preallocated: drop, slower)" in improve_console(made)
+    made.baseline.first_finding = Answered("host-sync", "decode", 0.5)
+    assert "host-sync (decode): none of its remedies was tried" in improve_console(made)
+    made.baseline.first_finding = None
+    assert "first finding" not in improve_console(made)
+
+
+def test_the_reason_of_an_unconfirmed_best_is_its_own() -> None:
+    made = improvement()
+    made.best.confirmed = False
+    assert "not measured a second time" in headline(made)
+    again = Trial(
+        "cache", made.best.overrides, None, None, None, "failed", "failed", "it crashed", role="confirmation"
+    )
+    made.tried.append(again)
+    assert "not confirmed: measured again, it crashed" in headline(made)
+    again.decision, again.output = "drop", "equal"
+    again.measured = Measured(-0.1, -0.3, 0.1, 80, 1.0, 0.9, "not shown", 0.99)
+    assert "not confirmed: measured again, the gain was not shown" in headline(made)
 
 
 def test_a_run_that_cannot_be_repeated_has_no_command() -> None:

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
+from llm_perf_opt.analysis.findings import rank_findings
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.runs.improve import configurations
+from llm_perf_opt.hardware.sensors.base import Reading
+from llm_perf_opt.model.summary import Finding
+from llm_perf_opt.runs.improve import configurations, measurable
 from llm_perf_opt.runs.improve.configurations import merged, needs_own_process, other_work
+from llm_perf_opt.runs.improve.improve import make_plan
 from llm_perf_opt.runs.improve.plan import plan
+from llm_perf_opt.runs.improve.request import Request
 from llm_perf_opt.runs.remedies import conditions
 from llm_perf_opt.runs.remedies.base import Machine, Situation, own_remedy
 from llm_perf_opt.runs.remedies.built_in import BUILT_IN
@@ -210,3 +215,45 @@ def test_before_the_baseline_the_adapter_says_which_phases_there_are(tmp_path: P
     assert conditions.sees_nothing(sees) is None
     assert conditions.sees_nothing(reads) == "the model has no vision encoder"
     assert conditions.no_experts(sees) is None
+
+
+def test_what_answers_the_first_finding_is_tried_first() -> None:
+    """In the order in which a report names them, also where two promise the same."""
+    found = rank_findings(
+        Finding(name, name, "decode", [], gain, "", "", "high")
+        for name, gain in (
+            ("growing-cache", 0.1),
+            ("dispatch", 0.3),
+            ("module-gap", 0.3),
+            ("host-sync", None),
+        )
+    )
+    tried = plan(BUILT_IN, situation("model=llama_tiny", findings=found)).candidates
+    answered = [
+        each.finding.id for each in tried if each.finding is not None and each.remedy.effect != "quality"
+    ]
+    places = [[finding.id for finding in found].index(name) for name in answered]
+    assert places[0] == 0
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("told", [None, 5.0])
+def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Sensor:
+        absent = {} if told is not None else {"energy_j": "energy_uj is readable for root only"}
+
+        def read(self) -> Reading:
+            return Reading(energy_j=told)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(measurable, "find_sensor", lambda _: _Sensor())
+    request = Request(overrides=["model=llama_tiny"], metric="energy", only=["threads"])
+    if told is not None:
+        assert make_plan(request, None, Machine(cpus=4)).candidates
+        return
+    with pytest.raises(
+        ConfigError, match="cpu does not tell its energy: energy_uj is readable for root only"
+    ):
+        make_plan(request, None, Machine(cpus=4))

@@ -114,7 +114,7 @@ def improvement() -> Improvement:
         tried=[trial],
     )
     trial.measured_gain_s = measured_gain_s(trial, result)
-    result.grades = grade_findings(result.tried)
+    result.grades = grade_findings(result.tried, result.metric)
     return result
 
 

@@ -207,6 +207,33 @@ def test_the_first_remedy_is_tried_even_when_the_baseline_took_all_the_time(tmp_
     assert len(made.tried) == 1 and made.status == "out of time"
 
 
+def test_of_each_remedy_one_setting_is_tried_on_top_of_the_others(tmp_path: Path) -> None:
+    """So many tests are planned: the family error holds."""
+    settings = ["model.cache=preallocated", "model.cache=static", "infer.inference_mode=true"]
+    caches = Remedy(name="caches", title="", options=lambda _: [[item] for item in settings])
+    first = remedy("eager", "model.attn_implementation=eager")
+    effects = {"model.attn_implementation=eager": 0.5, **dict.fromkeys(settings, 0.9)}
+    made, seen, planned = search(
+        effects, tmp_path, [first, caches], equal=lambda s: "model.attn_implementation=eager" not in s.a
+    )
+    assert [t.decision for t in made.tried if t.role == "combination"] == ["ask"]
+    assert made.best.overrides == ["model.attn_implementation=eager"]
+    assert len(seen) <= planned.tests
+
+
+def test_a_trial_that_failed_is_not_tried_with_others(tmp_path: Path) -> None:
+    plain = runner({"model.cache=preallocated": 0.95, "infer.inference_mode=true": 0.96}, [], too_small=0.07)
+
+    def failing(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        outcome = plain(spec, folder, own_processes=own_processes)
+        outcome.failure = "side B compiles again in every pass"
+        return outcome
+
+    made, planned = result(), plan(REMEDIES[:3], situation())
+    Search(planned, made, tmp_path, Limits(1000.0), lambda _: None, failing, lambda: 0.0).run()
+    assert [(t.role, t.decision) for t in made.tried] == [("single", "failed")] * 3
+
+
 def test_other_answers_are_never_kept(tmp_path: Path) -> None:
     made, _, _ = search(
         {"model.dtype=bfloat16": 0.5}, tmp_path, equal=lambda spec: "model.dtype=bfloat16" not in spec.b
@@ -237,11 +264,17 @@ def test_ordered_settings_end_where_the_next_is_no_better(tmp_path: Path) -> Non
         options=lambda _: [[f"run.threads={n}"] for n in (3, 2, 1)],
         grows="steps",
     )
-    made, _, _ = search(
-        {"run.threads=3": 0.8, "run.threads=2": 1.1, "run.threads=1": 0.1}, tmp_path, [threads]
+    # Slower than the baseline, or a smaller gain than the step before: either way the next is no better.
+    for second in (1.1, 0.85):
+        effects = {"run.threads=3": 0.8, "run.threads=2": second, "run.threads=1": 0.1}
+        made, _, _ = search(effects, tmp_path, [threads])
+        singles = [t.overrides for t in made.tried if t.role == "single"]
+        assert singles == [["run.threads=3"], ["run.threads=2"]]
+        assert [item.overrides for item in made.not_tried] == [["run.threads=1"]]
+    better, _, _ = search(
+        {"run.threads=3": 0.8, "run.threads=2": 0.7, "run.threads=1": 0.6}, tmp_path, [threads]
     )
-    assert [t.overrides for t in made.tried if t.role == "single"] == [["run.threads=3"], ["run.threads=2"]]
-    assert [item.overrides for item in made.not_tried] == [["run.threads=1"]]
+    assert better.best.overrides == ["run.threads=1"]
 
 
 def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path) -> None:
@@ -251,8 +284,15 @@ def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path)
         now[0] += 30.0
         return now[0]
 
-    made, _, _ = search({"model.attn_implementation=eager": 0.5}, tmp_path, clock=clock)
-    assert made.status == "out of time" or made.tried[-1].role == "confirmation"
+    # Each look at the clock takes 30 s of 1000: with the reserve, singles end at 700 s, and the confirmation has its time.
+    many = [remedy(f"threads {n}", f"run.threads={n}") for n in range(1, 60)]
+    made, _, _ = search(
+        {"model.attn_implementation=eager": 0.5}, tmp_path, remedies=[*REMEDIES[:2], *many], clock=clock
+    )
+    assert made.status == "out of time"
+    assert 2 < len(made.tried) < len(many)
+    assert made.tried[-1].role == "confirmation"
+    assert made.best.confirmed
     now[0] = 990.0
     late, _, _ = search({}, tmp_path, clock=lambda: now.__setitem__(0, now[0] + 1000.0) or now[0])
     assert len(late.tried) == 1, "the first one is always tried"

@@ -1,0 +1,58 @@
+"""The false-keep rate of whole searches: the real search over recorded timings, without a gain and with a planted one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def rates(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, which finds its neighbours beside it."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    script = importlib.import_module("improve_rates")
+    monkeypatch.setattr(script, "SETTINGS", ("infer.inference_mode=true", "model.cache=preallocated"))
+    return script
+
+
+def timings(path: Path, passes: int) -> Path:
+    chance = random.Random(1)
+    samples = [
+        {
+            "id": name,
+            "repeats": [
+                {"prefill_s": 0.1 * chance.lognormvariate(0.0, 0.05), "decode_s": 0.0} for _ in range(passes)
+            ],
+        }
+        for name in ("x", "y")
+    ]
+    path.write_text(json.dumps({"samples": samples}), encoding="utf-8")
+    return path
+
+
+def test_searches_are_run_over_recorded_timings(
+    rates: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--timings", str(timings(tmp_path / "timings.json", 160)), "--repeats", "1", "--searches", "1"]
+    monkeypatch.setattr(sys, "argv", ["improve_rates.py", *words])
+    monkeypatch.setattr(rates, "FACTORS", (1.0, 0.5))
+    assert rates.main() == 0
+    said = capsys.readouterr().out
+    assert "| 1 searches over 2 remedies, 5 tests each |" in said
+    assert "| no remedy does anything | 0 (0%) | 0 (0%) |  |" in said
+    assert "| one does: model.cache=preallocated -20% | 0 (0%) | 0 (0%) | 1 (100%) |" in said
+
+
+def test_a_best_that_does_nothing_is_counted(rates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sides that are not the same in truth: what is kept without having been planted is false."""
+    stretch = [[0.1 * factor for factor in (1.0, 1.001, 0.999, 1.0) * 20] for _ in range(2)]
+    plain = rates.turns
+    monkeypatch.setattr(rates, "turns", lambda dealt, factor, wanted: plain(dealt, 0.5 * factor, wanted))
+    found = rates.search_rates([stretch], {}, 1)
+    assert (found.searches, found.false, found.any_false, found.found) == (1, 1, 1, 0)
