@@ -132,7 +132,6 @@ class PassTime:
     """The expected time of a pass."""
 
     seconds: float = 0.0
-    kernels: int = 0
     fused_s: float = 0.0
     """Of it element-wise work, fused as serving engines do."""
     by_how: dict[How, float] = field(default_factory=dict)
@@ -165,7 +164,6 @@ def pass_time(
         seen = part.seconds * share
         total.seconds += seen
         total.band.add(part, share)
-        total.kernels += call.times
         total.fused_s += seen if isinstance(call.operator, Work) and call.operator.moved_bytes else 0.0
         total.by_how[part.how] = total.by_how.get(part.how, 0.0) + seen
     return total

@@ -32,7 +32,7 @@ def tables(*answers: tuple[float, How, str]) -> Timing:
         for s, how, name in answers
     )
     best = min(times, key=lambda time: time.seconds)
-    return Timing(best.seconds, best.how, best.source, best.seconds, best.seconds, best.source, times)
+    return Timing(best.seconds, best.how, best.source, times)
 
 
 def measured(best_us: float, median_us: float | None = None) -> MeasuredTime:
@@ -174,13 +174,6 @@ def test_times_that_only_a_cache_makes_possible_are_no_target() -> None:
     cache = Attention("generation", 8, 1000, 8, 8, 128)  # 32.8 MB
     assert look_up_in(lambda _: tables((30e-6, "measured", "vllm")), h100())(cache) is None
     assert look_up_in(lambda _: tables((40e-6, "measured", "vllm")), h100())(cache) is not None
-
-
-def test_a_table_with_a_wrong_label_is_no_target() -> None:
-    wrong = Source("trtllm", "1.0.0", "a100_sxm/attention/trtllm/1.0.0/generation_attention_perf.parquet")
-    time = TableTime(1e-3, "measured", wrong)
-    given = Timing(1e-3, "measured", wrong, 1e-3, 1e-3, wrong, (time,))
-    assert look_up_in(lambda _: given, h100())(Attention("generation", 8, 1000, 8, 8, 128)) is None
 
 
 def test_beyond_the_tables_there_is_no_target() -> None:
