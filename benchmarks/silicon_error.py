@@ -46,9 +46,9 @@ SAMPLES = 400
 SEED = 20
 LEAST_SHAPES = 20
 """Of fewer no percentile is told."""
-HOWS = ("interpolated", "extrapolated", "roofline")
-SIZES = "sizes"
-"""Beside the ratios: along the axis of the regions, of the shapes whose roofline was asked for."""
+HOWS = ("interpolated", "extrapolated")
+ROOFLINES_US = ((0.0, 5.0), (5.0, 20.0), (20.0, 100.0), (100.0, 1000.0), (1000.0, math.inf))
+"""Rooflines fall into regions by their own time: short kernels lie farther above theirs, whichever size is small."""
 ONE_SIDED = 0.05
 """A range that misses its own answer by more is none: what answers there is not off by chance."""
 LONG_S, SMALLEST_SHARE = 50e-6, 0.01
@@ -97,7 +97,9 @@ KINDS = (
 
 
 Ratios = dict[str, dict[str, list[float]]]
-"""How → region → answered ÷ measured; sizes → region → sizes."""
+"""How → region → answered ÷ measured."""
+Rooflines = dict[str, list[tuple[float, float]]]
+"""Operator as it is asked → (roofline ÷ measured, roofline in µs), all systems together."""
 
 
 def left_out_ratios(grid: Grid, keep: Callable[[Sequence[int]], bool], chance: random.Random) -> list[float]:
@@ -137,28 +139,22 @@ def edge_ratios(
     return found
 
 
-def roofline_ratios(
-    table: Table,
-    layout: Layout,
-    asked: Asked,
-    target: Target,
-    keep: Callable[[Sequence[int]], bool],
-    chance: random.Random,
-) -> list[tuple[float, float]]:
-    """(Roofline ÷ measured, size) of measured shapes."""
-    points = [point for row in table.grid.points() if keep(point := tuple(int(v) for v in row))]
+def roofline_ratios(table: Table, layout: Layout, asked: Asked, target: Target) -> list[tuple[float, float]]:
+    """(Roofline ÷ measured, roofline in µs) of measured shapes."""
+    points, measured_s = table.grid.points(), table.grid.seconds()
     found = []
-    for point in chance.sample(points, min(SAMPLES, len(points))):
-        seconds, true = roofline_s(layout.moved_to(asked.operator, point), target), table.grid.at(point)
-        if seconds is not None and true is not None:
-            found.append((seconds / true.seconds, float(point[asked.axis])))
+    for place in random.Random(SEED).sample(range(len(points)), min(3 * SAMPLES, len(points))):
+        point = tuple(int(value) for value in points[place])
+        seconds = roofline_s(layout.moved_to(asked.operator, point), target)
+        if seconds is not None:
+            found.append((seconds / float(measured_s[place]), seconds * 1e6))
     return found
 
 
-def ratios_of(silicon: Silicon, asked: Asked, device: str, target: Target | None) -> Ratios:
+def ratios_of(silicon: Silicon, asked: Asked, device: str) -> Ratios:
     """Answered ÷ measured over the newest table of each framework of a device."""
     chance = random.Random(SEED)
-    found: Ratios = {how: {} for how in (*HOWS, SIZES)}
+    found: Ratios = {how: {} for how in HOWS}
     for layout, table in newest_tables(silicon, asked.operator, device):
         for name, low, high in asked.regions:
 
@@ -169,10 +165,6 @@ def ratios_of(silicon: Silicon, asked: Asked, device: str, target: Target | None
             found["interpolated"].setdefault(name, []).extend(inner)
             outer = edge_ratios(table, layout, asked, inside, random.Random(SEED))
             found["extrapolated"].setdefault(name, []).extend(outer)
-            if target is not None:
-                limits = roofline_ratios(table, layout, asked, target, inside, random.Random(SEED))
-                found["roofline"].setdefault(name, []).extend(ratio for ratio, _ in limits)
-                found[SIZES].setdefault(name, []).extend(size for _, size in limits)
     return found
 
 
@@ -228,20 +220,52 @@ def constants(silicon: Silicon) -> Constants:
 
 def all_ratios(silicon: Silicon) -> dict[str, dict[str, Ratios]]:
     """Operator as it is asked → system → ratios; of all systems together under their common name."""
-    catalogue = load_catalogue()
     found: dict[str, dict[str, Ratios]] = {}
     for asked in KINDS:
-        every: Ratios = {how: {} for how in (*HOWS, SIZES)}
+        every: Ratios = {how: {} for how in HOWS}
         of_kind = found.setdefault(asked.name, {})
         for system in silicon.systems:
-            entry = catalogue.look_up(system.driver_names[0])[0]
-            target = Target(entry.name, entry.peaks, entry.bandwidth_bytes_per_s) if entry else None
-            of_kind[system.key] = ratios_of(silicon, asked, system.driver_names[0], target)
+            of_kind[system.key] = ratios_of(silicon, asked, system.driver_names[0])
             for how, regions in of_kind[system.key].items():
                 for region, values in regions.items():
                     every[how].setdefault(region, []).extend(values)
         of_kind[EVERY_SYSTEM] = every
     return found
+
+
+def all_rooflines(silicon: Silicon) -> Rooflines:
+    """Rooflines of measured shapes of every system."""
+    catalogue = load_catalogue()
+    found: Rooflines = {}
+    for asked in KINDS:
+        for system in silicon.systems:
+            entry = catalogue.look_up(system.driver_names[0])[0]
+            if entry is not None:
+                target = Target(entry.name, entry.peaks, entry.bandwidth_bytes_per_s)
+                for layout, table in newest_tables(silicon, asked.operator, system.driver_names[0]):
+                    found.setdefault(asked.name, []).extend(roofline_ratios(table, layout, asked, target))
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def roofline_table(rooflines: Rooflines) -> str:
+    """Operators × lengths of rooflines."""
+    header = [
+        "measured ÷ roofline, 5th percentile … median … 95th",
+        "roofline ≤ 5 µs",
+        "to 20 µs",
+        "to 100 µs",
+        "to 1 ms",
+        "longer",
+    ]
+    rows = [
+        [name, *(_range([ratio for ratio, _ in part]) for part, _ in _by_length(pairs))]
+        for name, pairs in rooflines.items()
+    ]
+    return f"**rooflines, all devices**\n\n{markdown_table(header, rows)}"
+
+
+def _by_length(pairs: Sequence[tuple[float, float]]) -> list[tuple[list[tuple[float, float]], float]]:
+    return [([one for one in pairs if low < one[1] <= high], high) for low, high in ROOFLINES_US]
 
 
 def tables(silicon: Silicon, found: Mapping[str, Mapping[str, Ratios]]) -> str:
@@ -270,12 +294,12 @@ def tables(silicon: Silicon, found: Mapping[str, Mapping[str, Ratios]]) -> str:
     return "\n\n".join([*parts, f"**all ways of answering**\n\n{markdown_table(header, coarse)}"])
 
 
-def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Ratios]]) -> str:
+def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Ratios]], rooflines: Rooflines) -> str:
     """The ranges as the package ships them: YAML, one line per operator and system."""
     lines = [
         "# How far answers lay from measurements: made by python -m benchmarks.silicon_error --write; do not edit.",
         "# Regions: [largest size, 5th percentile, median and 95th percentile of measured / answered, shapes asked for]; null: fewer than",
-        f"# {LEAST_SHAPES} shapes, or all answers off to one side. Rooflines: last the typical size, at which the three hold.",
+        f"# {LEAST_SHAPES} shapes, or all answers off to one side. Rooflines: by their own time in µs; last the typical one, at which the three hold.",
         f"package: {PACKAGE} {silicon.version}",
         f"made: {datetime.date.today().isoformat()}",
         "errors:",
@@ -285,34 +309,41 @@ def errors_file(silicon: Silicon, measured: Mapping[str, Mapping[str, Ratios]]) 
         for asked in KINDS:
             rows = []
             for system, ratios in measured[asked.name].items():
-                if how == "roofline" and system != EVERY_SYSTEM:
-                    continue
-                sizes = ratios[SIZES] if how == "roofline" else {}
                 found_here = [ratios[how].get(name, []) for name, *_ in asked.regions]
                 if any(len(values) >= LEAST_SHAPES for values in found_here):
                     regions = [
-                        _region(values, high, sizes.get(name))
-                        for values, (name, _low, high) in zip(found_here, asked.regions, strict=True)
+                        _region(values, high)
+                        for values, (_name, _low, high) in zip(found_here, asked.regions, strict=True)
                     ]
                     rows.append(f"      {system}: [{', '.join(regions)}]")
             if rows:
                 lines += [f"    {kind_of(asked.operator)[0]}:", *rows]
+    lines.append("  roofline:")
+    for asked in KINDS:
+        if asked.name in rooflines:
+            regions = [_roofline_region(part, high) for part, high in _by_length(rooflines[asked.name])]
+            lines += [f"    {kind_of(asked.operator)[0]}:", f"      {EVERY_SYSTEM}: [{', '.join(regions)}]"]
     return "\n".join(lines) + "\n"
 
 
-def _region(ratios: Sequence[float], up_to: float, sizes: Sequence[float] | None) -> str:
-    """A region of the file; ``sizes``: of a roofline, which is corrected by its median and so may lie to one side."""
-    end = "null" if math.isinf(up_to) else f"{up_to:g}" if up_to < 1e5 else str(int(up_to))
-    nothing = f"[{end}, null, null, null, {len(ratios)}]"
-    if len(ratios) < LEAST_SHAPES:
-        return nothing
-    low, middle, high = _percentiles(ratios)
-    if sizes is not None:
-        size = math.exp(float(np.mean(np.log(sizes))))
-        return f"[{end}, {low:.4g}, {middle:.4g}, {high:.4g}, {len(ratios)}, {size:.4g}]"
+def _region(ratios: Sequence[float], up_to: float) -> str:
+    low, middle, high = _percentiles(ratios) if len(ratios) >= LEAST_SHAPES else (math.inf,) * 3
     if low > 1 + ONE_SIDED or high < 1 - ONE_SIDED:
-        return nothing
-    return f"[{end}, {min(low, 1.0):.4g}, {middle:.4g}, {max(high, 1.0):.4g}, {len(ratios)}]"
+        return f"[{_end(up_to)}, null, null, null, {len(ratios)}]"
+    return f"[{_end(up_to)}, {min(low, 1.0):.4g}, {middle:.4g}, {max(high, 1.0):.4g}, {len(ratios)}]"
+
+
+def _roofline_region(pairs: Sequence[tuple[float, float]], up_to: float) -> str:
+    """A region of rooflines, which are corrected by their median and so may lie to one side."""
+    if len(pairs) < LEAST_SHAPES:
+        return f"[{_end(up_to)}, null, null, null, {len(pairs)}]"
+    low, middle, high = _percentiles([ratio for ratio, _ in pairs])
+    typical_us = math.exp(float(np.mean(np.log([us for _, us in pairs]))))
+    return f"[{_end(up_to)}, {low:.4g}, {middle:.4g}, {high:.4g}, {len(pairs)}, {typical_us:.3f}]"
+
+
+def _end(up_to: float) -> str:
+    return "null" if math.isinf(up_to) else f"{up_to:g}" if up_to < 1e5 else str(int(up_to))
 
 
 def _percentiles(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -342,14 +373,14 @@ def main() -> None:
     if silicon is None:
         raise SystemExit("the extra is not installed: pip install 'llm-perf-opt[silicon]'")
     begin = time.perf_counter()
-    found = all_ratios(silicon)
-    text = f"{tables(silicon, found)}\n\n{constants(silicon).words()}"
+    found, rooflines = all_ratios(silicon), all_rooflines(silicon)
+    text = "\n\n".join([tables(silicon, found), roofline_table(rooflines), constants(silicon).words()])
     print(f"Errors of left-out shapes, median / 95th percentile, {silicon.version}\n\n{text}")
     print(f"\n{time.perf_counter() - begin:.0f} s")
     if options.write:
         write_block(DOCS / "expected-times.md", "silicon_error", text)
         path = Path(llm_perf_opt.hardware.silicon.__file__).parent / FILE
-        path.write_text(errors_file(silicon, found), encoding="utf-8")
+        path.write_text(errors_file(silicon, found, rooflines), encoding="utf-8")
         print(f"wrote {path}")
 
 

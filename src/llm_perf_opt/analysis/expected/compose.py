@@ -11,7 +11,7 @@ from llm_perf_opt.analysis.expected.calls import Call, Work
 from llm_perf_opt.analysis.expected.usual import usual_time
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.hardware.silicon import AllReduce, How, MoeLayer, Operator, Timing
-from llm_perf_opt.hardware.silicon.errors import Spread, find_spread
+from llm_perf_opt.hardware.silicon.errors import Spread, roofline_spread
 from llm_perf_opt.model.summary import Peak
 
 COMPUTE_SHARE = 0.70
@@ -196,18 +196,19 @@ def _timing(call: Call, target: Target, times: OperatorTimes | None, framework: 
 
 def _roofline_part(call: Call, target: Target) -> Part | None:
     """Return the roofline of element-wise work as it is, which no table could correct; of the rest as measurements lie to it."""
-    if isinstance(call.operator, Work):
-        seconds = roofline_s(call.operator, target)
-        # Taken to be as far off as products that memory bounds.
-        spread = find_spread("gemm bfloat16", 1, "roofline")
-        return None if seconds is None else _part(call, seconds, "roofline", "roofline", spread)
-    usual = usual_time(call.operator, lambda operator: roofline_s(operator, target))
-    if usual is None:
+    seconds = roofline_s(call.operator, target)
+    if seconds is None:
         return None
-    if usual.low_s is None or usual.high_s is None:
-        return _part(call, usual.seconds, "roofline", "roofline", None)
-    ends = Spread(usual.low_s / usual.seconds, usual.high_s / usual.seconds)
-    return _part(call, usual.seconds, "roofline", f"roofline × {usual.factor:.2f}", ends)
+    if isinstance(call.operator, Work):
+        # Taken to be as far off as products are.
+        return _part(call, seconds, "roofline", "roofline", roofline_spread("gemm bfloat16", seconds))
+    usual = usual_time(call.operator, seconds)
+    source = "roofline" if usual.factor == 1 else f"roofline × {usual.factor:.2f}"
+    known = usual.low_s is not None and usual.high_s is not None
+    ends = (
+        Spread((usual.low_s or 0.0) / usual.seconds, (usual.high_s or 0.0) / usual.seconds) if known else None
+    )
+    return _part(call, usual.seconds, "roofline", source, ends)
 
 
 def _part(call: Call, seconds: float, how: How, source: str, spread: Spread | None) -> Part:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.core.packaged import packaged_yaml
@@ -42,13 +42,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Sizes up to an end."""
+    """Sizes up to an end; of rooflines their own time in seconds."""
 
     up_to: float
     spread: Spread | None
     """``None``: too few shapes were asked for, or answers are far off to one side."""
-    typical_size: float | None = None
-    """Geometric mean of the sizes asked for; of rooflines."""
+    typical_s: float = 0.0
+    """Of rooflines: geometric mean of those in the region."""
 
 
 EXACT = Spread(1.0, 1.0)
@@ -70,17 +70,6 @@ def kind_of(operator: Operator) -> tuple[str, int]:
             return "all-reduce", operator.elements
 
 
-def of_size(operator: Operator, size: int) -> Operator:
-    """Return the operator with another size along its table."""
-    match operator:
-        case Gemm():
-            return replace(operator, m=size)
-        case AllReduce():
-            return replace(operator, elements=size)
-        case _:
-            return replace(operator, tokens=size)
-
-
 def _width(dtype: str) -> str:
     size = element_bytes(dtype)
     return "bfloat16" if size >= 2 else "float8" if size >= 1 else "float4"
@@ -97,30 +86,44 @@ def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Sprea
 def find_spread(kind: str, size: int, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
     """Return the spread of the region a size lies in; where a system has none there, that of all systems there.
 
-    Another region's is never taken. Rooflines have theirs at the regions' typical sizes; in between it changes evenly.
+    Another region's is never taken.
     """
     rows = _rows()
     for name in dict.fromkeys((system, EVERY_SYSTEM)):
-        regions = rows.get((how, kind, name), ())
-        own = next((region for region in regions if size <= region.up_to), None)
-        if own is not None and own.spread is not None:
-            return own.spread if own.typical_size is None else _between(regions, size)
+        found = _containing(rows.get((how, kind, name), ()), size)
+        if found is not None and found.spread is not None:
+            return found.spread
     return None
 
 
-def typical_sizes(kind: str) -> list[float]:
-    """Return the sizes at which the spread of a kind's rooflines is known, ascending."""
-    regions = _rows().get(("roofline", kind, EVERY_SYSTEM), ())
-    return [one.typical_size for one in regions if one.spread is not None and one.typical_size is not None]
+def roofline_spread(kind: str, roofline_s: float) -> Spread | None:
+    """Return how measured operators of a kind lie to rooflines of such a length; ``None``: none were measured."""
+    regions = _rooflines(kind)
+    own = _containing(regions, roofline_s)
+    return _between(regions, roofline_s) if own is not None and own.spread is not None else None
 
 
-def _between(regions: Sequence[Region], size: int) -> Spread:
-    """Return ratios that change with the logarithm of the size: a step would make a larger shape faster."""
-    known = [(one.typical_size, one.spread) for one in regions if one.spread is not None and one.typical_size]
-    below = [one for one in known if one[0] <= size] or known[:1]
-    above = [one for one in known if one[0] > size] or known[-1:]
-    (small, first), (large, second) = below[-1], above[0]
-    share = math.log(size / small) / math.log(large / small) if small < size < large else 0.0
+def roofline_factor(kind: str, roofline_s: float) -> float:
+    """Return the median of measured ÷ roofline; shorter or longer than any measured, that of the nearest; 1 without any."""
+    regions = [region for region in _rooflines(kind) if region.spread is not None]
+    return _between(regions, roofline_s).middle_ratio if regions else 1.0
+
+
+def _rooflines(kind: str) -> Sequence[Region]:
+    return _rows().get(("roofline", kind, EVERY_SYSTEM), ())
+
+
+def _containing(regions: Sequence[Region], size: float) -> Region | None:
+    return next((region for region in regions if size <= region.up_to), None)
+
+
+def _between(regions: Sequence[Region], roofline_s: float) -> Spread:
+    """Return ratios that hold at typical times and change evenly between them: a step would make a longer roofline faster."""
+    known = [(one.typical_s, one.spread) for one in regions if one.spread is not None]
+    below = [one for one in known if one[0] <= roofline_s] or known[:1]
+    above = [one for one in known if one[0] > roofline_s] or known[-1:]
+    (short, first), (long, second) = below[-1], above[0]
+    share = math.log(roofline_s / short) / math.log(long / short) if short < roofline_s < long else 0.0
 
     def ratio(one: float, other: float) -> float:
         return math.exp((1 - share) * math.log(one) + share * math.log(other))
@@ -135,7 +138,7 @@ def _between(regions: Sequence[Region], size: int) -> Spread:
 @functools.cache
 def _rows() -> dict[tuple[str, str, str], list[Region]]:
     return {
-        (how, kind, system): [_region(*written) for written in regions]
+        (how, kind, system): [_region(how, *written) for written in regions]
         for how, kinds in content()["errors"].items()
         for kind, systems in kinds.items()
         for system, regions in systems.items()
@@ -143,17 +146,19 @@ def _rows() -> dict[tuple[str, str, str], list[Region]]:
 
 
 def _region(
+    how: str,
     up_to: float | None,
     low: float | None,
     middle: float | None,
     high: float | None,
     _shapes: int,
-    typical_size: float | None = None,
+    typical_us: float = 0.0,
 ) -> Region:
-    end = math.inf if up_to is None else float(up_to)
+    unit = 1e-6 if how == "roofline" else 1.0
+    end = math.inf if up_to is None else up_to * unit
     if low is None or middle is None or high is None:
         return Region(end, None)
-    return Region(end, Spread(low, high, middle), typical_size)
+    return Region(end, Spread(low, high, middle), typical_us * 1e-6)
 
 
 @functools.cache

@@ -39,13 +39,13 @@ def test_every_region_is_a_range_and_regions_cover_every_size() -> None:
             assert every[-1] is None and None not in every[:-1] and every[:-1] == sorted(every[:-1])
             for system, regions in systems.items():
                 assert [up_to for up_to, *_ in regions] == every, (how, kind, system)
-                for _, low, middle, high, shapes, *size in regions:
+                for _, low, middle, high, shapes, *typical_us in regions:
                     if low is None:
                         assert middle is high is None
                         continue
                     assert 0 < low <= middle <= high and shapes >= 20
                     assert how == "roofline" or low <= 1 <= high, "an answer lies in its own range"
-                    assert len(size) == (how == "roofline")
+                    assert len(typical_us) == (how == "roofline")
 
 
 def test_a_region_that_was_not_measured_borrows_no_other() -> None:
