@@ -22,6 +22,7 @@ import yaml
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.device import Device
+from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
 
 Column = npt.NDArray[np.float64]
 
@@ -216,11 +217,6 @@ _OPERATORS: dict[str, tuple[str, Callable[[pl.DataFrame, Number], Work]]] = {
 floor; the modules of other architectures (sparse, linear and latent attention with their projections) have none of ours."""
 
 
-_EIGHT_BIT_CACHE = {("a100_sxm", "generation_attention_perf", "trtllm", "1.0.0")}
-"""Tables labelled bfloat16 whose times are those of a cache of eight bits: caches of 3 to 30 GB were read at 3.4 TB/s by a
-memory of 2.0 TB/s; at one byte an element that is 1.7 TB/s, as in the other tables of the device."""
-
-
 def data_folder() -> Path | None:
     """Where the tables lie; ``None`` without the extra. The package itself is not imported."""
     spec = importlib.util.find_spec(PACKAGE)
@@ -235,7 +231,9 @@ def _tables(folder: Path) -> Iterator[tuple[str, str, str, pl.DataFrame]]:
         if path.stem in _OPERATORS:
             system, _, framework, version, _ = path.relative_to(folder).parts
             rows = pl.read_parquet(path)
-            if (system, path.stem, framework, version) in _EIGHT_BIT_CACHE:
+            if path.relative_to(folder).as_posix() in MISLABELLED:
+                # Labelled bfloat16, but of a cache of eight bits: 3 to 30 GB were read at 3.4 TB/s by a memory of 2.0 TB/s; at one
+                # byte an element that is 1.7 TB/s, as in the other tables of the device.
                 rows = rows.with_columns(pl.lit("fp8").alias("kv_cache_dtype"))
             yield system, path.stem, f"{framework} {version}", rows
 

@@ -52,7 +52,7 @@ class LeftOut:
         if found is None or spread is None:
             return None
         ends = found.seconds * spread.low_ratio, found.seconds * spread.high_ratio
-        return Timing(found.seconds, "interpolated", None, found.seconds, found.seconds, None, (), *ends)
+        return Timing(found.seconds, "interpolated", None, (), *ends)
 
 
 def held(silicon: Silicon, system: System, products: int) -> tuple[float, float] | None:

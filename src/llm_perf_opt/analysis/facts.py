@@ -16,7 +16,7 @@ from llm_perf_opt.model.summary import Budget, Finding, MemoryUse, Operator, Sec
 if TYPE_CHECKING:  # stages are imported for help and checks, which must not wait for NumPy
     from llm_perf_opt.analysis.operators.work import OperatorWork
     from llm_perf_opt.analysis.rank_calls import HostCollectives
-    from llm_perf_opt.analysis.targets.calls import ShapedCalls
+    from llm_perf_opt.analysis.targets.calls import ShapedCalls, TracedKernel
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
     from llm_perf_opt.model.captured import CapturedRange
@@ -88,6 +88,8 @@ class Facts:
     """FLOPs of the operators, where a trace recorded their shapes."""
     shaped_calls: list[ShapedCalls] = field(default_factory=list)
     """Shapes of products, attention and experts by the kernel that ran them, where a trace recorded them."""
+    traced_kernels: list[TracedKernel] = field(default_factory=list)
+    """All kernels of the traces that ``shaped_calls`` is from."""
     module_shares: dict[ModulePhase, float] = field(default_factory=dict)
     """Share of its phase's host time a module has, where the work ran on the host."""
     host_seconds: dict[str, float] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from llm_perf_opt.analysis.memory.prediction import join_memory
 from llm_perf_opt.analysis.operators.work import OperatorWork
 from llm_perf_opt.analysis.ranks.host import join_host_ranks
 from llm_perf_opt.analysis.ranks.join import join_ranks
-from llm_perf_opt.analysis.targets.calls import ShapedCalls
+from llm_perf_opt.analysis.targets.calls import ShapedCalls, TracedKernel
 from llm_perf_opt.analysis.timeline.totals import (
     decode_steps_captured,
     joined_attribution,
@@ -53,6 +53,8 @@ class Joined:
     operators: list[Operator] = field(default_factory=list)
     operator_work: OperatorWork | None = None
     shaped_calls: list[ShapedCalls] = field(default_factory=list)
+    traced_kernels: list[TracedKernel] = field(default_factory=list)
+    """All kernels of the traces that ``shaped_calls`` is from; their times may differ from those of ``kernels``."""
     kernels: list[Kernel] = field(default_factory=list)
     budget: dict[str, Budget] = field(default_factory=dict)
     device_busy_ratio: dict[str, float] = field(default_factory=dict)
@@ -104,6 +106,7 @@ def join(facts: Sequence[Facts]) -> Joined:
         operators=next((each.operators for each in facts if each.operators), []),
         operator_work=_first(each.operator_work for each in facts),
         shaped_calls=[calls for each in facts for calls in each.shaped_calls],
+        traced_kernels=[kernel for each in facts for kernel in each.traced_kernels],
         telemetry=_first(each.telemetry for each in facts),
         findings=[finding for each in facts for finding in each.findings],
         sections=[section for each in facts for section in each.sections],

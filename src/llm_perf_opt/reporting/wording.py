@@ -126,7 +126,8 @@ def times_text(used: SiliconUse | None, *, expects: bool, counted: bool, row: Wh
     return (
         f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, {used.framework} kernels "
         f"first), added up. What no table holds is a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
-        f'{units.percent(MEMORY_SHARE)} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel; "measured" says how much of a '
+        f"{units.percent(MEMORY_SHARE)} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel, products, attention and experts times "
+        f'what measured ones take of theirs in the median; "measured" says how much of a '
         f"step rests on tables, and a device without any has 0 %. {_eager_text(row)}{FLOORS_TEXT}"
     )
 

@@ -9,17 +9,19 @@ from typing import Protocol
 
 from llm_perf_opt.analysis.expected.calls import Call, Work
 from llm_perf_opt.analysis.expected.uncached import uncached_bytes
+from llm_perf_opt.analysis.expected.usual import usual_time
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.hardware.silicon import AllReduce, How, MoeLayer, Operator, Timing
-from llm_perf_opt.hardware.silicon.errors import Spread, find_spread, spread_of
+from llm_perf_opt.hardware.silicon.errors import Spread, roofline_spread
 from llm_perf_opt.model.summary import Peak
 
-COMPUTE_SHARE = 0.73
-"""Of the catalogue's peak: what products that computing bounds reached in the median over all systems with tables."""
-MEMORY_SHARE = 0.81
-"""Of the catalogue's bandwidth: the same for products that reading weights bounds."""
-KERNEL_S = 2.5e-6
-"""What a kernel takes that does almost nothing: smallest products of the tables, 1.8 to 2.8 µs."""
+COMPUTE_SHARE = 0.70
+"""Of the catalogue's peak: what products of more than 50 µs that computing bounds reached in the median over the newest tables of all
+systems (``benchmarks/silicon_error.py`` computes this and the next two)."""
+MEMORY_SHARE = 0.77
+"""Of the catalogue's bandwidth: the same for products that moving their operands bounds."""
+KERNEL_S = 2.2e-6
+"""What a kernel takes that does almost nothing: the smallest hundredth of a table's products, in the median over the tables."""
 COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
@@ -142,7 +144,6 @@ class PassTime:
     """The expected time of a pass."""
 
     seconds: float = 0.0
-    kernels: int = 0
     fused_s: float = 0.0
     """Of it element-wise work, fused as serving engines do."""
     by_how: dict[How, float] = field(default_factory=dict)
@@ -175,7 +176,6 @@ def pass_time(
         seen = part.seconds * share
         total.seconds += seen
         total.band.add(part, share)
-        total.kernels += call.times
         total.fused_s += seen if isinstance(call.operator, Work) and call.operator.moved_bytes else 0.0
         total.by_how[part.how] = total.by_how.get(part.how, 0.0) + seen
     return total
@@ -195,12 +195,24 @@ def _timing(call: Call, target: Target, times: OperatorTimes | None, framework: 
         known = times.time(call.operator, target.name, framework=framework)
         if known is not None:
             return _known_part(call, call.operator, known, target)
+    return _roofline_part(call, target)
+
+
+def _roofline_part(call: Call, target: Target) -> Part | None:
+    """Return the roofline of element-wise work as it is, which no table could correct; of the rest as measurements lie to it."""
     seconds = roofline_s(call.operator, target)
-    return (
-        None
-        if seconds is None
-        else _part(call, seconds, "roofline", "roofline", _roofline_spread(call.operator))
+    if seconds is None:
+        return None
+    if isinstance(call.operator, Work):
+        # Taken to be as far off as products are.
+        return _part(call, seconds, "roofline", "roofline", roofline_spread("gemm bfloat16", seconds))
+    usual = usual_time(call.operator, seconds)
+    source = "roofline" if usual.factor == 1 else f"roofline × {usual.factor:.2f}"
+    known = usual.low_s is not None and usual.high_s is not None
+    ends = (
+        Spread((usual.low_s or 0.0) / usual.seconds, (usual.high_s or 0.0) / usual.seconds) if known else None
     )
+    return _part(call, usual.seconds, "roofline", source, ends)
 
 
 def _known_part(call: Call, operator: Operator, known: Timing, target: Target) -> Part:
@@ -236,15 +248,8 @@ def _part(call: Call, seconds: float, how: How, source: str, spread: Spread | No
     return Part(call.name, whole, how, source, call.times, *ends)
 
 
-def _roofline_spread(operator: Operator | Work) -> Spread | None:
-    """Return how far rooflines lay from measurements; element-wise work, which no table has, as products that memory bounds."""
-    if isinstance(operator, Work):
-        return find_spread("gemm bfloat16", 1, "roofline")
-    return spread_of(operator, "roofline")
-
-
 def roofline_s(operator: Operator | Work, target: Target) -> float | None:
-    """Return the time of an operator at the usual share of a device's limits; ``None``: those are not known."""
+    """Return the time of an operator at the share of a device's limits that products reach; ``None``: those are not known."""
     if isinstance(operator, AllReduce):
         link = target.link_bytes_per_s
         if link is None or operator.ranks > target.linked:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +29,27 @@ class ShapedCalls:
     calls: int
     total_s: float
     """Time of all kernels of these calls: a product may be split, and summed by a second kernel."""
+
+
+KernelPhase = tuple[str, str | None]
+"""Full name of a kernel, and phase."""
+
+
+class TracedKernel(NamedTuple):
+    """All time of one kernel in one phase of a trace with shapes, whether its calls are in the tables or not."""
+
+    kernel: str
+    phase: str | None
+    total_s: float
+
+
+def traced_times(traced: Iterable[TracedKernel]) -> dict[KernelPhase, float]:
+    """Add up the traces."""
+    found: dict[KernelPhase, float] = {}
+    for one in traced:
+        key = (one.kernel, one.phase)
+        found[key] = found.get(key, 0.0) + one.total_s
+    return found
 
 
 def shaped_calls(

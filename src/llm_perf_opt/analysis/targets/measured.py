@@ -24,11 +24,6 @@ _SPLITS = (1, 2, 4, 8)
 """Ranks over which an expert may be split: shapes of a trace are those of one rank, tables name the whole."""
 
 
-_MISLABELLED = frozenset(("a100_sxm/attention/trtllm/1.0.0/generation_attention_perf.parquet",))
-"""Tables whose times are not of the type they name: caches "of 16 bits" read at 1.7 times the memory's bandwidth
-(``benchmarks/catalogue_floors.py``)."""
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
     """Best and median of the tables that hold a shape."""
@@ -57,11 +52,7 @@ def _measured(ask: Ask, operator: Operator, hardware: Hardware) -> MeasuredTime 
         timing = ask(candidate)
         if timing is None or timing.how not in RESTS_ON_TABLES:
             continue
-        answers = [
-            answer
-            for answer in timing.tables
-            if answer.seconds >= floor_s and answer.source.table not in _MISLABELLED
-        ]
+        answers = [answer for answer in timing.tables if answer.seconds >= floor_s]
         if answers:
             return _summed_up(answers)
     return None

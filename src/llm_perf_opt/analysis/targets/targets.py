@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llm_perf_opt.analysis.targets.calls import ShapedCalls
+from llm_perf_opt.analysis.targets.calls import KernelPhase, ShapedCalls
 from llm_perf_opt.analysis.targets.measured import LookUp, MeasuredTime
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.model.summary import Kernel
@@ -34,12 +35,16 @@ class Coverage:
 
 
 def add_targets(
-    kernels: Sequence[Kernel], shaped: Iterable[ShapedCalls], look_up: LookUp, *, same_capture: bool
+    kernels: Sequence[Kernel],
+    shaped: Iterable[ShapedCalls],
+    look_up: LookUp,
+    traced_s: Mapping[KernelPhase, float] | None = None,
 ) -> Coverage:
     """Give every kernel whose shapes are in the tables its target; others keep none.
 
-    ``same_capture``: the times of ``kernels`` are those of the trace that ``shaped`` is from. Where they are of another
-    capture of the same run (nsys beside the profiler), what is at stake is carried over by the kernel's time.
+    ``traced_s``: time of each kernel and phase in the traces that ``shaped`` is from. Where a kernel's time is of another
+    capture of the same run (nsys beside the profiler, a second trace), what is at stake is carried over by the two times;
+    where the trace's is not known, nothing is claimed.
     """
     coverage = Coverage()
     found: dict[tuple[str, str | None], list[Compared]] = defaultdict(list)
@@ -56,22 +61,22 @@ def add_targets(
         compared = found.pop((kernel.name, kernel.phase), None)
         if compared is None:
             continue
-        kernel.target = _target(kernel, compared, same_capture)
+        kernel.target = _target(kernel, compared, (traced_s or {}).get((kernel.name, kernel.phase)))
         coverage.compared += [(kernel, row, time) for row, time in compared]
         coverage.compared_s += sum(row.total_s for row, _ in compared)
         coverage.at_stake_s += kernel.target.at_stake_s or 0.0
     return coverage
 
 
-def _target(kernel: Kernel, compared: list[Compared], same_capture: bool) -> KernelTarget:
+def _target(kernel: Kernel, compared: list[Compared], traced_s: float | None) -> KernelTarget:
     calls = sum(row.calls for row, _ in compared)
     measured_s = sum(row.total_s for row, _ in compared)
     best_s = sum(row.calls * time.best_s for row, time in compared)
     median_s = sum(row.calls * time.median_s for row, time in compared)
     stake_s = sum(max(0.0, row.total_s - row.calls * time.best_s) for row, time in compared)
     longest = sorted(compared, key=lambda pair: (-pair[0].total_s, repr(pair[0].operator)))
-    if not same_capture and kernel.total_s is not None:
-        stake_s *= kernel.total_s / measured_s
+    carried = kernel.total_s / traced_s if traced_s and kernel.total_s is not None else None
+    same_capture = carried is not None and math.isclose(carried, 1.0, rel_tol=1e-6)
     return KernelTarget(
         best_s=best_s / calls,
         median_s=median_s / calls,
@@ -82,7 +87,7 @@ def _target(kernel: Kernel, compared: list[Compared], same_capture: bool) -> Ker
         how="measured" if all(time.how == "measured" for _, time in compared) else "interpolated",
         shapes=[shape_words(row.operator) for row, _ in longest[:_MOST_SHAPES]],
         compared_ratio=min(1.0, measured_s / kernel.total_s) if same_capture and kernel.total_s else None,
-        at_stake_s=stake_s,
+        at_stake_s=None if carried is None else stake_s * carried,
         flops=sum(row.calls * row.operator.flops for row, _ in compared) / calls,
         moved_bytes=sum(row.calls * row.operator.moved_bytes for row, _ in compared) / calls,
     )

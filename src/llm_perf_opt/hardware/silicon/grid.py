@@ -98,6 +98,11 @@ class Grid:
         where = np.argwhere(np.isfinite(self._log_seconds))
         return np.stack([axis[where[:, place]] for place, axis in enumerate(self.axes)], axis=1)
 
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Return the times of the measured points, in the order of ``points``."""
+        known: npt.NDArray[np.float64] = self._log_seconds[np.isfinite(self._log_seconds)]
+        return np.exp(known)
+
     def without(self, axis: int, value: int) -> Grid:
         """Return the grid as it would be had one value of one axis not been measured: for errors of interpolation."""
         keep = np.flatnonzero(self.axes[axis] != value)

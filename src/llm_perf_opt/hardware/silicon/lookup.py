@@ -14,6 +14,7 @@ from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon.errors import spread_of
 from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
 from llm_perf_opt.hardware.silicon.locate import AUTO, KNOWN_VERSIONS, OFF, Installation, in_use
+from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
 from llm_perf_opt.hardware.silicon.operators import Operator
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
 
@@ -80,8 +81,9 @@ class Silicon:
     def time(self, operator: Operator, device: str, *, framework: str | None = None) -> Timing | None:
         """Return how long an operator takes there; ``None`` when no table reaches it.
 
-        With a ``framework`` the time is that of its newest table that reaches the shape, and other frameworks are asked
-        only when none does; without, it is the median of all tables.
+        With a ``framework`` the time is that of its newest table that reaches the shape, whether the shape was measured or lies
+        between measured ones; other frameworks are asked only when none does. Without, it is the median of all tables, measured
+        shapes first.
         """
         key = (operator, device, framework)
         if key not in self._answers:
@@ -105,19 +107,24 @@ class Silicon:
         paths = self._paths(system, operator)
         if framework is not None:
             own = self._ask(operator, [item for item in paths if item[1].parts[-3] == framework])
-            if any(answer.how in RESTS_ON_TABLES for answer in own):
-                return _combined(own, newest=True)
+            newest = next((answer for answer in own if answer.how in RESTS_ON_TABLES), None)
+            if newest is not None:
+                # Of one version all along a size: where an older one holds the very shape, a larger one would not take longer.
+                return Timing(newest.seconds, newest.how, newest.source, (newest,))
             others = self._ask(operator, [item for item in paths if item[1].parts[-3] != framework])
-            return _combined([*own, *others], newest=False)
-        return _combined(self._ask(operator, paths), newest=False)
+            return _median([*own, *others])
+        return _median(self._ask(operator, paths))
 
     def _paths(self, system: System, operator: Operator) -> list[tuple[Layout, Path]]:
-        """Return every table that may answer, newest version first."""
-        found = [
-            (layout, path)
-            for layout in layouts_of(operator)
-            for path in (self._data / system.key / layout.family).glob(f"*/*/{layout.file}")
-        ]
+        """Return every table that may answer, newest version first; those with a wrong label are left out, and said."""
+        found = []
+        for layout in layouts_of(operator):
+            for path in (self._data / system.key / layout.family).glob(f"*/*/{layout.file}"):
+                place = path.relative_to(self._data).as_posix()
+                if place in MISLABELLED:
+                    self.say(f"{place} is left out: {MISLABELLED[place]}")
+                else:
+                    found.append((layout, path))
         return sorted(found, key=lambda item: (_version_key(item[1].parts[-2]), item[1].parts), reverse=True)
 
     def _ask(self, operator: Operator, paths: Sequence[tuple[Layout, Path]]) -> list[TableTime]:
@@ -199,25 +206,15 @@ def _factor(point: Iterable[int], inside: Iterable[int]) -> float:
     return factor
 
 
-def _combined(answers: Sequence[TableTime], *, newest: bool) -> Timing | None:
+def _median(answers: Sequence[TableTime]) -> Timing | None:
     """Return one timing: only answers of the best kind are compared with each other."""
     if not answers:
         return None
     rank = min(_RANK[answer.how] for answer in answers)
     comparable = [answer for answer in answers if _RANK[answer.how] == rank]
-    best = min(comparable, key=lambda answer: answer.seconds)
-    median = statistics.median(answer.seconds for answer in comparable)
-    # Newest first: of one framework the newest version that answers is what a user would install.
-    first = comparable[0] if newest else min(comparable, key=lambda answer: abs(answer.seconds - median))
-    return Timing(
-        first.seconds if newest else median,
-        first.how,
-        first.source,
-        best.seconds,
-        median,
-        best.source,
-        tuple(comparable),
-    )
+    median_s = statistics.median(answer.seconds for answer in comparable)
+    nearest = min(comparable, key=lambda answer: abs(answer.seconds - median_s))
+    return Timing(median_s, nearest.how, nearest.source, tuple(comparable))
 
 
 def _version_key(version: str) -> tuple[int, ...]:

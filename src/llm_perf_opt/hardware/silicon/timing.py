@@ -48,11 +48,8 @@ class Timing:
     how: How
     source: Source | None
     """``None``: a roofline."""
-    best_s: float
-    median_s: float
-    best_source: Source | None
     tables: tuple[TableTime, ...] = ()
-    """The answers best and median were taken over."""
+    """The answers the time was taken from."""
     low_s: float | None = None
     """Nine in ten shapes that were left out of the tables and asked for lay between these; ``None``: nobody measured that."""
     high_s: float | None = None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 100_000_000
 MOST_RANKS = 1024
+FRAMEWORKS = ("vllm", "sglang", "trtllm")
+"""Whose kernels the tables time; the default first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--framework",
-        default="vllm",
+        default=FRAMEWORKS[0],
+        choices=FRAMEWORKS,
         metavar="NAME",
-        help="whose kernels are taken first: vllm, sglang, trtllm",
+        help=f"whose kernels are taken first: {', '.join(FRAMEWORKS)}",
     )
     parser.add_argument("--catalogue", type=Path, metavar="FILE", help="your own devices (docs/hardware.md)")
-    parser.add_argument("--json", action="store_true", help="print rows as in what_if of summary.json")
+    parser.add_argument(
+        "--json", action="store_true", help="print rows and tables as what_if and silicon of summary.json"
+    )
     return parser
 
 
@@ -112,10 +117,11 @@ def answer(run: Path, question: Question, *, catalogue_file: Path | None, as_jso
     silicon = open_silicon(catalogue)
     rows = priced(summary, question, catalogue, silicon)
     if as_json:
+        from llm_perf_opt.analysis.expected.tables import silicon_use
         from llm_perf_opt.model.codec import to_plain
 
-        used = {"version": silicon.version, "problems": silicon.problems} if silicon is not None else None
-        print(json.dumps({"what_if": to_plain(rows), "silicon": used}, indent=2))
+        used = silicon_use(silicon, question.framework)
+        print(json.dumps({"what_if": to_plain(rows), "silicon": to_plain(used)}, indent=2))
         return 0
     _print(summary, rows, silicon, question.framework)
     return 0

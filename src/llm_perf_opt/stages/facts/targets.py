@@ -20,6 +20,7 @@ def add_kernel_targets(
 
     Nothing is said where there is nothing to compare: no shapes, or without the extra a device it would not help.
     """
+    from llm_perf_opt.analysis.targets.calls import traced_times
     from llm_perf_opt.analysis.targets.measured import look_up_in
     from llm_perf_opt.analysis.targets.profiled import add_profiled_targets, has_shapes
     from llm_perf_opt.analysis.targets.section import missing_section, target_section
@@ -41,8 +42,8 @@ def add_kernel_targets(
         joined.notes += _problem_notes(silicon)
         return
     look_up = look_up_in(lambda operator: silicon.time(operator, name), hardware)
-    same = any(capture.tool == "torch profiler" for capture in joined.used_captures)
-    coverage = add_targets(joined.kernels, joined.shaped_calls, look_up, same_capture=same)
+    traced_s = traced_times(joined.traced_kernels)
+    coverage = add_targets(joined.kernels, joined.shaped_calls, look_up, traced_s)
     profiled = None
     if counters is not None:
         profiled = add_profiled_targets(joined.kernels, counters.facts, counters.matches, look_up)

@@ -78,6 +78,10 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
         facts.captures.append(
             Capture(path, timeline, found, attribution, tool="torch profiler", disturbance=DISTURBANCE)
         )
+        if facts.shaped_calls:
+            from llm_perf_opt.analysis.targets.calls import TracedKernel
+
+            facts.traced_kernels = [TracedKernel(k.name, k.phase, k.total_s or 0.0) for k in found.kernels]
     elif not len(timeline.calls):
         # Calls of a GPU's runtime without a kernel: the trace was made without the device, whose time is not known.
         facts.module_shares = module_host_shares(timeline, attribution)

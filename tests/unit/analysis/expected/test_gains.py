@@ -24,7 +24,7 @@ class HalfInEight:
             return None
         seconds = 0.5e-3 if isinstance(operator, Gemm) and operator.dtype == "float8" else 1e-3
         source = Source("vllm", "1.0", "table")
-        return Timing(seconds, "measured", source, seconds, seconds, source)
+        return Timing(seconds, "measured", source)
 
 
 def at(**changes: object) -> Side:
@@ -86,7 +86,7 @@ def test_both_sides_are_of_one_frameworks_kernels() -> None:
             name = "vllm" if wide and framework == "vllm" else "sglang"
             seconds = 1e-3 if name == "vllm" else 3e-3 if wide else 2e-3
             source = Source(name, "1.0", "table")
-            return Timing(seconds, "measured", source, seconds, seconds, source)
+            return Timing(seconds, "measured", source)
 
     found = expected_gain(BEFORE, at(dtype="float8"), Tables(TwoFrameworks(), "vllm"))
     assert found is not None and found.source == "sglang 1.0"

@@ -29,7 +29,7 @@ class HalfInEight:
         seconds = seconds if isinstance(operator, Gemm | Attention) else 0.1e-3
         ranks = 1 if not isinstance(operator, Gemm) or operator.n * operator.k >= 64 * 64 else 2
         source = Source("vllm", "1.0", "table")
-        return Timing(seconds / ranks, "measured", source, seconds, seconds, source)
+        return Timing(seconds / ranks, "measured", source)
 
 
 TABLES = Tables(HalfInEight(), "vllm", knows=lambda device: "H100" in device)

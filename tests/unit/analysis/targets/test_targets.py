@@ -8,7 +8,7 @@ import pytest
 
 from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
 from llm_perf_opt.analysis.operators.work import link_calls
-from llm_perf_opt.analysis.targets.calls import ShapedCalls, shaped_calls
+from llm_perf_opt.analysis.targets.calls import KernelPhase, ShapedCalls, shaped_calls
 from llm_perf_opt.analysis.targets.measured import MeasuredTime, look_up_in
 from llm_perf_opt.analysis.targets.section import target_section
 from llm_perf_opt.analysis.targets.targets import add_targets, shape_words
@@ -32,7 +32,7 @@ def tables(*answers: tuple[float, How, str]) -> Timing:
         for s, how, name in answers
     )
     best = min(times, key=lambda time: time.seconds)
-    return Timing(best.seconds, best.how, best.source, best.seconds, best.seconds, best.source, times)
+    return Timing(best.seconds, best.how, best.source, times)
 
 
 def measured(best_us: float, median_us: float | None = None) -> MeasuredTime:
@@ -92,7 +92,7 @@ def test_ratio_and_time_at_stake_are_over_all_shapes_of_a_kernel() -> None:
     ]
     shapes = [ShapedCalls(GEMM, None, LARGE, 10, 500e-6), ShapedCalls(GEMM, None, SMALL, 20, 100e-6)]
     times: dict[Operator, MeasuredTime] = {LARGE: measured(20, 25), SMALL: measured(6, 8)}
-    coverage = add_targets(rows, shapes, times.get, same_capture=True)
+    coverage = add_targets(rows, shapes, times.get, {(GEMM, None): 1e-3, ("other", None): 1e-3})
     target = rows[0].target
     assert target is not None and rows[1].target is None
     assert target.measured_s == pytest.approx(20e-6) and target.calls == 30
@@ -110,9 +110,7 @@ def test_ratio_and_time_at_stake_are_over_all_shapes_of_a_kernel() -> None:
 
 def test_a_shape_outside_the_tables_gives_no_target_and_is_named() -> None:
     rows = [row(GEMM, "gemm", 1e-3, launches=30, phase=None)]
-    coverage = add_targets(
-        rows, [ShapedCalls(GEMM, None, LARGE, 10, 5e-4)], lambda _: None, same_capture=True
-    )
+    coverage = add_targets(rows, [ShapedCalls(GEMM, None, LARGE, 10, 5e-4)], lambda _: None)
     assert rows[0].target is None and coverage.outside_s == pytest.approx(5e-4)
     (section,) = target_section("torch_profiler", coverage, "tables")
     assert not section.tables and "64 × 64 × 64 bfloat16 (500 µs)" in section.paragraphs[-1]
@@ -122,12 +120,41 @@ def test_a_shape_outside_the_tables_gives_no_target_and_is_named() -> None:
 def test_kernels_of_another_phase_or_capture() -> None:
     other = row(GEMM, "gemm", 4e-3, launches=80, phase="decode")
     shapes = [ShapedCalls(GEMM, "prefill", LARGE, 10, 500e-6)]
-    add_targets([other], shapes, lambda _: measured(20), same_capture=True)
+    traced_s: dict[KernelPhase, float] = {(GEMM, "prefill"): 500e-6}
+    add_targets([other], shapes, lambda _: measured(20), traced_s)
     assert other.target is None
     nsys = row(GEMM, "gemm", 4e-3, launches=80, phase="prefill")
-    add_targets([nsys], shapes, lambda _: measured(20), same_capture=False)
+    add_targets([nsys], shapes, lambda _: measured(20), traced_s)
     assert nsys.target is not None and nsys.target.compared_ratio is None
     assert nsys.target.at_stake_s == pytest.approx(300e-6 * 8)
+
+
+def test_of_another_capture_only_the_covered_share_is_at_stake() -> None:
+    """Half of the traced time lies in calls without a target: nothing is claimed of it in the other capture either."""
+    shapes = [ShapedCalls(GEMM, "prefill", LARGE, 10, 500e-6), ShapedCalls(GEMM, "prefill", SMALL, 5, 100e-6)]
+    nsys = row(GEMM, "gemm", 4e-3, launches=80, phase="prefill")
+    times: dict[Operator, MeasuredTime] = {LARGE: measured(20)}
+    coverage = add_targets([nsys], shapes, times.get, {(GEMM, "prefill"): 1e-3})
+    assert nsys.target is not None and nsys.target.at_stake_s == pytest.approx(300e-6 * 4)
+    assert coverage.at_stake_s == pytest.approx(300e-6 * 4)
+
+
+def test_each_phase_is_compared_with_the_capture_it_comes_from() -> None:
+    prefill = row(GEMM, "gemm", 1e-3, launches=10, phase="prefill")
+    decode = row(GEMM, "gemm", 6e-3, launches=80, phase="decode")  # of a longer trace without shapes
+    shapes = [ShapedCalls(GEMM, phase, LARGE, 10, 500e-6) for phase in ("prefill", "decode")]
+    traced_s: dict[KernelPhase, float] = {(GEMM, "prefill"): 1e-3, (GEMM, "decode"): 1e-3}
+    add_targets([prefill, decode], shapes, lambda _: measured(20), traced_s)
+    assert prefill.target is not None and decode.target is not None
+    assert (prefill.target.compared_ratio, decode.target.compared_ratio) == (pytest.approx(0.5), None)
+    assert prefill.target.at_stake_s == pytest.approx(300e-6)
+    assert decode.target.at_stake_s == pytest.approx(300e-6 * 6)
+
+
+def test_without_the_time_of_the_trace_nothing_is_at_stake() -> None:
+    one = row(GEMM, "gemm", 4e-3, launches=80, phase=None)
+    add_targets([one], [ShapedCalls(GEMM, None, LARGE, 10, 500e-6)], lambda _: measured(20))
+    assert one.target is not None and one.target.at_stake_s is None
 
 
 # What counts as measured
@@ -147,13 +174,6 @@ def test_times_that_only_a_cache_makes_possible_are_no_target() -> None:
     cache = Attention("generation", 8, 1000, 8, 8, 128)  # 32.8 MB
     assert look_up_in(lambda _: tables((30e-6, "measured", "vllm")), h100())(cache) is None
     assert look_up_in(lambda _: tables((40e-6, "measured", "vllm")), h100())(cache) is not None
-
-
-def test_a_table_with_a_wrong_label_is_no_target() -> None:
-    wrong = Source("trtllm", "1.0.0", "a100_sxm/attention/trtllm/1.0.0/generation_attention_perf.parquet")
-    time = TableTime(1e-3, "measured", wrong)
-    given = Timing(1e-3, "measured", wrong, 1e-3, 1e-3, wrong, (time,))
-    assert look_up_in(lambda _: given, h100())(Attention("generation", 8, 1000, 8, 8, 128)) is None
 
 
 def test_beyond_the_tables_there_is_no_target() -> None:
@@ -178,7 +198,7 @@ def test_experts_of_one_rank_are_looked_for_as_parts_of_whole_ones() -> None:
 
 def test_kernels_that_took_no_time_are_not_compared() -> None:
     one = row(GEMM, "gemm", 0.0, launches=1, phase=None)
-    add_targets([one], [ShapedCalls(GEMM, None, LARGE, 1, 0.0)], lambda _: measured(20), same_capture=False)
+    add_targets([one], [ShapedCalls(GEMM, None, LARGE, 1, 0.0)], lambda _: measured(20))
     assert one.target is None
 
 
@@ -191,7 +211,5 @@ def test_shapes_in_words() -> None:
 
 def test_a_kernel_without_time_keeps_its_target() -> None:
     only = Kernel(GEMM, "g", "gemm", None, None, None, None, None)
-    add_targets(
-        [only], [ShapedCalls(GEMM, None, LARGE, 1, 50e-6)], lambda _: measured(20), same_capture=False
-    )
+    add_targets([only], [ShapedCalls(GEMM, None, LARGE, 1, 50e-6)], lambda _: measured(20))
     assert only.target is not None and only.target.ratio == pytest.approx(2.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -36,10 +35,27 @@ def test_every_region_is_a_range_and_regions_cover_every_size() -> None:
     for how, kinds in content()["errors"].items():
         for kind, systems in kinds.items():
             assert "all" in systems, (how, kind)
+            every = [up_to for up_to, *_ in systems["all"]]
+            assert every[-1] is None and None not in every[:-1] and every[:-1] == sorted(every[:-1])
             for system, regions in systems.items():
-                ends = [math.inf if up_to is None else up_to for up_to, *_ in regions]
-                assert ends == sorted(ends), (how, kind, system)
-                assert all(0 < low <= high and shapes >= 20 for _, low, high, shapes in regions)
+                assert [up_to for up_to, *_ in regions] == every, (how, kind, system)
+                for _, low, middle, high, shapes, *typical_us in regions:
+                    if low is None:
+                        assert middle is high is None
+                        continue
+                    assert 0 < low <= middle <= high and shapes >= 20
+                    assert how == "roofline" or low <= 1 <= high, "an answer lies in its own range"
+                    assert len(typical_us) == (how == "roofline")
+
+
+def test_a_region_that_was_not_measured_borrows_no_other() -> None:
+    """Experts were left out at both ends of their tables only, and below 16 tokens all answers were far too long."""
+    assert spread_of(MoeLayer(100, 64, 64, 1, 8), "extrapolated") is None
+    assert spread_of(MoeLayer(4, 64, 64, 1, 8), "extrapolated") is None
+    assert spread_of(MoeLayer(100_000, 64, 64, 1, 8), "extrapolated") is not None
+    assert spread_of(AllReduce(1_000_000, 8), "extrapolated") is None
+    of_all = find_spread("experts", 4, "interpolated")
+    assert of_all is not None and find_spread("experts", 4, "interpolated", "a100_sxm") == of_all
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda one: kind_of(one)[0])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware.silicon import Attention, Gemm, MoeLayer, Silicon
+from llm_perf_opt.hardware.silicon import Attention, Gemm, MoeLayer, Silicon, lookup
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, gemm_row, installation, write_table
 
 GEMM = "h100_sxm/gemm/{}/gemm_perf.parquet"
@@ -50,15 +50,14 @@ def test_far_beyond_the_edge_there_is_no_answer(tmp_path: Path) -> None:
     assert silicon_with(tmp_path, vllm__0_24_0=gemm_grid()).time(Gemm(16, 2048, 256), H100) is None
 
 
-def test_best_and_median_are_over_all_tables(tmp_path: Path) -> None:
+def test_without_a_framework_the_median_of_all_tables_is_taken(tmp_path: Path) -> None:
     tables = silicon_with(
         tmp_path, vllm__0_24_0=gemm_grid(2.0), sglang__0_5_14=gemm_grid(1.0), trtllm__1_3_0=gemm_grid(4.0)
     )
     found = tables.time(Gemm(4, 64, 64), H100)
-    assert found is not None and found.best_source is not None
-    unit = 4 * 64 * 64 * 1e-9
-    assert (found.best_s, found.median_s, found.seconds) == pytest.approx((unit, 2 * unit, 2 * unit))
-    assert found.best_source.framework == "sglang" and len(found.tables) == 3
+    assert found is not None and found.source is not None
+    assert found.seconds == pytest.approx(2 * 4 * 64 * 64 * 1e-9) and found.source.framework == "vllm"
+    assert {one.source.framework for one in found.tables} == {"vllm", "sglang", "trtllm"}
 
 
 def test_of_a_framework_the_newest_version_is_taken(tmp_path: Path) -> None:
@@ -68,6 +67,29 @@ def test_of_a_framework_the_newest_version_is_taken(tmp_path: Path) -> None:
     found = tables.time(Gemm(4, 64, 64), H100, framework="vllm")
     assert found is not None and found.source is not None and found.source.version == "0.24.0"
     assert found.seconds == pytest.approx(3 * 4 * 64 * 64 * 1e-9)
+
+
+def test_the_newest_version_answers_also_between_its_shapes(tmp_path: Path) -> None:
+    """An older, slower version holds one size that the newer one lies around: neighbours must not come from both."""
+    old = [gemm_row(5, n, k, 5.0 * 5 * n * k * 1e-6) for n in (64, 256) for k in (64, 256)]
+    tables = silicon_with(tmp_path, vllm__0_9_0=old, vllm__0_24_0=gemm_grid())
+    times = [tables.time(Gemm(m, 64, 64), H100, framework="vllm") for m in (4, 5, 6)]
+    assert [one.how for one in times if one is not None] == ["measured", "interpolated", "interpolated"]
+    assert {one.source.version for one in times if one is not None and one.source is not None} == {"0.24.0"}
+    seconds = [one.seconds for one in times if one is not None]
+    assert seconds == sorted(seconds)
+
+
+def test_a_table_with_a_wrong_label_answers_nobody_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "MISLABELLED", {GEMM.format("vllm/0.24.0"): "its sizes are wrong"})
+    tables = silicon_with(tmp_path, vllm__0_24_0=gemm_grid(), sglang__0_5=gemm_grid(3.0))
+    for framework in ("vllm", None):
+        found = tables.time(Gemm(4, 64, 64), H100, framework=framework)
+        assert found is not None and found.source is not None and found.source.framework == "sglang"
+    assert tables.problems == [f"{GEMM.format('vllm/0.24.0')} is left out: its sizes are wrong"]
+    assert len(tables.tables_of(Gemm(4, 64, 64), H100)) == 1
 
 
 def test_another_framework_answers_where_the_chosen_one_does_not_reach(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from llm_perf_opt.analysis.static.split import link_bytes
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
+from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
 from tests.unit.hardware.silicon.tables import H100
 
 LATENT = LatentBlock("generation", 8, 1024, 16, 7168, 1536, 512, 64, 128, 128)
@@ -19,7 +20,7 @@ def test_every_system_is_read_without_a_problem(silicon: Silicon) -> None:
     names = {system.key for system in silicon.systems}
     assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s", "b60"} <= names
     assert all(system.power_w for system in silicon.systems)
-    assert silicon.problems == []
+    assert [one for one in silicon.problems if one.split(" ")[0] not in MISLABELLED] == []
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_every_system_is_read_without_a_problem(silicon: Silicon) -> None:
 def test_every_kind_of_operator_rests_on_tables(silicon: Silicon, operator: Operator) -> None:
     found = silicon.time(operator, H100)
     assert found is not None and found.rests_on_tables and found.source is not None
-    assert 0 < found.best_s <= found.median_s
+    assert 0 < min(one.seconds for one in found.tables) <= found.seconds
     assert 1e-7 < found.seconds < 1
 
 
@@ -47,7 +48,7 @@ def test_a_product_takes_at_least_what_the_device_allows(silicon: Silicon) -> No
     product = Gemm(4096, 8192, 8192)
     found = silicon.time(product, H100)
     assert found is not None and found.how == "measured"
-    assert found.best_s > product.flops / 989.4e12
+    assert min(one.seconds for one in found.tables) > product.flops / 989.4e12
 
 
 def test_reading_the_tables_needs_nothing_of_the_package(silicon: Silicon) -> None:
@@ -76,3 +77,10 @@ def test_no_all_reduce_was_quicker_than_the_links_allow(silicon: Silicon, ranks:
         and timing.rests_on_tables
     ]
     assert shares and 0.3 < max(shares) < 1.0
+
+
+def test_tables_with_a_wrong_label_exist_and_answer_nobody(silicon: Silicon) -> None:
+    (wrong,) = MISLABELLED
+    found = silicon.time(Attention("generation", 8, 4096, 32, 8, 128), "NVIDIA A100-SXM4-80GB")
+    assert found is not None and found.tables and all(one.source.table != wrong for one in found.tables)
+    assert f"{wrong} is left out: {MISLABELLED[wrong]}" in silicon.problems

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.config.schema import ModelConfig
+from llm_perf_opt.config.schema import ModelConfig, SiliconTables
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon import Silicon
 from llm_perf_opt.model.static.operators import AttentionShape, OperatorShapes, ProductShape
 from llm_perf_opt.model.summary import Static
 from llm_perf_opt.model.summary_file import save_summary
-from llm_perf_opt.runs.commands.what_if import Question, main, priced
+from llm_perf_opt.runs.commands.what_if import FRAMEWORKS, Question, main, priced
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.analysis.roofline.test_what_if import decoder
@@ -104,7 +104,16 @@ def test_without_the_extra_there_are_floors_and_a_word_on_what_it_adds(
     said = capsys.readouterr().out
     assert "pip install 'llm-perf-opt[silicon]'" in said and H100 in said and "TPOT floor" in said
     assert main([str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["silicon"] is None
+    used = json.loads(capsys.readouterr().out)["silicon"]
+    assert used["version"] is None and "pip install 'llm-perf-opt[silicon]'" in used["reason"]
+
+
+def test_a_framework_no_table_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path), "--framework", "vlm"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and "'vlm'" in said and "vllm" in said.rpartition("--framework")[2]
+    assert {*FRAMEWORKS, "auto", "off"} == {one.value for one in SiliconTables}
 
 
 def test_ranges_lie_around_the_expected_time(tables: Silicon) -> None:
