@@ -11,10 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llm_perf_opt.core.clock import now_text
-from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.runs.records.manifest import Heartbeat, beat, keep_beating, stop_beating
+from llm_perf_opt.runs.records.manifest import (
+    Heartbeat,
+    Manifest,
+    beat,
+    keep_beating,
+    read_manifest,
+    stop_beating,
+)
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -55,6 +62,20 @@ def process_start(pid: int) -> int | None:
         return None if fields[0] in _ENDED else int(fields[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def own_manifest(run_dir: Path) -> Manifest | None:
+    """Return the manifest that this very process wrote in a directory; ``None``: it wrote none, or cannot be read."""
+    with contextlib.suppress(InputError):
+        manifest = read_manifest(run_dir)
+        beat, mine = manifest.heartbeat, new_heartbeat()
+        if beat is not None and _process(beat) == _process(mine):
+            return manifest
+    return None
+
+
+def _process(heartbeat: Heartbeat) -> tuple[str, int, int | None]:
+    return heartbeat.machine, heartbeat.pid, heartbeat.process_started
 
 
 @contextlib.contextmanager
