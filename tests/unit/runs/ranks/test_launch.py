@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.analysis.facts import Capture, Facts
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.runs import assemble
 from llm_perf_opt.runs.app import prepare
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks, wait_for_ranks
 from llm_perf_opt.runs.ranks.launch import RankJob, command_of_ranks, environment_of_ranks
 from llm_perf_opt.runs.records.heartbeat import new_heartbeat
-from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, read_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import (
+    RankRecord,
+    StageRecord,
+    new_manifest,
+    read_manifest,
+    write_manifest,
+)
+from tests.unit.rank_captures import rank_capture, rank_timeline
 
 
 def job(threads: int | None = None) -> RankJob:
@@ -86,6 +96,31 @@ def test_an_earlier_run_is_moved_aside_with_its_ranks(tmp_path: Path) -> None:
         finish_run_of_ranks(run, quiet=True, as_json=False)
     (earlier,) = (tmp_path / "run").glob("earlier-*")
     assert (earlier / "ranks" / "0" / "manifest.json").is_file()
+
+
+def test_the_bound_of_what_is_kept_is_one_for_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 4, ["llm-perf-opt", "run"])
+    manifest = begin_run(run)
+    times = [100, 300]
+    kept: dict[str, Capture] = {}
+    for rank in range(4):
+        leave_manifest(run, rank, "ok")
+        manifest.ranks.append(RankRecord(rank, f"ranks/{rank}", "ok"))
+        kept[str(rank)] = rank_capture(rank_timeline(times, [one + 90 for one in times]), "trace", rank)
+    monkeypatch.setattr(
+        assemble, "stage_facts", lambda folder, _: [Facts("trace", captures=[kept[folder.name]])]
+    )
+
+    def size(rank: int) -> int:
+        timeline = kept[str(rank)].found
+        assert isinstance(timeline, Timeline)
+        return len(timeline.ops) + len(timeline.calls)
+
+    whole = size(0)
+    assemble._rank_facts(tmp_path / "run", manifest, most_rows=2 * whole)
+    assert [size(rank) == whole for rank in range(4)] == [True, True, False, False]
 
 
 def test_ranks_without_anything_to_run_are_refused_before_they_start() -> None:
