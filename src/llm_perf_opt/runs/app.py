@@ -187,6 +187,7 @@ def run_and_report(
                 sweep=sweep,
                 sinks=tuple(config.run.sinks),
             ),
+            config,
             artifacts,
             verbosity=options.verbosity,
             as_json=options.as_json,

@@ -71,9 +71,12 @@ class DeviceLease:
     began: str | None = None
     ended: str | None = None
     others_ratio: float | None = None
-    """Share of the device that other processes used meanwhile; ``None``: it could not be seen."""
+    """Share of the processor's time that other processes used meanwhile; on GPUs, of the looks at which others were
+    there. ``None``: it could not be seen."""
     shared: str | None = None
     """Why the device was not this run's alone; ``None``: it was."""
+    directory: str | None = None
+    """Where the locks lie: runs with locks elsewhere do not wait for this one. ``None``: it holds none."""
 
 
 @dataclass(slots=True)
