@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,7 @@ def test_twelve_jobs_and_everything_that_can_happen(
     wait_until("the cancelled job has told", has_status(sweep, CANCELLED, "interrupted"), by=running)
     wait_until("one crashed", has_status(sweep, CRASHING, "failed"), by=running)
 
-    # The next one there is told that its time is up, by the signal that the preset asks Slurm for.
-    wait_until("the next job measures", all_measuring(sweep, [PREEMPTED]), by=running)
-    # To the step itself: of the whole job scancel says at times that it is over, though it runs.
-    slurm.command("scancel", "--signal=USR2", f"{_slurm_job(sweep, PREEMPTED)}.0")
-    wait_until("it has told", has_status(sweep, PREEMPTED, "interrupted"), by=running)
+    _preempt(slurm, sweep, running)  # the next one there
 
     # The client dies, then the node of one job.
     running.send_signal(signal.SIGKILL)
@@ -158,6 +155,14 @@ def _slurm_job(sweep: Path, job: int) -> str:
     """Return Slurm's number of a job: that of its array, and its place in it."""
     arrays = [path.name for path in (sweep / ".submitit").iterdir() if path.name.isdecimal()]
     return f"{max(arrays, key=int)}_{job}"
+
+
+def _preempt(slurm: Slurm, sweep: Path, client: subprocess.Popen[str]) -> None:
+    """Tell a job that its time is up, by the signal that the preset asks Slurm for."""
+    wait_until("the job measures", all_measuring(sweep, [PREEMPTED]), by=client)
+    # To the step itself: of the whole job scancel says at times that it is over, though it runs.
+    slurm.command("scancel", "--signal=USR2", f"{_slurm_job(sweep, PREEMPTED)}.0")
+    wait_until("it has told", has_status(sweep, PREEMPTED, "interrupted"), by=client)
 
 
 def _end_node(slurm: Slurm, node: str) -> None:
