@@ -21,7 +21,6 @@ from tests.support import REPOSITORY, cli, read_json
 SMALL = (
     "model=llama_tiny",
     "run.device=cpu",
-    "run.exclusive=false",
     "infer.max_new_tokens=4",
     "infer.warmup_rounds=0",
     "run.ranks_timeout_s=60",
@@ -78,6 +77,11 @@ def test_every_rank_has_a_directory_and_the_run_one_summary(profiled: Path) -> N
     assert manifest["status"] == "ok"
     assert [(one["rank"], one["status"]) for one in manifest["ranks"]] == [(0, "ok"), (1, "ok")]
     assert {path.name for path in (profiled / "ranks").iterdir()} == {"0", "1"}
+    lease = manifest["lease"]
+    assert lease["exclusive"] and lease["directory"] == os.environ["LLM_PERF_OPT_LEASES"]
+    assert read_json(profiled / "ranks" / "1" / "manifest.json")["lease"] is None, (
+        "the first holds it for both"
+    )
     repeats = [
         read_json(profiled / "ranks" / rank / "torch_profiler" / "timings.json")["measuring"]["repeats"]
         for rank in "01"
@@ -246,6 +250,7 @@ def test_a_rank_that_is_killed_is_told(who: str, rank: int, tmp_path: Path) -> N
     manifest = read_json(run / "manifest.json")
     assert manifest["status"] == "failed"
     assert manifest["ranks"][rank]["status"] == "died"
+    assert manifest["lease"]["exclusive"]
     assert manifest["ranks"][1 - rank]["status"] in ("failed", "interrupted")
     assert f"rank {rank} died" in manifest["reason"] and "ended without a word" in manifest["reason"]
     notes: list[Any] = read_json(run / "summary.json")["notes"]

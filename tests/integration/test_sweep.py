@@ -127,6 +127,30 @@ def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
     assert "--resume=" in done.stdout
 
 
+KILLED_WHILE_REPORTED = """
+import os, signal, sys
+from llm_perf_opt.__main__ import main
+from llm_perf_opt.runs import finish
+finish.assemble_run = lambda run_dir: os.kill(os.getpid(), signal.SIGKILL)
+main(sys.argv[1:])
+"""
+
+
+def test_a_job_that_is_killed_while_it_is_reported_is_not_done(tmp_path: Path) -> None:
+    sweep = ("run", "--multirun", *CHEAP, jobs("pass", "x = 1"), "hydra.sweep.dir=s")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_REPORTED, *sweep], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert json.loads((tmp_path / "s" / "0" / "manifest.json").read_text())["status"] == "ok"
+    found = document(cli("sweep-report", "--json", "s", cwd=tmp_path).stdout)
+    assert [job["status"] for job in found["jobs"]] == ["killed", "pending"]
+    assert "before its report was written" in found["jobs"][0]["reason"]
+    resumed = cli("run", "--resume=s", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert all(job["metrics"]["program_s"]["value"] > 0 for job in document(resumed.stdout)["jobs"])
+
+
 def test_all_jobs_are_checked_before_the_first_starts_whatever_their_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

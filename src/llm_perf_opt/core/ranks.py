@@ -52,6 +52,13 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
     return Rank(rank, size, _number(found, "LOCAL_RANK") if found.get("LOCAL_RANK") else rank)
 
 
+def ranks_here(environment: Mapping[str, str] | None = None) -> int:
+    """Return how many ranks this machine has; where the launcher does not say, all of the group."""
+    found = os.environ if environment is None else environment
+    said = next((name for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE") if found.get(name)), None)
+    return 1 if said is None else max(1, _number(found, said))
+
+
 def rank_in_mark(text: str) -> tuple[int, int] | None:
     """Return rank and number of ranks of a mark (:attr:`Rank.mark`); ``None``: it is none."""
     found = _MARK.fullmatch(text)

@@ -26,7 +26,9 @@ from llm_perf_opt.core.files import atomic_write_text
 LOGGER = logging.getLogger("llm_perf_opt.lease")
 
 LEASE_VARIABLE = "LLM_PERF_OPT_LEASES"
-"""Environment variable: directory of the locks. Default: one of this user's below the temporary directory."""
+"""Environment variable: directory of the locks. Default: one of this user's in a place that all jobs of a machine see."""
+_PLACES = (Path("/tmp"), Path("/dev/shm"))
+"""Not ``TMPDIR``: engines set another one for each job, and jobs that do not see each other's locks do not wait."""
 _POLL_S = 0.5
 _SAID_EVERY_S = 60.0
 
@@ -48,6 +50,8 @@ class Held:
     waited_s: float = 0.0
     reason: str | None = None
     """Why it is not held; ``None``: it is."""
+    directory: Path | None = None
+    """Where its locks lie."""
 
 
 def cpu_device(cores: Sequence[int] | None = None) -> LeasedDevice:
@@ -67,7 +71,9 @@ def lease_directory() -> Path:
     given = os.environ.get(LEASE_VARIABLE)
     if given:
         return Path(given).expanduser().absolute()
-    return Path(tempfile.gettempdir()) / f"llm-perf-opt-leases-{os.getuid()}"
+    usable = (place for place in _PLACES if place.is_dir() and os.access(place, os.W_OK | os.X_OK))
+    place = next(usable, None) or Path(tempfile.gettempdir())
+    return place / f"llm-perf-opt-leases-{os.getuid()}"
 
 
 @contextlib.contextmanager
@@ -84,7 +90,7 @@ def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) ->
             began = time.monotonic()
             for name in device.locks:
                 stack.enter_context(_locked(directory / f"{name}.lock", device, who, check))
-            held.waited_s = time.monotonic() - began
+            held.waited_s, held.directory = time.monotonic() - began, directory
         except (OSError, NotImplementedError) as error:
             held.reason = f"the device could not be held: {error}"
             LOGGER.warning("%s", held.reason)

@@ -51,6 +51,40 @@ def survivors(group: int, job: str) -> list[int]:
     return sorted(pid for pid in pids if pid != os.getpid() and _is_in_job(_PROC / str(pid), group, marker))
 
 
+def is_started_by(pid: int, root: int) -> bool:
+    """Whether a process is ``root``, or was started by it or by what it started, also where its own parent is gone."""
+    return any(_descends_from(one, root) for one in (pid, *_starters(pid)))
+
+
+def _descends_from(pid: int, root: int) -> bool:
+    while pid != root:
+        try:
+            pid = int((_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        if pid <= 0:
+            return False
+    return True
+
+
+def _starters(pid: int) -> list[int]:
+    """Return the live processes that the marker of a process names: who started the jobs it is part of."""
+    try:
+        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    found = []
+    for variable in variables:
+        name, _, marker = variable.decode("utf-8", "replace").partition("=")
+        if name != JOB_VARIABLE:
+            continue
+        for job in filter(None, marker.split(":")):
+            starter, began = (*job.split("-"), "", "")[:2]
+            if starter.isdigit() and began.isdigit() and start_time(int(starter)) == int(began) != 0:
+                found.append(int(starter))
+    return found
+
+
 def kill_all(group: int, job: str, *, settle_s: float = 0.0, leftovers: Leftovers | None = None) -> int:
     """Kill what is left, in rounds because a dying parent may still fork; return how many were killed.
 

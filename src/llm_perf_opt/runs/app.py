@@ -35,6 +35,7 @@ from llm_perf_opt.runs.directory import old_places
 from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
+from llm_perf_opt.runs.records.heartbeat import beating
 from llm_perf_opt.runs.records.manifest import SweepMark
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.workloads.setup import settle_adapters
@@ -186,29 +187,31 @@ def run_and_report(
                 sweep=sweep,
                 sinks=tuple(config.run.sinks),
             ),
+            config,
             artifacts,
             verbosity=options.verbosity,
             as_json=options.as_json,
         )
-    with make_progress(options.verbosity) as progress:
-        outcome = execute(
-            config,
-            artifacts,
-            progress,
-            command=["llm-perf-opt", "run", *options.switches, *overrides],
-            overrides=overrides,
-            resolved_yaml=resolved_yaml(raw, overrides, cwd=here),
-            config_hash=config_hash(raw, overrides, cwd=here),
-            sweep=sweep,
-            started_in=here,
+    with beating(artifacts):  # also while the report is made: a run that is killed there is not done
+        with make_progress(options.verbosity) as progress:
+            outcome = execute(
+                config,
+                artifacts,
+                progress,
+                command=["llm-perf-opt", "run", *options.switches, *overrides],
+                overrides=overrides,
+                resolved_yaml=resolved_yaml(raw, overrides, cwd=here),
+                config_hash=config_hash(raw, overrides, cwd=here),
+                sweep=sweep,
+                started_in=here,
+            )
+        return finish_run(
+            outcome,
+            quiet=options.verbosity is Verbosity.quiet,
+            as_json=options.as_json,
+            sinks=() if options.silent else config.run.sinks,
+            silent=options.silent,
         )
-    return finish_run(
-        outcome,
-        quiet=options.verbosity is Verbosity.quiet,
-        as_json=options.as_json,
-        sinks=() if options.silent else config.run.sinks,
-        silent=options.silent,
-    )
 
 
 def show_plan(prepared: Prepared, *, as_json: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.join import Joined, join
 from llm_perf_opt.analysis.ranks.paper import add_rank_shares
-from llm_perf_opt.analysis.ranks.slim import kept_in_bounds, of_further_rank
+from llm_perf_opt.analysis.ranks.slim import MOST_ROWS, kept_in_bounds, of_further_rank
 from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
@@ -87,16 +87,23 @@ def assemble_run(run_dir: Path) -> Assembled:
     return assembled
 
 
-def _rank_facts(run_dir: Path, manifest: Manifest) -> list[Facts]:
-    """Read the ranks one after the other; of most of them only captures and collectives are kept."""
-    found: list[Facts] = []
+def _rank_facts(run_dir: Path, manifest: Manifest, most_rows: int = MOST_ROWS) -> list[Facts]:
+    """Read the ranks one after the other; of most of them only captures and collectives are kept.
+
+    One bound for all ranks together: the next is read when the one before it was cut down to what is kept.
+    """
+    return list(kept_in_bounds(_facts_of_ranks(run_dir, manifest), most_rows))
+
+
+def _facts_of_ranks(run_dir: Path, manifest: Manifest) -> Iterator[Facts]:
+    first = True
     for one in manifest.ranks:
         folder = run_dir / one.directory
         if one.status == "missing":
             continue
         own = stage_facts(folder, read_manifest(folder).stages)
-        found += kept_in_bounds(own if not found else map(of_further_rank, own))
-    return found
+        yield from own if first else map(of_further_rank, own)
+        first = first and not own
 
 
 def _environment(run_dir: Path, manifest: Manifest) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.directory.earlier import Earlier, find_earlier
 from llm_perf_opt.runs.lease import device_lease
 from llm_perf_opt.runs.pipeline import check_stages, stages_of
-from llm_perf_opt.runs.records.heartbeat import beating, new_heartbeat
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
 from llm_perf_opt.runs.records.inputs import write_inputs
 from llm_perf_opt.runs.records.manifest import (
     Manifest,
@@ -76,7 +76,9 @@ def execute(
     sweep: SweepMark | None = None,
     started_in: Path | None = None,
 ) -> Outcome:
-    """Run the pipeline; whatever happens, the manifest says so. The caller holds the run directory (``runs.lock``).
+    """Run the pipeline; whatever happens, the manifest says so.
+
+    The caller holds the run directory (``runs.directory.lock``), and keeps its heart beating until the report is written.
 
     ``started_in``: where the user is, whose repository's commit is recorded; by default the working directory.
     """
@@ -101,21 +103,20 @@ def execute(
             if note is not None:
                 manifest.notes.append(note)
                 LOGGER.warning("%s", note)
-        with beating(artifacts):
-            list_files(artifacts, manifest)
-            write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
-            atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
-            atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
-            manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
-            with _interrupts_noted(manifest), device_lease(config, artifacts, manifest):
-                _write_hardware(config, artifacts, progress)
-                write_manifest(artifacts, manifest)
-                for stage in stages:
-                    _run_stage(stage, problems[stage.name], context, manifest, results)
-                    if results[stage.name].status == "failed" and in_group():
-                        # The others wait for this rank where it failed; at its next collective they would mistake it.
-                        leave_group()
-                        break
+        list_files(artifacts, manifest)
+        write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
+        atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
+        atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
+        manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
+        with _interrupts_noted(manifest), device_lease(config, artifacts, manifest):
+            _write_hardware(config, artifacts, progress)
+            write_manifest(artifacts, manifest)
+            for stage in stages:
+                _run_stage(stage, problems[stage.name], context, manifest, results)
+                if results[stage.name].status == "failed" and in_group():
+                    # The others wait for this rank where it failed; at its next collective they would mistake it.
+                    leave_group()
+                    break
     except BaseException as error:
         # Before or between stages: without this the manifest of a run that died would say "ok".
         manifest.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

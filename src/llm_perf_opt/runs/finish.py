@@ -22,6 +22,7 @@ from llm_perf_opt.reporting.render import write_documents
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
 from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.execute import Outcome
+from llm_perf_opt.runs.records.heartbeat import own_manifest
 from llm_perf_opt.runs.records.manifest import list_files, read_manifest, write_manifest
 
 
@@ -86,13 +87,14 @@ def _list_in_manifest(run_dir: Path, files: Sequence[Path]) -> None:
 def finish_interrupted(artifacts: Artifacts) -> None:
     """Leave a manifest and a report of a run that was interrupted before its first stage, or while it was reported.
 
+    A manifest that another process wrote is that of an earlier run, which this one had not moved aside yet: it stays.
     SIGTERM, SIGHUP and SIGUSR2 wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
     """
     settle_interruption()
-    if not (artifacts.root / layout.MANIFEST).is_file():
-        return
     with held(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
-        manifest = read_manifest(artifacts.root)
+        manifest = own_manifest(artifacts.root)
+        if manifest is None:
+            return
         manifest.status = "interrupted"
         write_manifest(artifacts, manifest)
         assembled = assemble_run(artifacts.root)

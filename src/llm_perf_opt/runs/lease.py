@@ -1,19 +1,35 @@
-"""A measured run has its device alone: it waits for its turn, and says where it had to share."""
+"""A measured run has its device alone: it waits for its turn, and says where it had to share.
+
+The devices of several ranks are held together by one process of their machine: whoever started them, else the first of
+them. Two that each took its own would wait for each other, and those that have theirs for the ones that have not.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.signals import raise_if_interrupted
-from llm_perf_opt.core.ranks import this_rank
+from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.ranks import ROOT_VARIABLE, ranks_here, this_rank
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.hardware.contention.sharing import CpuWatch, GpuWatch, allotted_gpus, gpu_name
+from llm_perf_opt.hardware.contention.sharing import (
+    CpuWatch,
+    GpuWatch,
+    Use,
+    allotted_gpus,
+    gpu_name,
+    gpu_names,
+)
 from llm_perf_opt.hardware.lease import Held, cpu_device, gpu_device, hold_device
+from llm_perf_opt.runs.records.heartbeat import at_every_beat
 from llm_perf_opt.runs.records.manifest import DeviceLease, Manifest, write_manifest
+from llm_perf_opt.workloads.rank_group import meet_patiently
 
+Watch = GpuWatch | CpuWatch
 _UNMEASURED = frozenset({"static_analysis"})
 """Stages that run nothing on the device."""
 NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
@@ -22,18 +38,66 @@ NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
 @contextlib.contextmanager
 def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) -> Iterator[None]:
     """Hold the device of a run while the block runs, and write into the manifest how it was had."""
-    measured = [name for name, stage in config.pipeline.items() if stage.enable and name not in _UNMEASURED]
-    if not measured and config.workload_command.command is None:
-        yield
-        return
-    on_gpu = config.resolved_device.startswith("cuda")
     rank = this_rank()
-    if rank is not None and not on_gpu:
-        # The ranks of a machine share its processor by design: the first holds it, and who else used it cannot be told.
-        with _processor_of_ranks(config, artifacts, manifest, first=rank.local_rank == 0):
+    if not _measures(config) or (rank is not None and ROOT_VARIABLE in os.environ):
+        yield  # nothing to hold, or whoever started the ranks holds the devices of all
+        return
+    if rank is None:
+        gpus = _gpus(config)
+        with _leased(config, gpus, _watch_of(gpus), artifacts, manifest):
             yield
         return
-    gpus = _gpus(config)
+    with contextlib.ExitStack() as stack:
+        if rank.local_rank == 0:
+            gpus = _gpus_of_ranks(config, ranks_here())
+            # The other ranks are no children of this one: what is theirs on the processor cannot be told from others'.
+            watch = _watch_of(gpus, root=os.getppid()) if gpus else _nobody
+            stack.enter_context(_leased(config, gpus, watch, artifacts, manifest))
+        meet_patiently("lease", check=raise_if_interrupted)
+        yield
+
+
+@contextlib.contextmanager
+def lease_of_ranks(config: AppConfig, ranks: int, artifacts: Artifacts, manifest: Manifest) -> Iterator[None]:
+    """Hold the devices of all ranks that this process starts inside the block."""
+    if not _measures(config):
+        yield
+        return
+    gpus = _gpus_of_ranks(config, ranks)
+    with _leased(config, gpus, _watch_of(gpus), artifacts, manifest):
+        yield
+
+
+def shared_note(lease: DeviceLease) -> str:
+    """Say that a device was shared, and what that means for its times."""
+    return f"The device was shared ({lease.device}): {lease.shared}. Times may be too long."
+
+
+def joined_lease(leases: Sequence[DeviceLease]) -> DeviceLease | None:
+    """Return how the devices of several machines were had; what was wrong with one of them is said of all."""
+    if not leases:
+        return None
+    ratios = [one.others_ratio for one in leases if one.others_ratio is not None]
+    return DeviceLease(
+        ", ".join(dict.fromkeys(one.device for one in leases)),
+        exclusive=all(one.exclusive for one in leases),
+        waited_s=max((one.waited_s for one in leases if one.waited_s is not None), default=None),
+        began=min((one.began for one in leases if one.began is not None), default=None),
+        ended=max((one.ended for one in leases if one.ended is not None), default=None),
+        others_ratio=max(ratios, default=None),
+        shared=next((one.shared for one in leases if one.shared is not None), None),
+        directory=leases[0].directory,
+    )
+
+
+@contextlib.contextmanager
+def _leased(
+    config: AppConfig,
+    gpus: Sequence[str],
+    new_watch: Callable[[], Watch | None],
+    artifacts: Artifacts,
+    manifest: Manifest,
+) -> Iterator[None]:
     device = gpu_device(*gpus) if gpus else cpu_device()
     holding: contextlib.AbstractContextManager[Held] = (
         hold_device(device, str(artifacts.root), check=raise_if_interrupted)
@@ -42,22 +106,50 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
     )
     with holding as held:
         manifest.lease = lease = DeviceLease(
-            device.name, exclusive=held.reason is None, waited_s=held.waited_s, began=now_text()
+            device.name,
+            exclusive=held.reason is None,
+            waited_s=held.waited_s,
+            began=now_text(),
+            directory=str(held.directory) if held.directory is not None else None,
         )
         write_manifest(artifacts, manifest)
-        watch = GpuWatch(*gpus) if gpus else CpuWatch()
+        watch = new_watch()  # not before: whoever held the device until now is no company
         try:
-            yield
+            with _looking(watch):
+                yield
         finally:
-            use = watch.use()
+            use = watch.use() if watch is not None else Use()
             lease.ended, lease.others_ratio = now_text(), use.others_ratio
             # Not having asked for the device is no finding where nobody used it and that could be seen.
             seen_alone = use.words is None and use.others_ratio is not None
             lease.shared = use.words or (None if seen_alone else held.reason)
             if lease.shared is not None:
-                manifest.notes.append(
-                    f"The device was shared ({device.name}): {lease.shared}. Times may be too long."
-                )
+                manifest.notes.append(shared_note(lease))
+            with contextlib.suppress(LlmPerfError):  # a full disk is reported by whatever needs the space
+                write_manifest(artifacts, manifest)
+
+
+@contextlib.contextmanager
+def _looking(watch: Watch | None) -> Iterator[None]:
+    """Look at GPUs again and again; the processor's account needs no more than its beginning and its end."""
+    if not isinstance(watch, GpuWatch) or not watch.looks_cheaply:
+        yield
+        return
+    with at_every_beat(watch.look):
+        yield
+
+
+def _watch_of(gpus: Sequence[str], root: int | None = None) -> Callable[[], Watch | None]:
+    return (lambda: GpuWatch(*gpus, root=root)) if gpus else CpuWatch
+
+
+def _nobody() -> Watch | None:
+    return None
+
+
+def _measures(config: AppConfig) -> bool:
+    stages = (name for name, stage in config.pipeline.items() if stage.enable)
+    return config.workload_command.command is not None or any(name not in _UNMEASURED for name in stages)
 
 
 def _gpus(config: AppConfig) -> list[str]:
@@ -71,20 +163,6 @@ def _gpus(config: AppConfig) -> list[str]:
     return [gpu_name(int(index or 0))] if kind == "cuda" else []
 
 
-@contextlib.contextmanager
-def _processor_of_ranks(
-    config: AppConfig, artifacts: Artifacts, manifest: Manifest, *, first: bool
-) -> Iterator[None]:
-    if not first or not config.run.exclusive:
-        yield
-        return
-    device = cpu_device()
-    with hold_device(device, str(artifacts.root), check=raise_if_interrupted) as held:
-        manifest.lease = DeviceLease(
-            device.name, exclusive=held.reason is None, waited_s=held.waited_s, began=now_text()
-        )
-        write_manifest(artifacts, manifest)
-        try:
-            yield
-        finally:
-            manifest.lease.ended = now_text()
+def _gpus_of_ranks(config: AppConfig, ranks: int) -> list[str]:
+    """Return the GPUs of the ranks of this machine: one each, by their numbers."""
+    return gpu_names(range(ranks)) if config.resolved_device.startswith("cuda") else []

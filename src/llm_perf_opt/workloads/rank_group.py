@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,6 +19,9 @@ from llm_perf_opt.core.ranks import Rank
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("llm_perf_opt")
+_POLL_S = 0.1
+_STORE_S = 60.0
+"""For an answer of the store where ranks meet."""
 
 
 def enter_group(rank: Rank, device: str, timeout_s: float, *, name: str | None = None) -> None:
@@ -95,6 +100,27 @@ def agreed(value: T) -> T:
         ) from error
     found: T = box[0]
     return found
+
+
+def meet_patiently(name: str, *, check: Callable[[], None]) -> None:
+    """Wait until every rank of the group has come here, however long one of them takes; outside of a group, not at all.
+
+    No collective is under way meanwhile: that would break at the group's limit of waiting. ``check`` is called again and
+    again, and may raise. ``name``: of the meeting; a group meets once under each.
+    """
+    if not in_group():
+        return
+    size, attempt = group_size(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    try:
+        store = _meeting_place(f"{name}/{attempt}", timedelta(seconds=_STORE_S))
+        store.add("here", 1)
+        while int(store.add("here", 0)) < size:
+            check()
+            time.sleep(_POLL_S)
+    except (RuntimeError, ValueError) as error:
+        raise ToolError(
+            f"another rank is gone: {_first_line(error)}", hint="see the run.log of the other ranks"
+        ) from error
 
 
 def leave_group() -> None:

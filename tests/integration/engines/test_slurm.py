@@ -1,4 +1,4 @@
-"""Twelve jobs on a real Slurm with four devices: one crashes, one is cancelled, the client dies, a node dies."""
+"""Twelve jobs on a real Slurm with four devices: one crashes, two are stopped, the client dies, a node dies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -28,16 +29,16 @@ from tests.integration.engines.support import (
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LAUNCHER = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=10", "hydra.launcher.mem_gb=1")
-VICTIM, CANCELLED, STAYING, CRASHING = 0, 1, (2, 3), 4
+VICTIM, CANCELLED, STAYING, CRASHING, PREEMPTED = 0, 1, (2, 3), 4, 5
 
 
 def test_twelve_jobs_and_everything_that_can_happen(
     slurm: Slurm, engine_python: Path, tmp_path: Path
 ) -> None:
     client, sweep = Client(engine_python, tmp_path, slurm.env), tmp_path / "sweep"
-    names = ["victim", "cancelled", "stay0", "stay1", "crash", *(f"job{n}" for n in range(7))]
+    names = ["victim", "cancelled", "stay0", "stay1", "crash", "preempted", *(f"job{n}" for n in range(6))]
     programs = Programs(tmp_path, names)
-    programs.hold(*names[:5])
+    programs.hold(*names[:6])
     arguments = (*LAUNCHER, *CHEAP, programs.override, "hydra.sweep.dir=sweep")
     command = ("run", "--multirun", "--json")
     running = client.start(*command, *arguments)
@@ -52,6 +53,8 @@ def test_twelve_jobs_and_everything_that_can_happen(
     slurm.command("scancel", _slurm_job(sweep, CANCELLED))
     wait_until("the cancelled job has told", has_status(sweep, CANCELLED, "interrupted"), by=running)
     wait_until("one crashed", has_status(sweep, CRASHING, "failed"), by=running)
+
+    _preempt(slurm, sweep, running)  # the next one there
 
     # The client dies, then the node of one job.
     running.send_signal(signal.SIGKILL)
@@ -69,14 +72,16 @@ def test_twelve_jobs_and_everything_that_can_happen(
         "interrupted",
         "interrupted by SIGTERM; program: interrupted",
     )
-    assert (sweep / jobs[CANCELLED]["report"]).is_file()
+    assert jobs[PREEMPTED]["reason"] == "interrupted by SIGUSR2; program: interrupted"
+    for job in (CANCELLED, PREEMPTED):
+        assert (sweep / jobs[job]["report"]).is_file()
     staying = [job for job in STAYING if jobs[job]["status"] == "running"]
     done = {name: (sweep / name / "manifest.json").read_bytes() for name in _done(sweep)}
     started = programs.starts()
 
     # Going on while jobs of the dead client are queued and running: none of those is started a second time.
     slurm.start_node(node)
-    programs.release("victim", "cancelled", "crash")
+    programs.release("victim", "cancelled", "crash", "preempted")
     again = client.start(*command, "--resume", *arguments)
     for job in staying:
         wait_until(
@@ -150,6 +155,14 @@ def _slurm_job(sweep: Path, job: int) -> str:
     """Return Slurm's number of a job: that of its array, and its place in it."""
     arrays = [path.name for path in (sweep / ".submitit").iterdir() if path.name.isdecimal()]
     return f"{max(arrays, key=int)}_{job}"
+
+
+def _preempt(slurm: Slurm, sweep: Path, client: subprocess.Popen[str]) -> None:
+    """Tell a job that its time is up, by the signal that the preset asks Slurm for."""
+    wait_until("the job measures", all_measuring(sweep, [PREEMPTED]), by=client)
+    # To the step itself: of the whole job scancel says at times that it is over, though it runs.
+    slurm.command("scancel", "--signal=USR2", f"{_slurm_job(sweep, PREEMPTED)}.0")
+    wait_until("it has told", has_status(sweep, PREEMPTED, "interrupted"), by=client)
 
 
 def _end_node(slurm: Slurm, node: str) -> None:

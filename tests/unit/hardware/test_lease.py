@@ -6,12 +6,19 @@ import json
 import logging
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from llm_perf_opt.hardware import lease
-from llm_perf_opt.hardware.lease import LEASE_VARIABLE, cpu_device, gpu_device, hold_device
+from llm_perf_opt.hardware.lease import (
+    LEASE_VARIABLE,
+    cpu_device,
+    gpu_device,
+    hold_device,
+    lease_directory,
+)
 
 HOLD = (
     "import sys; from llm_perf_opt.hardware.lease import cpu_device, hold_device\n"
@@ -116,3 +123,20 @@ def test_where_no_lock_can_be_had_the_run_goes_on_and_says_so(
 
 def test_cores_are_named_in_ranges() -> None:
     assert cpu_device([0, 1, 2, 5]).name == "cpu 0-2,5"
+
+
+def test_jobs_with_temporary_directories_of_their_own_see_each_others_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(LEASE_VARIABLE)
+    found = set()
+    for job in ("a", "b"):
+        (tmp_path / job).mkdir()
+        monkeypatch.setenv("TMPDIR", str(tmp_path / job))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        found.add(lease_directory())
+    (shared,) = found
+    monkeypatch.setattr(lease, "_PLACES", (tmp_path / "none", tmp_path))
+    assert lease_directory() == tmp_path / shared.name
+    monkeypatch.setattr(lease, "_PLACES", ())
+    assert lease_directory() == tmp_path / "b" / shared.name

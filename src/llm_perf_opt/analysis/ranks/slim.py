@@ -30,7 +30,7 @@ def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterat
             if rank is None or not isinstance(timeline, Timeline) or timeline.facts.get("graph_launches"):
                 continue
             size = len(timeline.ops) + len(timeline.calls)
-            is_lowest = lowest is None or rank < lowest
+            is_lowest = lowest is None or rank <= lowest
             lowest = rank if lowest is None else min(rank, lowest)
             if rows + size > most_rows and not is_lowest:
                 only_collectives(capture)

@@ -10,7 +10,6 @@ import csv
 import importlib
 import importlib.util
 import io
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.hardware.accelerator import DeviceProperties
+from llm_perf_opt.hardware.contention.gpu_programs import is_own
 from llm_perf_opt.hardware.sensors import amd, nvml
 
 _ASK_S = 10.0
@@ -84,10 +84,9 @@ def _nvidia() -> dict[str, DeviceLoad]:
 
 def parse_loads(gpus: str, programs: str) -> dict[str, DeviceLoad]:
     """Read nvidia-smi's ``uuid,utilization.gpu,power.limit`` and ``gpu_uuid,pid`` lists, without headers and units."""
-    own = _own_processes()
     holders: dict[str, int] = {}
     for row in csv.reader(io.StringIO(programs), skipinitialspace=True):
-        if len(row) == 2 and row[1].isdigit() and int(row[1]) not in own:
+        if len(row) == 2 and row[1].isdigit() and not is_own(int(row[1])):
             holders[_uuid(row[0])] = holders.get(_uuid(row[0]), 0) + 1
     loads = {}
     for row in csv.reader(io.StringIO(gpus), skipinitialspace=True):
@@ -105,10 +104,10 @@ def _from_nvml(library: Any, gpu: Any) -> DeviceLoad:
             return None  # MIG, an old driver, no permission
 
     use, programs = told("nvmlDeviceGetUtilizationRates"), told("nvmlDeviceGetComputeRunningProcesses")
-    limit, own = told("nvmlDeviceGetEnforcedPowerLimit"), _own_processes()
+    limit = told("nvmlDeviceGetEnforcedPowerLimit")
     return DeviceLoad(
         None if use is None else float(use.gpu) / 100,
-        None if programs is None else sum(int(one.pid) not in own for one in programs),
+        None if programs is None else sum(not is_own(int(one.pid)) for one in programs),
         None if limit is None else float(limit) / 1e3,
     )
 
@@ -146,10 +145,6 @@ def _from_amd(library: Any, gpu: Any) -> DeviceLoad:
         for value in (use, limit)
     )
     return DeviceLoad(None if percent is None else percent / 100, None, watts)
-
-
-def _own_processes() -> set[int]:
-    return {os.getpid(), os.getppid()}
 
 
 def _uuid(name: str | bytes) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
-import shutil
-from dataclasses import dataclass
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from llm_perf_opt.core import units
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.hardware.contention.gpu_programs import (
+    Programs,
+    gpu_programs,
+    has_library,
+    is_own,
+    numbers_are_the_drivers,
+    query_tool,
+)
 from llm_perf_opt.hardware.contention.processor_load import (
     UNDER_LOAD_RATIO,
     ProcessorTime,
@@ -29,7 +36,7 @@ class Use:
     """What was seen of others."""
 
     others_ratio: float | None = None
-    """Share of the processor's time; ``None``: not known."""
+    """Share of the processor's time, or of the looks at a GPU at which others were there; ``None``: not known."""
     words: str | None = None
     """What they did; ``None``: nothing worth saying."""
 
@@ -53,28 +60,82 @@ class CpuWatch:
         return Use(ratio, f"other processes used {units.percent(ratio)} of the processor")
 
 
-class GpuWatch:
-    """Tells which processes had GPUs before this one, and whether more came."""
+@dataclass(slots=True)
+class _Seen:
+    """What the looks at one GPU told."""
 
-    def __init__(self, *uuids: str) -> None:
-        self._uuids = uuids
-        self._before = [compute_processes(uuid) for uuid in uuids]
+    looks: int = 0
+    with_others: int = 0
+    most: int = 0
+    """Others at one look."""
+    anybody: bool = False
+    """Whether any process was listed, be it our own."""
+    others: Programs = field(default_factory=dict)
+
+
+class GpuWatch:
+    """Tells at which looks other processes were on GPUs: when it is made, whenever it is asked to look, and in the end."""
+
+    def __init__(self, *names: str, root: int | None = None) -> None:
+        """``root``: the process whose programs are this run's; by default this one."""
+        self._root = root
+        self._lock = threading.Lock()
+        self._seen = {name: _Seen() for name in names}
+        self._known: dict[str, Programs] | None = None
+        if not numbers_are_the_drivers():
+            # Which of the numbers is ours cannot be told: whoever is there before us is another.
+            there = gpu_programs(names) if not _uses_gpu() else {}
+            self._known = {name: programs for name, programs in there.items() if programs is not None}
+        self.look()
+
+    @property
+    def looks_cheaply(self) -> bool:
+        """Whether a look starts no program, and so may be taken while something is measured."""
+        return has_library()
+
+    def look(self) -> None:
+        """Look once more; from any thread."""
+        with self._lock:
+            for name, programs in gpu_programs(list(self._seen)).items():
+                others = None if programs is None else self._others(name, programs)
+                if others is None:
+                    continue
+                seen = self._seen[name]
+                seen.looks += 1
+                seen.anybody |= bool(programs)
+                seen.with_others += bool(others)
+                seen.most = max(seen.most, len(others))
+                seen.others.update(others)
 
     def use(self) -> Use:
-        """Look again; one process more than before is this one (under another number inside a container)."""
-        said = [self._words(uuid, before) for uuid, before in zip(self._uuids, self._before, strict=True)]
-        return Use(None, "; ".join(words for words in said if words) or None)
+        """Look a last time, and say what was seen."""
+        self.look()
+        # Drivers list nobody to some containers: there an empty list is no answer.
+        told = [seen for seen in self._seen.values() if seen.looks and (self._known is None or seen.anybody)]
+        ratios = [seen.with_others / seen.looks for seen in told]
+        words = "; ".join(self._words(name, seen) for name, seen in self._seen.items() if seen.with_others)
+        if not words and len(ratios) < len(self._seen):
+            return Use()  # of one of them nothing is known
+        return Use(max(ratios, default=None), words or None)
 
-    def _words(self, uuid: str, before: list[str] | None) -> str | None:
-        if before is None:
+    def _others(self, name: str, programs: Programs) -> Programs | None:
+        if self._known is None:
+            return {pid: program for pid, program in programs.items() if not is_own(pid, self._root)}
+        if name not in self._known:
             return None
-        after = compute_processes(uuid) or []
-        others = max(len(before), len(after) - 1)
-        if others <= 0:
-            return None
-        named = f" ({', '.join(before[:4])})" if before else ""
-        which = f"the GPU {uuid}" if len(self._uuids) > 1 else "the GPU"
-        return f"{others} other process{'es' if others > 1 else ''}{named} used {which}"
+        return {pid: program for pid, program in programs.items() if pid in self._known[name]}
+
+    def _words(self, name: str, seen: _Seen) -> str:
+        named = ", ".join(f"{program} {pid}".strip() for pid, program in list(seen.others.items())[:4])
+        which = f"the GPU {name}" if len(self._seen) > 1 else "the GPU"
+        who = f"{seen.most} other process{'es' if seen.most > 1 else ''}"
+        return f"{who} ({named}) used {which}, seen at {seen.with_others} of {seen.looks} looks"
+
+
+def _uses_gpu() -> bool:
+    """Whether this process has a context on a GPU already: from an earlier run in the same process."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _children_s() -> float:
@@ -84,11 +145,19 @@ def _children_s() -> float:
 
 def gpu_name(index: int) -> str:
     """Return the UUID of CUDA device ``index`` as this process sees it; without a driver's tool, its number."""
+    return gpu_names([index])[0]
+
+
+def gpu_names(indices: Iterable[int]) -> list[str]:
+    """Return the UUIDs of CUDA devices as this process sees them; without a driver's tool, their numbers."""
     visible = _visible()
-    chosen = visible[index] if index < len(visible) else str(index)
-    if _WHOLE_NAME.fullmatch(chosen):
-        return chosen
-    return _uuids().get(chosen, f"gpu {chosen}")
+    chosen = [visible[index] if index < len(visible) else str(index) for index in indices]
+    whole = [_WHOLE_NAME.fullmatch(name) is not None for name in chosen]
+    listed = {} if all(whole) else _uuids()
+    return [
+        name if is_whole else listed.get(name, f"gpu {name}")
+        for name, is_whole in zip(chosen, whole, strict=True)
+    ]
 
 
 def allotted_gpus() -> list[str]:
@@ -104,29 +173,4 @@ def _visible() -> list[str]:
 
 
 def _uuids() -> dict[str, str]:
-    return {row[0]: row[1] for row in _query("index,uuid")}
-
-
-def compute_processes(uuid: str) -> list[str] | None:
-    """Return the processes that compute on a GPU, as ``name pid``; ``None``: nobody tells."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    rows = _query("gpu_uuid,pid,process_name", of="compute-apps")
-    return [f"{row[2].rpartition('/')[2]} {row[1]}" for row in rows if len(row) > 2 and row[0] == uuid]
-
-
-def _query(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
-    from llm_perf_opt.process.launch import run_probe
-
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    try:
-        result = run_probe([tool, f"--query-{of}={columns}", "--format=csv,noheader"], timeout_s=10.0)
-    except ToolError:
-        return []
-    if result.returncode != 0:
-        return []
-    rows = csv.reader(io.StringIO(result.stdout), skipinitialspace=True)
-    wanted = columns.count(",") + 1
-    return [tuple(cell.strip() for cell in row) for row in rows if len(row) == wanted]
+    return {row[0]: row[1] for row in query_tool("index,uuid")}

@@ -10,7 +10,6 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llm_perf_opt.config.hydra_bridge import switches
 from llm_perf_opt.core.console.command_line import EXIT_CODES
@@ -20,9 +19,6 @@ from llm_perf_opt.core.files import RUN_DIRECTORY, writing_elsewhere
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.process.restart import restart_with
-
-if TYPE_CHECKING:
-    pass
 
 HELP = """\
 usage: llm-perf-opt run [--plan] [--json] [-q | -v] [--resume[=DIR]] [hydra switches] [key=value …]

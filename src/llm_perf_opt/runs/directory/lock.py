@@ -1,7 +1,8 @@
 """One writer per run directory: ``run.lock`` says who, for as long as a run (or ``report``) writes there.
 
 The lock is the kernel's: it ends with the process, however that ends. A file that is left behind by a killed run is
-therefore recognised as such and taken over.
+therefore recognised as such and taken over. On file systems without locks whoever made the file holds the directory; one that was
+left behind is told by its process, on another machine by the heartbeat in the run's manifest, and one alone takes it over.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llm_perf_opt.core.clock import now_text
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.runs.records.liveness import Watch
+from llm_perf_opt.runs.records.manifest import read_manifest
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -40,10 +43,10 @@ class Holder:
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.started}"
 
-    def may_live(self) -> bool:
-        """Whether the process may still be there; one on another machine cannot be asked."""
+    def may_live(self, run_dir: Path) -> bool:
+        """Whether the process may still be there; one on another machine is told by its heartbeat, where it has one."""
         if self.host != socket.gethostname():
-            return True
+            return self._beats(run_dir)
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -51,6 +54,15 @@ class Holder:
         except PermissionError:
             return True
         return True
+
+    def _beats(self, run_dir: Path) -> bool:
+        try:
+            beat = read_manifest(run_dir).heartbeat
+        except InputError:
+            return True
+        if beat is None or (beat.host, beat.pid) != (self.host, self.pid):
+            return True  # it has not begun to say that it lives, or never does (``report``)
+        return Watch(run_dir).judge(beat, run_dir / layout.MANIFEST).alive
 
 
 @contextlib.contextmanager
@@ -73,9 +85,9 @@ def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterato
 
 def _acquire(path: Path, elsewhere: str) -> int:
     while True:
-        descriptor = _open(path, elsewhere)
+        descriptor, made = _open(path, elsewhere)
         try:
-            _lock(descriptor, path, elsewhere)
+            _lock(descriptor, path, elsewhere, made=made)
             # The holder before us may have removed the file between our opening and locking it.
             if _is_same_file(descriptor, path):
                 _take_over(descriptor)
@@ -86,18 +98,26 @@ def _acquire(path: Path, elsewhere: str) -> int:
         os.close(descriptor)
 
 
-def _open(path: Path, elsewhere: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ConfigError(
-                f"{path} is a link, not a lock", hint=f"remove it, or choose another directory: {elsewhere}"
-            ) from error
-        raise
+def _open(path: Path, elsewhere: str) -> tuple[int, bool]:
+    """Return the file, and whether it was made here: of several processes exactly one makes it."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        with contextlib.suppress(FileExistsError):
+            return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+        try:
+            return os.open(path, flags), False
+        except FileNotFoundError:
+            continue  # its holder has just removed it
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise ConfigError(
+                    f"{path} is a link, not a lock",
+                    hint=f"remove it, or choose another directory: {elsewhere}",
+                ) from error
+            raise
 
 
-def _lock(descriptor: int, path: Path, elsewhere: str) -> None:
+def _lock(descriptor: int, path: Path, elsewhere: str, *, made: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -105,14 +125,34 @@ def _lock(descriptor: int, path: Path, elsewhere: str) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        holder = _holder(descriptor)
-        if holder is not None and holder.may_live():
-            raise _held(path, holder, elsewhere) from error
+        if not made and not _inherit(descriptor, path):
+            raise _held(path, _holder(descriptor), elsewhere, locks=False) from error
 
 
-def _held(path: Path, holder: Holder | None, elsewhere: str) -> ConfigError:
-    on_another_machine = holder is not None and holder.host != socket.gethostname()
-    remove = f"; if that run is over, remove {path}" if on_another_machine else ""
+def _inherit(descriptor: int, path: Path) -> bool:
+    """Take over a file that was left behind, without the help of locks; ``False``: it is held, or another takes it over."""
+    left = _holder(descriptor)
+    # A file without a word is one that was made a moment ago.
+    if left is None or left.may_live(path.parent):
+        return False
+    claim = path.with_name(f"{path.name}.{left.pid}")
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except FileExistsError:
+        return False
+    try:
+        if _holder(descriptor) != left:
+            return False  # somebody was quicker, and is done with taking over
+        _write_holder(descriptor)
+        _say_left_behind(left)
+    finally:
+        claim.unlink(missing_ok=True)
+    return True
+
+
+def _held(path: Path, holder: Holder | None, elsewhere: str, *, locks: bool = True) -> ConfigError:
+    may_be_left = not locks if holder is None else holder.host != socket.gethostname()
+    remove = f"; if that run is over, remove {path}" if may_be_left else ""
     return ConfigError(
         f"another run writes in {path.parent} ({holder or 'who it is cannot be read'})",
         hint=f"wait for it, or choose another directory: {elsewhere}{remove}",
@@ -132,8 +172,16 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 def _take_over(descriptor: int) -> None:
     left = _holder(descriptor)
-    if left is not None:
-        LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, left)
+    if left is not None and (left.host, left.pid) != (socket.gethostname(), os.getpid()):
+        _say_left_behind(left)
+    _write_holder(descriptor)
+
+
+def _say_left_behind(holder: Holder) -> None:
+    LOGGER.warning("%s was left behind by %s, which ended without a word", layout.LOCK, holder)
+
+
+def _write_holder(descriptor: int) -> None:
     holder = Holder(socket.gethostname(), os.getpid(), now_text())
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, (json.dumps(asdict(holder)) + "\n").encode(), 0)

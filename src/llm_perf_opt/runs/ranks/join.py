@@ -15,9 +15,11 @@ from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.runs.directory.earlier import find_earlier
 from llm_perf_opt.runs.execute import FAILED_EXIT, INTERRUPTED_EXIT, Outcome
 from llm_perf_opt.runs.finish import finish_run
+from llm_perf_opt.runs.lease import joined_lease, shared_note
 from llm_perf_opt.runs.records.heartbeat import new_heartbeat
 from llm_perf_opt.runs.records.liveness import Watch
 from llm_perf_opt.runs.records.manifest import (
+    DeviceLease,
     Manifest,
     RankRecord,
     StageRecord,
@@ -77,7 +79,7 @@ def wait_for_ranks(run: JoinedRun, timeout_s: float) -> None:
 
 
 def _is_over(folder: Path) -> bool:
-    """Whether a rank has ended; its summary is its last file but for an interrupted one."""
+    """Whether a rank has said how its stages ended, from whose files the ranks are joined; its own report may follow."""
     try:
         manifest = read_manifest(folder)
     except InputError:
@@ -93,18 +95,25 @@ def finish_run_of_ranks(
     """Write manifest, summary and reports of all ranks together; return the exit code of the run."""
     manifest = read_manifest(run.artifacts.root)
     first: Manifest | None = None
+    first_rank = 0
+    leases: list[DeviceLease] = []
     for rank in range(run.ranks):
         entry, own = _rank_record(run, rank, said)
         manifest.ranks.append(entry)
         if own is None:
             continue
-        first = first or own
+        if own.lease is not None:
+            leases.append(own.lease)
+            if first is not None and own.lease.shared is not None:
+                manifest.notes.append(f"rank {rank}: {shared_note(own.lease)}")
+        first, first_rank = (own, rank) if first is None else (first, first_rank)
         _add_stages(manifest, own, entry)
     if first is not None:
         manifest.facts = {**first.facts, "ranks": run.ranks}
-        manifest.lease = first.lease
+        # Held by the process that started the ranks, or on each machine by its first rank.
+        manifest.lease = manifest.lease or joined_lease(leases)
         manifest.config_hash = manifest.config_hash or first.config_hash
-        manifest.notes += [f"rank {manifest.ranks[0].rank}: {note}" for note in first.notes]
+        manifest.notes += [f"rank {first_rank}: {note}" for note in first.notes]
     wrong = [one for one in manifest.ranks if one.status != "ok"]
     ended_early = interrupted or (wrong and all(one.status == "interrupted" for one in wrong))
     manifest.status = "interrupted" if ended_early else "failed" if wrong else "ok"

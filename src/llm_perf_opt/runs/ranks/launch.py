@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.console.progress import make_progress
 from llm_perf_opt.core.console.signals import held, settle_interruption
@@ -15,6 +17,7 @@ from llm_perf_opt.core.ranks import ROOT_VARIABLE
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.lease import lease_of_ranks
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks
 from llm_perf_opt.runs.records.heartbeat import beating
 from llm_perf_opt.runs.records.manifest import SweepMark
@@ -58,7 +61,9 @@ def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cor
     return {ROOT_VARIABLE: str(root), **threads}
 
 
-def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_json: bool) -> int:
+def run_ranks(
+    job: RankJob, config: AppConfig, artifacts: Artifacts, *, verbosity: Verbosity, as_json: bool
+) -> int:
     """Run all ranks in a directory that is held; write the joined summary; return the exit code of all of them."""
     run = JoinedRun(
         artifacts,
@@ -69,14 +74,26 @@ def run_ranks(job: RankJob, artifacts: Artifacts, *, verbosity: Verbosity, as_js
         sinks=job.sinks,
     )
     with beating(artifacts):
-        begin_run(run)
-        return _run_and_join(job, run, verbosity=verbosity, as_json=as_json)
+        manifest = begin_run(run)
+        lease = lease_of_ranks(config, job.ranks, artifacts, manifest)
+        return _run_and_join(job, run, lease, verbosity=verbosity, as_json=as_json)
 
 
-def _run_and_join(job: RankJob, run: JoinedRun, *, verbosity: Verbosity, as_json: bool) -> int:
+def _run_and_join(
+    job: RankJob,
+    run: JoinedRun,
+    lease: contextlib.AbstractContextManager[None],
+    *,
+    verbosity: Verbosity,
+    as_json: bool,
+) -> int:
     artifacts, cores, said = run.artifacts, len(os.sched_getaffinity(0)), ""
     try:
-        with make_progress(verbosity) as progress, progress.task(f"running {job.ranks} ranks") as task:
+        with (
+            lease,  # before there is a group, in which no rank waits longer for another than its limit
+            make_progress(verbosity) as progress,
+            progress.task(f"running {job.ranks} ranks") as task,
+        ):
             ended = run_process(
                 command_of_ranks(job),
                 log_dir=artifacts.path(f"{layout.RANKS}/torchrun.stdout.log").parent,

@@ -7,14 +7,21 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from llm_perf_opt.core.clock import now_text
-from llm_perf_opt.core.errors import LlmPerfError
+from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.runs.records.manifest import Heartbeat, beat, keep_beating, stop_beating
+from llm_perf_opt.runs.records.manifest import (
+    Heartbeat,
+    Manifest,
+    beat,
+    keep_beating,
+    read_manifest,
+    stop_beating,
+)
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
 
@@ -57,24 +64,47 @@ def process_start(pid: int) -> int | None:
         return None
 
 
+def own_manifest(run_dir: Path) -> Manifest | None:
+    """Return the manifest that this very process wrote in a directory; ``None``: it wrote none, or cannot be read."""
+    with contextlib.suppress(InputError):
+        manifest = read_manifest(run_dir)
+        beat, mine = manifest.heartbeat, new_heartbeat()
+        if beat is not None and _process(beat) == _process(mine):
+            return manifest
+    return None
+
+
+def _process(heartbeat: Heartbeat) -> tuple[str, int, int | None]:
+    return heartbeat.machine, heartbeat.pid, heartbeat.process_started
+
+
 @contextlib.contextmanager
 def beating(artifacts: Artifacts) -> Iterator[None]:
     """Renew the heartbeat in the manifest of a run directory for as long as the block runs."""
     path = artifacts.path(layout.MANIFEST)
-    ended = threading.Event()
     keep_beating(path)
-    thread = threading.Thread(target=_beat_until, args=(path, ended), name="heartbeat", daemon=True)
+    try:
+        with at_every_beat(lambda: beat(path)):
+            yield
+    finally:
+        stop_beating(path)
+
+
+@contextlib.contextmanager
+def at_every_beat(act: Callable[[], None]) -> Iterator[None]:
+    """Do something as often as hearts beat, in a thread of its own, for as long as the block runs."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_act_until, args=(act, ended), name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        stop_beating(path)
 
 
-def _beat_until(path: Path, ended: threading.Event) -> None:
+def _act_until(act: Callable[[], None], ended: threading.Event) -> None:
     while not ended.wait(INTERVAL_S):
         try:
-            beat(path)
+            act()
         except LlmPerfError as error:  # a full disk is reported by whatever needs the space
-            LOGGER.debug("the heartbeat could not be written: %s", error)
+            LOGGER.debug("nothing was done at this heartbeat: %s", error)

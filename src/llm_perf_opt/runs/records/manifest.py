@@ -71,9 +71,12 @@ class DeviceLease:
     began: str | None = None
     ended: str | None = None
     others_ratio: float | None = None
-    """Share of the device that other processes used meanwhile; ``None``: it could not be seen."""
+    """Share of the processor's time that other processes used meanwhile; on GPUs, of the looks at which others were
+    there. ``None``: it could not be seen."""
     shared: str | None = None
     """Why the device was not this run's alone; ``None``: it was."""
+    directory: str | None = None
+    """Where the locks lie: runs with locks elsewhere do not wait for this one. ``None``: it holds none."""
 
 
 @dataclass(slots=True)
@@ -196,12 +199,21 @@ def stop_beating(path: Path) -> None:
 
 
 def beat(path: Path) -> None:
-    """Renew the time of a running manifest's heartbeat; from any thread, never between two halves of a writing."""
+    """Renew the time of a manifest's heartbeat, until the run is reported.
+
+    From any thread, never between two halves of a writing.
+    """
     with _LOCK:
         plain = _BEATING.get(path)
-        if plain and plain.get("status") == "running" and plain.get("heartbeat"):
+        unfinished = plain and (plain.get("status") == "running" or not is_reported(path.parent))
+        if plain and unfinished and plain.get("heartbeat"):
             plain["heartbeat"]["at"] = now_text()
             atomic_write_json(path, plain)
+
+
+def is_reported(run_dir: Path) -> bool:
+    """Whether a run has its summary: its stages may have ended well, and the run been killed before it was reported."""
+    return (run_dir / layout.SUMMARY).is_file()
 
 
 def read_manifest(run_dir: Path) -> Manifest:

@@ -17,7 +17,7 @@ from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.sweep import LeftOut, SweepJob
 from llm_perf_opt.runs.records.liveness import Watch
-from llm_perf_opt.runs.records.manifest import Manifest, read_manifest
+from llm_perf_opt.runs.records.manifest import Manifest, is_reported, read_manifest
 from llm_perf_opt.runs.sweep.plan import PlannedJob, SweepPlan, read_plan
 
 MOST_NAMED = 100
@@ -150,12 +150,15 @@ def _fill(job: SweepJob, manifest: Manifest, folder: Path, watch: Watch) -> None
     if manifest.lease is not None:
         job.shared = manifest.lease.shared
     job.status, job.reason = manifest.status, _reason(manifest)
-    if manifest.status == "running":
+    unreported = manifest.status == "ok" and not is_reported(folder)
+    if manifest.status == "running" or unreported:
         liveness = watch.judge(manifest.heartbeat, folder / layout.MANIFEST)
         job.status, job.reason = ("running" if liveness.alive else "killed"), liveness.why
+        if unreported and not liveness.alive:
+            job.reason = f"it ended before its report was written: {liveness.why}"
     if (folder / layout.REPORT_HTML).is_file():
         job.report = f"{job.run_dir}/{layout.REPORT_HTML}"
-    if (folder / layout.SUMMARY).is_file() and job.status != "running":
+    if is_reported(folder) and job.status != "running":
         try:
             job.metrics = job_metrics(decode_file(folder / layout.SUMMARY, Measured))
         except InputError as error:

@@ -33,10 +33,10 @@ from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.runs.app import RunOptions, run_and_report
 from llm_perf_opt.runs.directory.earlier import find_earlier
 from llm_perf_opt.runs.directory.lock import hold
-from llm_perf_opt.runs.records.heartbeat import new_heartbeat
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat, own_manifest
 from llm_perf_opt.runs.records.manifest import (
-    Manifest,
     SweepMark,
+    is_reported,
     new_manifest,
     read_manifest,
     write_manifest,
@@ -125,7 +125,7 @@ def _is_done(root: Path, mark: SweepMark, raw: RawConfig, settings: JobSettings)
     """Whether this very job is finished: a queue may hold it twice after the client died and went on."""
     with contextlib.suppress(InputError):
         found = read_manifest(root) if (root / layout.MANIFEST).is_file() else None
-        if found is not None and found.status == "ok" and found.sweep == mark:
+        if found is not None and found.status == "ok" and found.sweep == mark and is_reported(root):
             overrides = settings.sweep_overrides or ()
             return found.config_hash == config_hash(raw, overrides, cwd=settings.original_directory)
     return False
@@ -142,7 +142,7 @@ def _record_failure(
     with contextlib.suppress(
         LlmPerfError
     ):  # a directory that takes no manifest: the engine's log has the error
-        manifest = _own_manifest(artifacts.root)
+        manifest = own_manifest(artifacts.root)
         if manifest is None:
             earlier = find_earlier(artifacts.root)
             if earlier is not None:
@@ -154,14 +154,3 @@ def _record_failure(
             f"{error.message} (fix: {error.hint})" if error.hint else error.message
         )
         write_manifest(artifacts, manifest)
-
-
-def _own_manifest(root: Path) -> Manifest | None:
-    """Return the manifest that this very process wrote here; ``None``: it wrote none."""
-    with contextlib.suppress(InputError):
-        manifest = read_manifest(root) if (root / layout.MANIFEST).is_file() else None
-        mine = new_heartbeat()
-        beat = manifest.heartbeat if manifest is not None else None
-        if beat is not None and (beat.machine, beat.pid) == (mine.machine, mine.pid):
-            return manifest
-    return None

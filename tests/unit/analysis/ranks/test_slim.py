@@ -84,3 +84,10 @@ def test_captures_without_a_rank_or_with_graphs_stay_whole(why: str) -> None:
     list(kept_in_bounds(facts_of(given), most_rows=1))
 
     assert [rows(one) for one in given] == before
+
+
+def test_both_captures_of_the_lowest_rank_stay_whole() -> None:
+    given = [*captures(1), *captures(1)]
+    size = rows(given[0])
+    list(kept_in_bounds(facts_of(given), most_rows=1))
+    assert [rows(one) for one in given] == [size, size]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware.contention import sharing
+from llm_perf_opt.hardware.contention import gpu_programs, sharing
 from llm_perf_opt.hardware.contention.processor_load import ProcessorTime
 from llm_perf_opt.hardware.contention.sharing import CpuWatch, GpuWatch, allotted_gpus, gpu_name
+from llm_perf_opt.process.groups import new_job
+from tests.drivers import nvml
+
+SLICE = "MIG-5a0e7d52-4a35-5c31-9a8e-0f1f6c1d2b01"
 
 
 @pytest.fixture
@@ -53,6 +60,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "apps").write_text("")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpu_programs, "has_library", lambda: False)
+    monkeypatch.setattr(sharing, "numbers_are_the_drivers", lambda: True)
     return tmp_path
 
 
@@ -64,17 +73,75 @@ def test_a_gpu_is_named_as_this_process_sees_it(driver: Path, monkeypatch: pytes
     assert (gpu_name(0), gpu_name(1)) == ("MIG-5/1", "GPU-aaa")
 
 
+def listed(driver: Path, *rows: tuple[str, int, str]) -> None:
+    (driver / "apps").write_text("".join(f"{gpu}, {pid}, /opt/{name}\n" for gpu, pid, name in rows))
+
+
 def test_other_processes_on_the_gpu_are_seen(driver: Path) -> None:
-    (driver / "apps").write_text("GPU-bbb, 41, /usr/bin/other\nGPU-aaa, 42, /opt/python\n")
     watch = GpuWatch("GPU-aaa")
-    (driver / "apps").write_text("GPU-aaa, 42, /opt/python\nGPU-aaa, 99, /opt/mine\n")
-    assert watch.use().words == "1 other process (python 42) used the GPU"
+    listed(driver, ("GPU-bbb", 1, "elsewhere"), ("GPU-aaa", 1, "python"), ("GPU-aaa", os.getpid(), "mine"))
+    watch.look()  # it comes and goes between the first look and the last
+    listed(driver, ("GPU-aaa", os.getpid(), "mine"))
+    use = watch.use()
+    assert use.words == "1 other process (python 1) used the GPU, seen at 1 of 3 looks"
+    assert use.others_ratio == pytest.approx(1 / 3)
 
 
-def test_a_gpu_of_ones_own_is_not_shared(driver: Path) -> None:
+def test_this_process_and_what_it_started_share_with_nobody(driver: Path) -> None:
+    """A second job of the same process has a context from the first; a program of its own may be over in the end."""
+    child = subprocess.Popen(["sleep", "60"])
+    orphan = subprocess.run(
+        ["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"],
+        env={**os.environ, "LLM_PERF_OPT_JOB": new_job()},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    try:
+        mine = (os.getpid(), child.pid, int(orphan.stdout))
+        listed(driver, *(("GPU-aaa", pid, "mine") for pid in mine))
+        watch = GpuWatch("GPU-aaa")
+        listed(driver)
+        assert watch.use() == sharing.Use(0.0)
+        listed(driver, ("GPU-aaa", os.getpid(), "parent of the ranks"))
+        assert GpuWatch("GPU-aaa", root=child.pid).use().others_ratio == 1.0
+    finally:
+        os.kill(int(orphan.stdout), signal.SIGKILL)
+        child.kill()
+        child.wait()
+
+
+def test_in_a_container_those_who_were_there_before_are_the_others(
+    driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "numbers_are_the_drivers", lambda: False)
+    listed(driver, ("GPU-aaa", 7001, "other"))
     watch = GpuWatch("GPU-aaa")
-    (driver / "apps").write_text("GPU-aaa, 99, /opt/mine\n")
-    assert watch.use() == sharing.Use()
+    listed(driver, ("GPU-aaa", 7001, "other"), ("GPU-aaa", 7002, "mine"))
+    assert watch.use() == sharing.Use(1.0, "1 other process (other 7001) used the GPU, seen at 2 of 2 looks")
+    monkeypatch.setattr(sharing, "_uses_gpu", lambda: True)  # which of them is ours cannot be told
+    assert GpuWatch("GPU-aaa").use() == sharing.Use()
+    monkeypatch.setattr(sharing, "_uses_gpu", lambda: False)
+    listed(driver)  # nobody, not even us: not told
+    assert GpuWatch("GPU-aaa").use() == sharing.Use()
+
+
+def test_a_slice_is_asked_for_by_its_own_name(tmp_path: Path) -> None:
+    look = (
+        "import os; from llm_perf_opt.hardware.contention import sharing, gpu_programs as g\n"
+        "sharing.numbers_are_the_drivers = lambda: True; g.os.getppid = lambda: 0\n"
+        f"print(sharing.GpuWatch({SLICE!r}).use())"
+    )
+    assert nvml.ask(nvml.build(tmp_path / "quiet", "MIG"), look) == "Use(others_ratio=0.0, words=None)"
+    busy = nvml.ask(nvml.build(tmp_path / "busy", "MIG", "BUSY"), look)
+    assert "others_ratio=1.0" in busy and "1 other process" in busy and "2 of 2 looks" in busy
+    # Without a slice the name is nobody's: not known, which is not the same as alone.
+    assert nvml.ask(nvml.build(tmp_path / "whole"), look) == "Use(others_ratio=None, words=None)"
+
+
+def test_the_tool_does_not_tell_of_slices(driver: Path) -> None:
+    listed(driver, ("GPU-aaa", 1, "other"))
+    assert GpuWatch("MIG-5/1").use() == sharing.Use()
 
 
 def test_without_a_driver_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,5 +166,6 @@ def test_gpus_given_by_an_engine_are_those_the_driver_lists(
 
 
 def test_of_several_gpus_the_shared_one_is_named(driver: Path) -> None:
-    (driver / "apps").write_text("GPU-bbb, 41, /usr/bin/other\n")
-    assert GpuWatch("GPU-aaa", "GPU-bbb").use().words == "1 other process (other 41) used the GPU GPU-bbb"
+    listed(driver, ("GPU-bbb", 1, "other"))
+    words = GpuWatch("GPU-aaa", "GPU-bbb").use().words
+    assert words == "1 other process (other 1) used the GPU GPU-bbb, seen at 2 of 2 looks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -10,12 +11,17 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.runs.directory import lock
 from llm_perf_opt.runs.directory.lock import hold
+from llm_perf_opt.runs.records.heartbeat import new_heartbeat
+from llm_perf_opt.runs.records.manifest import new_manifest, write_manifest
 
 HOLDING = """
 import sys, time
@@ -79,16 +85,20 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+
+
 @pytest.mark.parametrize(
     ("pid", "host", "free"), [(os.getppid(), "", False), (2**22, "", True), (1, "elsewhere", False)]
 )
 def test_without_locks_of_the_file_system_the_text_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, host: str, free: bool
 ) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks here")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+    without_locks(monkeypatch)
     text = {"host": host or socket.gethostname(), "pid": pid, "started": "2026-01-01T00:00:00+00:00"}
     (tmp_path / "run.lock").write_text(json.dumps(text))
     if free:
@@ -96,4 +106,60 @@ def test_without_locks_of_the_file_system_the_text_decides(
             pass
         return
     with pytest.raises(ConfigError, match=f"process {pid}"), hold(tmp_path):
+        pass
+
+
+def test_without_locks_a_file_that_was_just_made_is_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_locks(monkeypatch)
+    with hold(tmp_path):
+        pass
+    (tmp_path / "run.lock").touch()  # its maker has not written yet who it is
+    with pytest.raises(ConfigError, match="who it is cannot be read") as caught, hold(tmp_path):
+        pass
+    assert f"remove {tmp_path / 'run.lock'}" in (caught.value.hint or "")
+
+
+def test_without_locks_one_alone_takes_over_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen that the holder is gone; the second takes over while the first is about to."""
+    without_locks(monkeypatch)
+    left = {"host": socket.gethostname(), "pid": 2**22, "started": "2026-01-01T00:00:00+00:00"}
+    (tmp_path / "run.lock").write_text(json.dumps(left))
+    judged, inside = lock.Holder.may_live, []
+
+    def while_another_takes_over(holder: lock.Holder, run_dir: Path) -> bool:
+        monkeypatch.setattr(lock.Holder, "may_live", judged)
+        other = stack.enter_context(hold(tmp_path))
+        inside.append(other)
+        return False
+
+    monkeypatch.setattr(lock.Holder, "may_live", while_another_takes_over)
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(ConfigError, match="another run writes"), hold(tmp_path):
+            raise AssertionError("two hold the directory")
+        assert len(inside) == 1
+        assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
+
+
+@pytest.mark.parametrize(("silent", "pid", "free"), [(True, 77, True), (False, 77, False), (True, 78, False)])
+def test_without_locks_a_holder_on_another_machine_is_told_by_its_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool, pid: int, free: bool
+) -> None:
+    without_locks(monkeypatch)
+    left = {"host": "node7", "pid": 77, "started": "2026-01-01T00:00:00+00:00"}
+    (tmp_path / "run.lock").write_text(json.dumps(left))
+    artifacts = Artifacts.for_run(tmp_path)
+    run = new_manifest(artifacts, ["run"])
+    run.heartbeat = replace(new_heartbeat(), host="node7", pid=pid, machine="another")
+    path = write_manifest(artifacts, run)
+    if silent:
+        os.utime(path, (0, 0))
+    if free:
+        with hold(tmp_path):
+            pass
+        return
+    with pytest.raises(ConfigError, match="process 77 on node7"), hold(tmp_path):
         pass

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llm_perf_opt.analysis.facts import Capture, Facts
+from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.ranks import ROOT_VARIABLE
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.hardware import lease
+from llm_perf_opt.hardware.lease import LEASE_VARIABLE
+from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.process.launch import ProcessResult
+from llm_perf_opt.runs import assemble
+from llm_perf_opt.runs import lease as run_lease
 from llm_perf_opt.runs.app import prepare
+from llm_perf_opt.runs.ranks import launch
 from llm_perf_opt.runs.ranks.join import JoinedRun, begin_run, finish_run_of_ranks, wait_for_ranks
 from llm_perf_opt.runs.ranks.launch import RankJob, command_of_ranks, environment_of_ranks
 from llm_perf_opt.runs.records.heartbeat import new_heartbeat
-from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, read_manifest, write_manifest
+from llm_perf_opt.runs.records.manifest import (
+    DeviceLease,
+    RankRecord,
+    StageRecord,
+    new_manifest,
+    read_manifest,
+    write_manifest,
+)
+from tests.unit.rank_captures import rank_capture, rank_timeline
 
 
 def job(threads: int | None = None) -> RankJob:
@@ -86,6 +106,97 @@ def test_an_earlier_run_is_moved_aside_with_its_ranks(tmp_path: Path) -> None:
         finish_run_of_ranks(run, quiet=True, as_json=False)
     (earlier,) = (tmp_path / "run").glob("earlier-*")
     assert (earlier / "ranks" / "0" / "manifest.json").is_file()
+
+
+def test_the_devices_of_all_ranks_are_held_before_they_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another run holds the processor: the ranks are not started, and so wait for nobody, until it lets go."""
+    monkeypatch.setenv(LEASE_VARIABLE, str(tmp_path / "leases"))
+    monkeypatch.setattr(lease, "_POLL_S", 0.01)
+    config = prepare(["model=llama_tiny", "run.device=cpu"], config_dir=None, config_name="config").config
+    artifacts = Artifacts.for_run(tmp_path / "run")
+    done = threading.Event()
+    started: list[bool] = []
+
+    def other() -> None:
+        with lease.hold_device(lease.cpu_device(), "another run", check=lambda: None):
+            held.set()
+            done.wait(60)
+
+    def let_go() -> None:  # what the one who waits does again and again
+        assert not started
+        done.set()
+
+    def run_process(command: list[str], **options: Any) -> ProcessResult:
+        started.append(True)
+        run = JoinedRun(artifacts, 2, command)
+        monkeypatch.setenv(ROOT_VARIABLE, options["env"][ROOT_VARIABLE])
+        for rank in range(2):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            leave_manifest(run, rank, "ok")
+            own = read_manifest(run.folder(rank))
+            with run_lease.device_lease(config, Artifacts.for_run(run.folder(rank)), own):
+                assert own.lease is None, "a rank holds nothing itself"
+        return ProcessResult(tuple(command), 0, 1.0, "exit", "", "")
+
+    held = threading.Event()
+    monkeypatch.setattr(run_lease, "raise_if_interrupted", let_go)
+    monkeypatch.setattr(launch, "run_process", run_process)
+    holder = threading.Thread(target=other)
+    holder.start()
+    assert held.wait(60)
+    with caplog.at_level("WARNING", "llm_perf_opt.lease"):
+        code = launch.run_ranks(job(), config, artifacts, verbosity=Verbosity.quiet, as_json=False)
+    holder.join()
+    manifest = read_manifest(artifacts.root)
+    assert (code, manifest.status) == (0, "ok")
+    assert "waiting for cpu" in caplog.text and "another run" in caplog.text
+    assert manifest.lease is not None and manifest.lease.exclusive
+    assert manifest.lease.waited_s is not None and manifest.lease.waited_s > 0
+    assert manifest.lease.directory == str(tmp_path / "leases")
+
+
+def test_a_device_that_any_rank_had_to_share_is_said(tmp_path: Path) -> None:
+    run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 2, ["llm-perf-opt", "run"])
+    begin_run(run)
+    for rank, words in enumerate((None, "1 other process used the GPU")):
+        leave_manifest(run, rank, "ok")
+        own = read_manifest(run.folder(rank))
+        own.lease = DeviceLease(f"GPU-{rank}", exclusive=True, others_ratio=0.5 * rank, shared=words)
+        write_manifest(Artifacts.for_run(run.folder(rank)), own)
+    finish_run_of_ranks(run, quiet=True, as_json=False)
+    manifest = read_manifest(tmp_path / "run")
+    assert manifest.lease == DeviceLease(
+        "GPU-0, GPU-1", exclusive=True, others_ratio=0.5, shared="1 other process used the GPU"
+    )
+    assert any(note.startswith("rank 1: The device was shared (GPU-1)") for note in manifest.notes)
+
+
+def test_the_bound_of_what_is_kept_is_one_for_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = JoinedRun(Artifacts.for_run(tmp_path / "run"), 4, ["llm-perf-opt", "run"])
+    manifest = begin_run(run)
+    times = [100, 300]
+    kept: dict[str, Capture] = {}
+    for rank in range(4):
+        leave_manifest(run, rank, "ok")
+        manifest.ranks.append(RankRecord(rank, f"ranks/{rank}", "ok"))
+        kept[str(rank)] = rank_capture(rank_timeline(times, [one + 90 for one in times]), "trace", rank)
+    monkeypatch.setattr(
+        assemble, "stage_facts", lambda folder, _: [Facts("trace", captures=[kept[folder.name]])]
+    )
+
+    def size(rank: int) -> int:
+        timeline = kept[str(rank)].found
+        assert isinstance(timeline, Timeline)
+        return len(timeline.ops) + len(timeline.calls)
+
+    whole = size(0)
+    assemble._rank_facts(tmp_path / "run", manifest, most_rows=2 * whole)
+    assert [size(rank) == whole for rank in range(4)] == [True, True, False, False]
 
 
 def test_ranks_without_anything_to_run_are_refused_before_they_start() -> None:

@@ -8,11 +8,13 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.runs.finish import finish_interrupted
 from llm_perf_opt.runs.records import heartbeat, manifest
 from llm_perf_opt.runs.records.heartbeat import beating, new_heartbeat, process_start
 from llm_perf_opt.runs.records.liveness import Watch
@@ -68,7 +70,7 @@ def test_a_manifest_of_an_earlier_release_is_judged_by_its_age(path: Path) -> No
     assert not Watch(path.parent).judge(None, path).alive
 
 
-def test_a_running_manifest_is_renewed_and_a_settled_one_is_not(
+def test_a_manifest_is_renewed_until_the_run_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts = Artifacts.for_run(tmp_path)
@@ -83,7 +85,31 @@ def test_a_running_manifest_is_renewed_and_a_settled_one_is_not(
         assert found is not None and found.at == "later"
         run.status = "ok"
         write_manifest(artifacts, run)
+        monkeypatch.setattr(manifest, "now_text", lambda: "while it is reported")
+        manifest.beat(tmp_path / layout.MANIFEST)
+        found = read_manifest(tmp_path).heartbeat
+        assert found is not None and found.at == "while it is reported"
+        (tmp_path / layout.SUMMARY).write_text("{}")
         monkeypatch.setattr(manifest, "now_text", lambda: "much later")
         manifest.beat(tmp_path / layout.MANIFEST)
         found = read_manifest(tmp_path).heartbeat
-        assert found is not None and found.at == "later"
+        assert found is not None and found.at == "while it is reported"
+
+
+@pytest.mark.parametrize("change", [{"pid": 1}, {"process_started": 1}, {"machine": "another"}])
+def test_a_run_that_is_stopped_early_leaves_the_earlier_one_as_it_was(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    artifacts = Artifacts.for_run(tmp_path)
+    run = new_manifest(artifacts, ["run"])
+    run.status, run.heartbeat = "ok", replace(new_heartbeat(), **change)
+    write_manifest(artifacts, run)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    finish_interrupted(artifacts)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    run.heartbeat = new_heartbeat()
+    write_manifest(artifacts, run)
+    finish_interrupted(artifacts)
+    assert read_manifest(tmp_path).status == "interrupted"
+    assert (tmp_path / layout.SUMMARY).is_file()

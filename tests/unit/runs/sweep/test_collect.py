@@ -43,10 +43,11 @@ def a_job(
         **fields,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    if tpot is not None:
+    if status == "ok":
         stat = {"median": tpot, "p5": tpot, "p95": tpot, "mean": tpot, "std": 0.0, "n": 5}
+        timings = {"tpot_s": stat} if tpot is not None else {}
         (folder / "summary.json").write_text(
-            json.dumps({"schema_version": "1.1", "timings": {"tpot_s": stat}, "kernels": [{"name": "x"}]})
+            json.dumps({"schema_version": "1.1", "timings": timings, "kernels": [{"name": "x"}]})
         )
 
 
@@ -66,6 +67,17 @@ def test_every_planned_job_is_told_of(tmp_path: Path) -> None:
     assert jobs[1].reason == "nsys: it broke"
     assert "ended without a word" in (jobs[3].reason or "")
     assert jobs[2].host and jobs[2].pid == os.getpid()
+
+
+def test_a_job_without_its_summary_is_not_done_whatever_its_stages_say(tmp_path: Path) -> None:
+    sweep = a_plan(tmp_path, 2)
+    for name, started in (("0", {}), ("1", {"process_started": 1})):
+        a_job(tmp_path / name, sweep, heartbeat={**asdict(new_heartbeat()), **started})
+        (tmp_path / name / "summary.json").unlink()
+    alive, dead = collect(tmp_path).jobs
+    assert (alive.status, dead.status) == ("running", "killed")
+    assert (dead.reason or "").startswith("it ended before its report was written")
+    assert exit_code(read_sweep(tmp_path), finished=False) == 1
 
 
 def test_what_is_no_job_of_this_sweep_is_named_left_out_and_counted(tmp_path: Path) -> None:
