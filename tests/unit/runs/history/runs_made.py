@@ -22,6 +22,7 @@ def make_run(
     config: str | None = "model:\n  name: tiny\n",
     dtype: str = "float32",
     cpu: str = "a processor",
+    ranks: int | None = None,
     **environment: Any,
 ) -> Path:
     """Write ``summary.json`` (and ``config.yaml``) of a run that began on a day of January 2026."""
@@ -38,7 +39,7 @@ def make_run(
             **environment,
         },
         Hardware(cpu, "cpu", {}, None, "none"),
-        Workload(model="tiny", device="cpu", dtype=dtype, batch_size=1),
+        Workload(model="tiny", device="cpu", dtype=dtype, batch_size=1, ranks=ranks),
         timings=Timings(tpot_s=stat, interval_ratio=0.02),
     )
     path = save_summary(summary, folder)

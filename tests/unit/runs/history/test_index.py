@@ -17,6 +17,7 @@ from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
 from llm_perf_opt.model import codec
 from llm_perf_opt.runs.history import index as index_module
 from llm_perf_opt.runs.history import store
+from llm_perf_opt.runs.history.baseline import differences
 from llm_perf_opt.runs.history.index import open_index, renew_index
 from tests.unit.runs.history.runs_made import make_run
 
@@ -262,6 +263,20 @@ def test_a_configuration_is_what_is_measured(tmp_path: Path) -> None:
     assert a == b == d
     assert len({a, c, e}) == 3
     assert json.loads(store.read_runs(tmp_path)[2].settings) == {"model.name": "tiny", "run.threads": 1}
+
+
+def test_ranks_are_counted_as_they_were_not_as_they_were_set(tmp_path: Path) -> None:
+    """Under ``torchrun`` ``run.ranks`` stays 1: only the summary says how many there were."""
+    base = "model:\n  name: tiny\nrun:\n  ranks: {}\n"
+    make_run(tmp_path, "a", config=base.format(1))
+    make_run(tmp_path, "b", config=base.format(1), ranks=2)
+    make_run(tmp_path, "c", config=base.format(2) + "  ranks_timeout_s: 9\n", ranks=2, day=2)
+    make_run(tmp_path, "d", config=base.format(1), ranks=4)
+    renew_index(tmp_path)
+    a, b, c, d = store.read_runs(tmp_path)
+    assert b.config_hash == c.config_hash
+    assert len({a.config_hash, b.config_hash, d.config_hash}) == 3
+    assert differences(a, b) == ["workload.ranks: the default → 2"]
 
 
 def test_index_of_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
