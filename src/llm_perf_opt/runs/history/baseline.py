@@ -89,7 +89,7 @@ def _named(others: _Others, name: str, directory: Path) -> RunRow:
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(row.run for row in found[:5])
+        names = ", ".join(sorted(row.run for row in found)[:5])
         raise ConfigError(
             f"--baseline {name} names {len(found)} runs: {names}",
             hint="give the directory as the index has it",

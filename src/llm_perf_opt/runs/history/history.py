@@ -34,7 +34,7 @@ def make_history(folder: Path, metrics: Sequence[str], *, model: str | None = No
         runs,
         trends,
         method(trends),
-        [*info.left_out, *left_out],
+        [*info.left_out, *sorted(left_out, key=lambda entry: entry.path)],
         track_records(findings),
     )
 

@@ -81,11 +81,6 @@ def check_runs(folder: Path) -> None:
     _check(folder / RUNS, RUN_COLUMNS)
 
 
-def read_runs(folder: Path, where: pl.Expr | None = None) -> list[RunRow]:
-    """Return the runs of an index for which ``where`` holds (all), in the order of their directories."""
-    return sorted(iter_runs(folder, where), key=lambda row: row.run)
-
-
 def iter_runs(folder: Path, where: pl.Expr | None = None) -> Iterator[RunRow]:
     """Yield the runs of an index for which ``where`` holds; rows are read in batches, and no more of them held."""
     path = folder / RUNS

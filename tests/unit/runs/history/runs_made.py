@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.history.flatten import seconds_since_1970
+from llm_perf_opt.model.history import RunRow
 from llm_perf_opt.model.statistics import describe
 from llm_perf_opt.model.summary import Hardware, RunInfo, RunStatus, Summary, Timings, Workload
 from llm_perf_opt.model.summary_file import save_summary
+from llm_perf_opt.runs.history import store
 
 
 def make_run(
@@ -49,3 +51,8 @@ def make_run(
     written = (seconds_since_1970(started) or 0.0) + 2
     os.utime(path, (written, written))
     return folder
+
+
+def read_runs(folder: Path) -> list[RunRow]:
+    """Return the runs of an index, in the order of their directories."""
+    return sorted(store.iter_runs(folder), key=lambda row: row.run)

@@ -19,11 +19,11 @@ from llm_perf_opt.runs.history import index as index_module
 from llm_perf_opt.runs.history import store
 from llm_perf_opt.runs.history.baseline import differences
 from llm_perf_opt.runs.history.index import open_index, renew_index
-from tests.unit.runs.history.runs_made import make_run
+from tests.unit.runs.history.runs_made import make_run, read_runs
 
 
 def _runs(folder: Path) -> list[str]:
-    return [row.run for row in store.read_runs(folder)]
+    return [row.run for row in read_runs(folder)]
 
 
 def test_runs_and_metrics_are_flattened(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_runs_and_metrics_are_flattened(tmp_path: Path) -> None:
     make_run(tmp_path, "deep/down/b", tpot_s=0.02)
     done = renew_index(tmp_path)
     assert (done.read, done.unchanged, done.removed, done.info.left_out) == (2, 0, 0, [])
-    first, second = store.read_runs(tmp_path)
+    first, second = read_runs(tmp_path)
     assert (first.run, second.run, second.id) == ("a", "deep/down/b", "b")
     assert (first.commit, first.version, first.shared) == ("c" * 40, "1.0", "process 7 used it")
     assert second.shared is None and second.commit is None
@@ -259,10 +259,10 @@ def test_a_configuration_is_what_is_measured(tmp_path: Path) -> None:
     make_run(tmp_path, "d", config=base.format(r=3, t="null") + "  exclusive: false\n")
     make_run(tmp_path, "e", config=base.format(r=3, t="null"), dtype="bfloat16")
     renew_index(tmp_path)
-    a, b, c, d, e = (row.config_hash for row in store.read_runs(tmp_path))
+    a, b, c, d, e = (row.config_hash for row in read_runs(tmp_path))
     assert a == b == d
     assert len({a, c, e}) == 3
-    assert json.loads(store.read_runs(tmp_path)[2].settings) == {"model.name": "tiny", "run.threads": 1}
+    assert json.loads(read_runs(tmp_path)[2].settings) == {"model.name": "tiny", "run.threads": 1}
 
 
 def test_ranks_are_counted_as_they_were_not_as_they_were_set(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_ranks_are_counted_as_they_were_not_as_they_were_set(tmp_path: Path) -> 
     make_run(tmp_path, "c", config=base.format(2) + "  ranks_timeout_s: 9\n", ranks=2, day=2)
     make_run(tmp_path, "d", config=base.format(1), ranks=4)
     renew_index(tmp_path)
-    a, b, c, d = store.read_runs(tmp_path)
+    a, b, c, d = read_runs(tmp_path)
     assert b.config_hash == c.config_hash
     assert len({a.config_hash, b.config_hash, d.config_hash}) == 3
     assert differences(a, b) == ["workload.ranks: the default → 2"]
