@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.analysis.history.changes import ALPHA, UNSTEADY_ALPHA, find_changes
+from llm_perf_opt.analysis.history.changes import ALPHA, UNSTEADY_ALPHA, find_levels
 
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 LENGTHS = (10, 30, 100)
@@ -84,7 +84,7 @@ def share_shown(noise: Noise, runs: int, series: int, step: float, seed: int) ->
         logs = noise(generator, runs)
         if step:
             logs[generator.integers(runs // 3, 2 * runs // 3 + 1) :] += math.log1p(step)
-        shown += bool(find_changes(np.exp(logs).tolist()))
+        shown += bool(find_levels(np.exp(logs).tolist()).changes)
     return shown / series
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.required import fail_if_required
 
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.silicon import Silicon
@@ -45,6 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test be skipped where every tool must be there."""
+    return fail_if_required((yield), os.environ)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let no file of tests be skipped either."""
+    return fail_if_required((yield), os.environ)
 
 
 @pytest.fixture(scope="session")

@@ -126,6 +126,23 @@ def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
     assert "job 0 killed" in done.stdout
     assert "--resume=" in done.stdout
 
+    # The same job as a reader on another machine finds it: no process to ask for, only how long it was silent.
+    manifest = tmp_path / "s" / "0" / "manifest.json"
+    told = json.loads(manifest.read_text(encoding="utf-8"))
+    told["heartbeat"] |= {"machine": "another", "host": "node7"}
+    manifest.write_text(json.dumps(told), encoding="utf-8")
+    for age_s, status, words in (
+        (5, "running", "sign of life"),
+        (600, "killed", "no sign of life for 10 min"),
+    ):
+        written = time.time() - age_s
+        os.utime(manifest, (written, written))
+        done = cli("sweep-report", "--json", "s", cwd=tmp_path)
+        job = document(done.stdout)["jobs"][0]
+        assert (job["status"], done.returncode) == (status, int(status == "killed"))
+        assert words in job["reason"] and "on node7" in job["reason"]
+    assert "no sign of life for 10 min" in (tmp_path / "s" / "sweep.md").read_text(encoding="utf-8")
+
 
 KILLED_WHILE_REPORTED = """
 import os, signal, sys

@@ -150,6 +150,8 @@ class IndexInfo:
     findings: int = 0
     """Rows of ``findings.parquet``."""
     left_out: list[LeftOut] = field(default_factory=list)
+    version: str | None = None
+    """Of this tool: what another release read, or could not read, is read again."""
     schema_version: str = SCHEMA_VERSION
 
 

@@ -75,13 +75,14 @@ def assemble_run(run_dir: Path) -> Assembled:
     catalogue = Path(known.hardware_catalogue) if known.hardware_catalogue else None
     choice = DeviceChoice(known.hardware_device, catalogue, known.hardware_silicon or AUTO)
     hardware = _if_there(run_dir / layout.HARDWARE, Hardware)
-    if manifest.ranks:
-        # Work is counted for the whole model; against the limits of one device it would look several times too good.
-        reason = f"the run used {len(manifest.ranks)} ranks, and limits are those of one device"
-        hardware = unknown_hardware(known.device, reason)
-    assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
+    own = None
     if manifest.ranks:
         own = _if_there(run_dir / manifest.ranks[0].directory / layout.HARDWARE, Hardware)
+        # Work is counted for the whole model; against the limits of one device it would look several times too good.
+        reason = f"the run used {len(manifest.ranks)} ranks, and limits are those of one device"
+        hardware = unknown_hardware((own and own.name) or known.device, reason)
+    assembled = assemble(subject, facts, choice, hardware=hardware, root=run_dir)
+    if manifest.ranks:
         add_rank_shares(assembled.summary, len(manifest.ranks), own)
     add_experiments(assembled.summary, run_dir)
     return assembled

@@ -1,4 +1,7 @@
-"""Real engines, started once for all their tests; where one is not installed its tests are skipped, and say so."""
+"""Real engines, started once for all their tests; where one is not installed its tests are skipped, and say so.
+
+In CI they fail instead (``tests/required.py``).
+"""
 
 from __future__ import annotations
 

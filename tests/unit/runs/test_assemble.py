@@ -12,8 +12,11 @@ import pytest
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.summarise import Subject
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.model.summary import RunInfo, Summary
-from llm_perf_opt.runs.assemble import DeviceChoice, assemble, shown_sources
+from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.model.codec import save_json
+from llm_perf_opt.model.summary import Hardware, RunInfo, Summary
+from llm_perf_opt.runs.assemble import DeviceChoice, assemble, assemble_run, shown_sources
+from llm_perf_opt.runs.records.manifest import RankRecord, new_manifest, write_manifest
 from llm_perf_opt.stages.facts.collect import Part, collect
 from llm_perf_opt.stages.facts.ncu import ncu_facts
 from llm_perf_opt.stages.facts.nsys import nsys_facts
@@ -288,3 +291,21 @@ def test_a_trace_with_a_gpu_gives_budget_and_kernels(
     assert "sample" not in found.findings[0].arithmetic
     assert len(found.idle_gaps) == 9
     assert found.devices[0].busy_s == pytest.approx(1e-3)
+
+
+def test_a_run_of_several_ranks_names_its_device(tmp_path: Path) -> None:
+    """Its limits are not those of one device, but which device it was must stay known: machines are told apart by it."""
+    artifacts = Artifacts.for_run(tmp_path)
+    manifest = new_manifest(artifacts, ["test"])
+    manifest.status = "ok"
+    manifest.ranks = [RankRecord(rank, f"ranks/{rank}", "ok") for rank in range(2)]
+    write_manifest(artifacts, manifest)
+    for rank in manifest.ranks:
+        own = Artifacts.for_run(tmp_path / rank.directory)
+        write_manifest(own, new_manifest(own, ["test"]))
+        save_json(
+            tmp_path / rank.directory / "hardware.json", Hardware("NVIDIA H100", "gpu", {}, None, "catalogue")
+        )
+    hardware = assemble_run(tmp_path).summary.hardware
+    assert (hardware.name, hardware.kind, hardware.peak_flops_per_s) == ("NVIDIA H100", "unknown", {})
+    assert "2 ranks" in (hardware.reason or "")

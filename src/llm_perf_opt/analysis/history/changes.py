@@ -88,13 +88,11 @@ class Levels:
     """Whether the level wanders from run to run: then only changes that come at once are shown."""
 
 
-def find_changes(values: Sequence[float], *, seed: int = SEED, alpha: float = ALPHA) -> list[LevelChange]:
-    """Return the changes of level of positive values in their order; none for fewer than ``LEAST_RUNS``."""
-    return find_levels(values, seed=seed, alpha=alpha).changes
-
-
 def find_levels(values: Sequence[float], *, seed: int = SEED, alpha: float = ALPHA) -> Levels:
-    """Return the changes of level, or the drift that is there instead."""
+    """Return the changes of level of positive values in their order, or the drift that is there instead.
+
+    There are none for fewer than ``LEAST_RUNS``.
+    """
     if len(values) < LEAST_RUNS:
         return Levels([])
     logs = np.log(np.asarray(values, dtype=np.float64))

@@ -96,6 +96,8 @@ def run_row(
 ) -> RunRow:
     """Return the row of a run."""
     environment, workload = summary.environment, summary.workload
+    if (workload.ranks or 1) > 1:
+        settings = {**settings, "workload.ranks": workload.ranks}
     started_s = seconds_since_1970(summary.run.started)
     versions = _versions(environment)
     use = environment.get("device_use")

@@ -42,21 +42,21 @@ def why_lost(result: object) -> str | None:
 @contextlib.contextmanager
 def every_result(launcher: str) -> Iterator[None]:
     """Let a missing result be one for as long as the block runs; its manifest tells what became of the job."""
-    replaced: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    patience: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if launcher in ("slurm", "submitit_local"):
         # The class's own method and the exceptions that mean "no result"; not those of a refused submission.
         errors = importlib.import_module("submitit.core.utils")
         kinds = (errors.UncompletedJobError, errors.FailedJobError)
         owner, name = importlib.import_module("submitit.core.core").Job, "results"
-        replaced = _replace(owner, name, lambda original: _patient(original, kinds, lambda failed: [failed]))
+        patience = replaced(owner, name, lambda original: _patient(original, kinds, lambda failed: [failed]))
     elif launcher == "ray":
         errors = importlib.import_module("ray.exceptions")
         owner, name = importlib.import_module("ray"), "get"
-        replaced = _replace(
+        patience = replaced(
             owner, name, lambda original: _patient(original, (errors.RayError,), lambda failed: failed)
         )
     try:
-        with replaced:
+        with patience:
             yield
     finally:
         if launcher == "ray":
@@ -65,13 +65,17 @@ def every_result(launcher: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    original = getattr(owner, name)
+def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Let an attribute be what ``wrap`` makes of it for as long as the block runs."""
+    original, is_own = getattr(owner, name), name in vars(owner)
     setattr(owner, name, wrap(original))
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if is_own:
+            setattr(owner, name, original)
+        else:  # its class has it
+            delattr(owner, name)
 
 
 def _patient(

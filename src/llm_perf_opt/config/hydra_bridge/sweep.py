@@ -27,9 +27,10 @@ from llm_perf_opt.config.hydra_bridge.compose import (
     RawConfig,
     add_search_path,
     register_schema,
+    sweep_subdirectory,
 )
 from llm_perf_opt.config.hydra_bridge.errors import explain
-from llm_perf_opt.config.hydra_bridge.results import every_result, why_lost
+from llm_perf_opt.config.hydra_bridge.results import every_result, replaced, why_lost
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import translate_overrides
 from llm_perf_opt.config.store import CONF_DIR
@@ -45,6 +46,10 @@ _LAUNCHERS = {
 _REMOTE = frozenset({"slurm", "ray"})
 _CHOOSING = frozenset({"OptunaSweeper"})
 _MULTIRUN = "hydra.mode=MULTIRUN"
+_NO_TRIALS = "No trials are completed"
+"""Optuna's words, behind a plain ValueError, where every job failed."""
+
+LOGGER = logging.getLogger("llm_perf_opt.sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,7 @@ class LostJob:
 
     directory: str
     """Below the sweep's directory."""
+    overrides: Sequence[str]
     reason: str
     """In the engine's words."""
 
@@ -120,11 +126,12 @@ def run_sweep(
     *,
     config_dir: Path | None,
     config_name: str,
-) -> list[LostJob]:
+    on_lost: Callable[[LostJob], None],
+) -> None:
     """Hand jobs to the launcher, or, with ``None``, everything to a sweeper that chooses them.
 
     A job that leaves no result (cancelled, its machine gone) does not end the wait for the others: what became of
-    each is in its own directory, if it got so far. Those without a result are returned.
+    each is in its own directory, if it got so far. Of those without a result ``on_lost`` is told as soon as it is known.
     """
     register_schema()
     add_search_path(config_dir)
@@ -141,9 +148,9 @@ def run_sweep(
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(master))
         with every_result(engine_of(master).launcher):
             if jobs is not None:
-                return _launch(context, job, master, jobs)
-            _choose(context, job, master)
-            return []
+                _launch(context, job, master, jobs, on_lost)
+            else:
+                _choose(context, job, master, on_lost)
     except HydraException as error:
         raise explain(error) from error
     finally:
@@ -151,14 +158,17 @@ def run_sweep(
 
 
 def _launch(
-    context: HydraContext, job: Callable[[RawConfig], object], master: Any, jobs: Sequence[HandedJob]
-) -> list[LostJob]:
+    context: HydraContext,
+    job: Callable[[RawConfig], object],
+    master: Any,
+    jobs: Sequence[HandedJob],
+    on_lost: Callable[[LostJob], None],
+) -> None:
     launcher = Plugins.instance().instantiate_launcher(
         hydra_context=context, task_function=job, config=master
     )
     engine = engine_of(master)
     size = engine.batch or len(jobs)
-    lost: list[LostJob] = []
     for first in range(0, len(jobs), size):
         handed = jobs[first : first + size]
         batch = [[*each.overrides, override("hydra.sweep.subdir", each.directory)] for each in handed]
@@ -167,14 +177,48 @@ def _launch(
         for each, result in zip(handed, results, strict=False):
             reason = why_lost(result)
             if reason is not None:
-                lost.append(LostJob(each.directory, reason))
-    return lost
+                on_lost(LostJob(each.directory, each.overrides, reason))
 
 
-def _choose(context: HydraContext, job: Callable[[RawConfig], object], master: Any) -> None:
-    sweeper = Plugins.instance().instantiate_sweeper(hydra_context=context, task_function=job, config=master)
-    with _explained(engine_of(master).launcher):
-        sweeper.sweep(arguments=[str(text) for text in master.hydra.overrides.task])
+def _choose(
+    context: HydraContext,
+    job: Callable[[RawConfig], object],
+    master: Any,
+    on_lost: Callable[[LostJob], None],
+) -> None:
+    plugins = Plugins.instance()
+
+    def watched(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda **options: _watch(make(**options), context, master, on_lost)
+
+    # A sweeper makes its own launcher; what comes back to it says which jobs were lost.
+    with replaced(plugins, "instantiate_launcher", watched):
+        sweeper = plugins.instantiate_sweeper(hydra_context=context, task_function=job, config=master)
+    try:
+        with _explained(engine_of(master).launcher):
+            sweeper.sweep(arguments=[str(text) for text in master.hydra.overrides.task])
+    except ValueError as error:
+        if _NO_TRIALS not in str(error):
+            raise
+        LOGGER.warning("no job has the objective, so there is no best one")
+
+
+def _watch(launcher: Any, context: HydraContext, master: Any, on_lost: Callable[[LostJob], None]) -> Any:
+    original = launcher.launch
+
+    def launch(job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
+        results: Sequence[Any] = original(job_overrides, initial_job_idx=initial_job_idx)
+        for number, (overrides, result) in enumerate(
+            zip(job_overrides, results, strict=False), initial_job_idx
+        ):
+            reason = why_lost(result)
+            if reason is not None:
+                composed = context.config_loader.load_sweep_config(master, list(overrides))
+                on_lost(LostJob(sweep_subdirectory(composed, number), list(overrides), reason))
+        return results
+
+    launcher.launch = launch
+    return launcher
 
 
 class _explained:
@@ -189,7 +233,7 @@ class _explained:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         package = (kind.__module__ if kind is not None else "").partition(".")[0]
         if isinstance(error, Exception) and package in ("submitit", "ray", "joblib", "optuna"):
-            logging.getLogger("llm_perf_opt.sweep").debug("the launcher failed", exc_info=error)
+            LOGGER.debug("the launcher failed", exc_info=error)
             words = " ".join(str(error).split())
             raise ToolError(
                 f"the launcher {self._launcher} failed: {words[:400]}",

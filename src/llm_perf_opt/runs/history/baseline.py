@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import polars as pl
 
 from llm_perf_opt.analysis.history.trends import better_of, settings_of, why_unusable
 from llm_perf_opt.core.errors import ConfigError, InputError
@@ -23,23 +25,38 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
     ours = row_of(run)
     directory = (options.index or index_around(run)).expanduser().absolute()
     folder, info, _ = open_index(directory)
-    root = Path(info.directory)
-    rows = [row for row in store.read_runs(folder) if (root / row.summary_path).parent != _home(run)]
+    others = _Others(folder, Path(info.directory), _key(run, Path(info.directory)))
     if options.baseline not in ("latest", "best"):
-        row = _named(rows, options.baseline, directory)
-        return (root / row.summary_path).parent, f"A is run {row.run} of the index, as asked for."
-    alike = _alike(rows, ours, options, directory)
+        row = _named(others, options.baseline, directory)
+        return others.home(row), f"A is run {row.run} of the index, as asked for."
+    alike = _alike(others, ours, options, directory)
     if options.baseline == "latest":
         row = _latest(alike, ours, directory)
-        return (
-            root / row.summary_path
-        ).parent, f"A is run {row.run}, the latest before B of {_like(options)}."
+        return others.home(row), f"A is run {row.run}, the latest before B of {_like(options)}."
     row, value = _best(alike, folder, options.by)
     return (
-        (root / row.summary_path).parent,
+        others.home(row),
         f"A is run {row.run}, the best of {len(alike)} by {options.by} ({value:g}) of {_like(options)}. The best of "
         "many is lucky too: expect B to look a little worse than it is.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The runs of an index without the one that is compared, read as they are asked for."""
+
+    folder: Path
+    root: Path
+    ours: str | None
+    """Key of the run that is compared; ``None``: it is not in the index."""
+
+    def home(self, row: RunRow) -> Path:
+        """Return the directory of a run."""
+        return (self.root / row.summary_path).parent
+
+    def __call__(self, where: pl.Expr | None = None) -> Iterator[RunRow]:
+        """Yield the runs for which ``where`` holds."""
+        return (row for row in store.iter_runs(self.folder, where) if row.run != self.ours)
 
 
 def index_around(run: Path) -> Path:
@@ -53,59 +70,81 @@ def _home(run: Path) -> Path:
     return run if run.is_dir() else run.parent
 
 
+def _key(run: Path, root: Path) -> str | None:
+    """Return the name of a run in the index of ``root``, by whatever path either was given."""
+    home, root = _home(run).resolve(), root.resolve()
+    return home.relative_to(root).as_posix() if home.is_relative_to(root) else None
+
+
 def _like(options: argparse.Namespace) -> str:
     configuration = "any configuration" if options.any_configuration else "the same configuration"
     return f"{configuration} on {'any machine' if options.any_machine else 'the same machine'}"
 
 
-def _named(rows: Sequence[RunRow], name: str, directory: Path) -> RunRow:
+def _named(others: _Others, name: str, directory: Path) -> RunRow:
     wanted = Path(name).expanduser().absolute()
-    exact = [row for row in rows if row.run == name or (directory / row.run) == wanted]
-    found = exact or [row for row in rows if row.id == name]
+    below = wanted.relative_to(directory).as_posix() if wanted.is_relative_to(directory) else name
+    rows = list(others(pl.col("run").is_in([name, below]) | (pl.col("id") == name)))
+    found = [row for row in rows if row.run in (name, below)] or rows
     if len(found) == 1:
         return found[0]
     if found:
-        names = ", ".join(row.run for row in found[:5])
+        names = ", ".join(sorted(row.run for row in found)[:5])
         raise ConfigError(
             f"--baseline {name} names {len(found)} runs: {names}",
             hint="give the directory as the index has it",
             key="baseline",
         )
     raise InputError(
-        f"--baseline {name}: no such run among the {len(rows)} others in {directory}",
+        f"--baseline {name}: no such run among the {sum(1 for _ in others())} others in {directory}",
         hint="latest, best, or a run as `llm-perf-opt history DIR --json` names it",
     )
 
 
-def _alike(
-    rows: Sequence[RunRow], ours: RunRow, options: argparse.Namespace, directory: Path
-) -> list[RunRow]:
-    # A run that shared its device is better than none: `compare` says so, and leaves one-sided gates undecided.
-    usable = [row for row in rows if why_unusable(replace(row, shared=None)) is None]
-    if not usable:
-        raise InputError(
-            f"--baseline {options.baseline}: {directory} has no other run to compare with"
-            + (f" ({len(rows)} failed or have no time)" if rows else ""),
-            hint="run the baseline first, or say where runs are: --index DIR",
-        )
-    alike = [
-        row
-        for row in usable
-        if (options.any_configuration or row.config_hash == ours.config_hash)
-        and (options.any_machine or row.machine == ours.machine)
-    ]
+def _alike(others: _Others, ours: RunRow, options: argparse.Namespace, directory: Path) -> list[RunRow]:
+    same = pl.lit(True)
+    if not options.any_configuration:
+        same &= pl.col("config_hash") == ours.config_hash
+    if not options.any_machine:
+        same &= pl.col("machine") == ours.machine
+    alike = [row for row in others(same) if _is_usable(row)]
     if alike:
         return [row for row in alike if not row.shared] or alike
-    nearest = min(usable, key=lambda row: (len(differences(row, ours)), -(row.started_s or 0.0)))
+    raise _none_alike(others, ours, options, directory)
+
+
+def _is_usable(row: RunRow) -> bool:
+    # A run that shared its device is better than none: `compare` says so, and leaves one-sided gates undecided.
+    return why_unusable(replace(row, shared=None)) is None
+
+
+def _none_alike(others: _Others, ours: RunRow, options: argparse.Namespace, directory: Path) -> InputError:
+    count = usable = 0
+    nearest: RunRow | None = None
+    for row in others():
+        count += 1
+        if _is_usable(row):
+            usable += 1
+            nearest = row if nearest is None else min(nearest, row, key=lambda one: _distance(one, ours))
+    if nearest is None:
+        return InputError(
+            f"--baseline {options.baseline}: {directory} has no other run to compare with"
+            + (f" ({count} failed or have no time)" if count else ""),
+            hint="run the baseline first, or say where runs are: --index DIR",
+        )
     said = differences(nearest, ours)
     shown = "; ".join(said[:_MOST_DIFFERENCES]) + (
         f"; and {len(said) - _MOST_DIFFERENCES} more" if len(said) > _MOST_DIFFERENCES else ""
     )
-    raise InputError(
-        f"--baseline {options.baseline}: none of {len(usable)} runs in {directory} has {_like(options)}; the nearest, "
+    return InputError(
+        f"--baseline {options.baseline}: none of {usable} runs in {directory} has {_like(options)}; the nearest, "
         f"{nearest.run}, differs in {shown}",
         hint="--any-configuration or --any-machine takes it all the same; or --index DIR for other runs",
     )
+
+
+def _distance(row: RunRow, ours: RunRow) -> tuple[int, float]:
+    return len(differences(row, ours)), -(row.started_s or 0.0)
 
 
 def differences(a: RunRow, b: RunRow) -> list[str]:
@@ -138,7 +177,7 @@ def _latest(rows: Sequence[RunRow], ours: RunRow, directory: Path) -> RunRow:
 
 def _best(rows: Sequence[RunRow], folder: Path, metric: str) -> tuple[RunRow, float]:
     known = {row.run: row for row in rows}
-    values = [(value.value, value.run) for value in read_values(folder, [metric]) if value.run in known]
+    values = [(value.value, value.run) for value in read_values(folder, [metric], rows)]
     if not values:
         raise ConfigError(
             f"--by {metric}: none of {len(rows)} runs has it", hint="--by tpot, ttft, program, …", key=metric

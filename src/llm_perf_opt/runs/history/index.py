@@ -5,46 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+
+import polars as pl
 
 from llm_perf_opt.analysis.history.flatten import metric_rows, run_row
 from llm_perf_opt.analysis.history.record import finding_rows
 from llm_perf_opt.core.errors import InputError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.core.version import __version__
 from llm_perf_opt.model.history import FindingRow, IndexInfo, LeftOut, MetricRow, RunRow
 from llm_perf_opt.model.improve import FILE_NAME as IMPROVE
 from llm_perf_opt.model.improve import load_improvement
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.runs.history import store
 from llm_perf_opt.runs.history.settings import settings_of_run
+from llm_perf_opt.runs.history.walk import Found, FoundFile, walk
 
 _BATCH = 500
-"""Summaries whose metrics are held in memory at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A ``summary.json`` or ``improve.json`` as the file system tells of it."""
-
-    run: str
-    path: Path
-    size: int
-    mtime_ns: int
-
-
-@dataclass(slots=True)
-class Found:
-    """What lies below a directory."""
-
-    summaries: list[FoundFile] = field(default_factory=list)
-    searches: list[FoundFile] = field(default_factory=list)
-    """Of ``improve``."""
-    left_out: list[LeftOut] = field(default_factory=list)
+"""Summaries whose rows are held in memory at once."""
+_WALK_BATCH = 5_000
+"""Files found that are held as Python objects at once."""
 
 
 @dataclass(slots=True)
@@ -68,37 +54,24 @@ def renew_index(directory: Path, out: Path | None = None) -> Renewal:
             path=str(directory),
         )
     folder = (out or directory).expanduser().absolute()
-    with store.locked(folder):
-        notes = store.set_aside_unreadable(folder)
+    with store.locked(folder), _scratch(folder) as scratch:
+        notes = store.set_aside_unusable(folder)
         known, info = _known(folder, directory)
-        refused = {entry.path: entry for entry in info.left_out if entry.mtime_ns is not None}
-        below = _walk(directory)
-        found, left_out = below.summaries, below.left_out
-        unchanged = [item for item in found if _is_unchanged(item, known.get(item.run))]
-        same = {item.run for item in unchanged}
-        to_read = []
-        for item in found:
-            before = refused.get(item.run)
-            if before is not None and (before.size, before.mtime_ns) == (item.size, item.mtime_ns):
-                left_out.append(before)
-            elif item.run not in same:
-                to_read.append(item)
-        removed = len(known.keys() - {item.run for item in found})
-        renewal = Renewal(IndexInfo(str(directory)), len(to_read), len(unchanged), removed, notes)
-        stale = len(known) != len(unchanged)
-        rows = [known[item.run] for item in unchanged]
-        with _scratch(folder) as scratch:
-            parts = _read_all(to_read, directory, scratch, rows, left_out)
-            graded = _renew_findings(folder, below, refused)
-            renewal.info.left_out = sorted(left_out, key=lambda entry: entry.path)
-            renewal.info.findings = len(graded)
-            complete = all((folder / name).is_file() for name in (store.RUNS, store.METRICS, store.INFO))
-            told = (renewal.info.left_out, renewal.info.findings) == (info.left_out, info.findings)
-            if parts or stale or not complete or not told:
-                runs = store.frame(sorted(rows, key=lambda row: row.run), store.RUN_COLUMNS)
-                store.write_index(folder, runs, parts, sorted(same), renewal.info)
-            else:
-                renewal.info.runs, renewal.info.metrics = info.runs, info.metrics
+        renewal = Renewal(IndexInfo(str(directory), version=__version__), notes=notes)
+        reading = _Reading(directory, store.Parts(scratch), _refused(info))
+        files = reading.read_below(known)
+        renewal.read, renewal.unchanged = reading.tried, reading.kept.height
+        renewal.removed = known.join(files, on="run", how="anti").height
+        graded = _renew_findings(folder, directory, reading.below, reading.refused)
+        renewal.info.left_out = sorted(reading.below.left_out, key=lambda entry: entry.path)
+        renewal.info.findings = len(graded)
+        complete = all((folder / name).is_file() for name in (store.RUNS, store.METRICS, store.INFO))
+        if reading.parts.runs or known.height != reading.kept.height or not complete:
+            store.write_index(folder, reading.parts, reading.kept, renewal.info)
+        else:
+            renewal.info.runs, renewal.info.metrics = info.runs, info.metrics
+            if renewal.info != info:
+                store.write_info(folder, renewal.info)
     return renewal
 
 
@@ -112,66 +85,122 @@ def _scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _known(folder: Path, directory: Path) -> tuple[dict[str, RunRow], IndexInfo]:
-    """Return what is indexed already; of another directory, or in part, it counts as nothing."""
+def _known(folder: Path, directory: Path) -> tuple[pl.DataFrame, IndexInfo]:
+    """Return which files are indexed already; in part, or by another release, it counts as nothing."""
+    nothing = pl.DataFrame(schema=store.FILE_COLUMNS), IndexInfo(str(directory))
     if not all((folder / name).is_file() for name in (store.RUNS, store.METRICS)):
-        return {}, IndexInfo(str(directory))
-    rows = {row.run: row for row in store.read_runs(folder)}
+        return nothing
+    known = store.read_known(folder)
     store.scan_metrics(folder)  # refuses another tool's file
     try:
         info = store.read_info(folder)
     except InputError:  # not written yet, or damaged: what it says is found again
-        return rows, IndexInfo(str(directory))
-    if info.directory != str(directory):
+        return nothing
+    # In the tree itself rows are relative to where they lie, whatever path leads there.
+    if folder != directory and not _is_same(Path(info.directory), directory):
         raise InputError(
             f"{folder} holds the index of {info.directory}, not of {directory}",
             hint="write this one elsewhere: --out DIR (a tree that was moved: remove index.json, the rest is found again)",
             path=str(folder),
         )
-    return rows, info
+    return (known, info) if info.version == __version__ else nothing
 
 
-def _is_unchanged(item: FoundFile, known: RunRow | None) -> bool:
-    return known is not None and (known.summary_size, known.summary_mtime_ns) == (item.size, item.mtime_ns)
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
 
 
-def _walk(directory: Path) -> Found:
-    """Find summaries and searches, in the order of their names; below a run nothing is looked for, its parts are no runs."""
-    found = Found()
-    waiting = [directory]
-    while waiting:
-        folder = waiting.pop()
-        name = folder.relative_to(directory).as_posix()
-        try:
-            entries = {entry.name: entry for entry in os.scandir(folder)}
-            if (summary := _file(entries, layout.SUMMARY, name)) is not None:
-                found.summaries.append(summary)
-                continue
-            if layout.MANIFEST in entries and (layout.CONFIG in entries or layout.RANKS in entries):
-                found.left_out.append(
-                    LeftOut(name, f"a run without {layout.SUMMARY}: it still runs, or was killed")
-                )
-                continue
-            if (search := _file(entries, IMPROVE, name)) is not None:
-                found.searches.append(search)
-            folders = sorted(
-                n for n, e in entries.items() if e.is_dir(follow_symlinks=False) and not n.startswith(".")
+def _refused(info: IndexInfo) -> dict[str, LeftOut]:
+    return {entry.path: entry for entry in info.left_out if entry.mtime_ns is not None}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Reads summaries batch by batch; rows go to files, because those of many runs are more than memory."""
+
+    directory: Path
+    parts: store.Parts
+    refused: dict[str, LeftOut]
+    """Files that were no summaries of ours the last time."""
+    below: Found = field(default_factory=Found)
+    kept: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"run": pl.String()}))
+    """Runs whose rows stay as they are."""
+    tried: int = 0
+
+    def read_below(self, known: pl.DataFrame) -> pl.DataFrame:
+        """Read what is new or changed below the directory; return all files found."""
+        files = self._read(walk(self.directory, ".", self.below), known)
+        looked: set[str] = set()
+        while (
+            folders := self._not_ours() - looked
+        ):  # another tool's summary says nothing of what lies below it
+            more = (
+                file
+                for name in sorted(folders)
+                for file in walk(self.directory, name, self.below, refused=True)
             )
-        except OSError as error:
-            found.left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
-            continue
-        waiting.extend(folder / n for n in reversed(folders))
-    return found
+            files.vstack(self._read(more, known), in_place=True)
+            looked |= folders
+        return files
+
+    def _not_ours(self) -> set[str]:
+        return {entry.path for entry in self.below.left_out if entry.mtime_ns is not None}
+
+    def _read(self, found: Iterator[FoundFile], known: pl.DataFrame) -> pl.DataFrame:
+        files = _table(found)
+        unchanged = files.join(known, on=list(store.FILE_COLUMNS), how="semi")
+        self.kept = pl.concat([self.kept, unchanged.select("run")])
+        changed = files.join(unchanged, on="run", how="anti")
+        to_read = (item for row in changed.iter_rows() if not self._is_refused(item := FoundFile(*row)))
+        while batch := list(islice(to_read, _BATCH)):
+            self.tried += len(batch)
+            self._read_batch(batch)
+        return files
+
+    def _is_refused(self, item: FoundFile) -> bool:
+        before = self.refused.get(item.run)
+        if before is None or (before.size, before.mtime_ns) != (item.size, item.mtime_ns):
+            return False
+        self.below.left_out.append(before)
+        return True
+
+    def _read_batch(self, items: Iterable[FoundFile]) -> None:
+        rows: list[RunRow] = []
+        metrics: list[MetricRow] = []
+        for item in items:
+            path = item.path(layout.SUMMARY)
+            try:
+                row, more = read_run(self.directory / path, item, path)
+            except InputError as error:
+                reason = error.message.replace(f"{self.directory}{os.sep}", "")
+                self.below.left_out.append(_left_out(item.run, reason, item, error))
+                continue
+            rows.append(row)
+            metrics.extend(more)
+        self.parts.add(rows, metrics)
 
 
-def _file(entries: dict[str, os.DirEntry[str]], name: str, run: str) -> FoundFile | None:
-    entry = entries.get(name)
-    if entry is None or not stat.S_ISREG((status := entry.stat()).st_mode):
-        return None
-    return FoundFile(run, Path(entry.path), status.st_size, status.st_mtime_ns)
+def _table(found: Iterator[FoundFile]) -> pl.DataFrame:
+    """Return files as a table, in the order of their folders: a fraction of the memory they take as objects."""
+    whole = pl.DataFrame(schema=store.FILE_COLUMNS)
+    while batch := list(islice(found, _WALK_BATCH)):
+        whole.vstack(store.frame(batch, store.FILE_COLUMNS), in_place=True)
+    return whole.sort("run")
 
 
-def _renew_findings(folder: Path, below: Found, refused: dict[str, LeftOut]) -> list[FindingRow]:
+def _left_out(path: str, reason: str, item: FoundFile, error: InputError) -> LeftOut:
+    """Remember a file by size and time, not to read it again; one that could not be read may be readable the next time."""
+    if isinstance(error.__cause__, OSError):
+        return LeftOut(path, reason)
+    return LeftOut(path, reason, item.size, item.mtime_ns)
+
+
+def _renew_findings(
+    folder: Path, directory: Path, below: Found, refused: dict[str, LeftOut]
+) -> list[FindingRow]:
     """Bring ``findings.parquet`` up to date; return its rows. Searches are few and small: they are read one by one."""
     known: dict[str, list[FindingRow]] = {}
     before = store.read_findings(folder)
@@ -179,7 +208,7 @@ def _renew_findings(folder: Path, below: Found, refused: dict[str, LeftOut]) -> 
         known.setdefault(row.search, []).append(row)
     rows: list[FindingRow] = []
     for item in below.searches:
-        path = f"{item.run}/{IMPROVE}" if item.run != "." else IMPROVE
+        path = item.path(IMPROVE)
         there, no = known.get(item.run, []), refused.get(path)
         if there and (there[0].file_size, there[0].file_mtime_ns) == (item.size, item.mtime_ns):
             rows.extend(there)
@@ -187,10 +216,10 @@ def _renew_findings(folder: Path, below: Found, refused: dict[str, LeftOut]) -> 
             below.left_out.append(no)
         else:
             try:
-                result = load_improvement(item.path)
+                result = load_improvement(directory / path)
             except InputError as error:
-                reason = error.message.replace(str(item.path), path)
-                below.left_out.append(LeftOut(path, reason, item.size, item.mtime_ns))
+                reason = error.message.replace(str(directory / path), path)
+                below.left_out.append(_left_out(path, reason, item, error))
                 continue
             rows.extend(finding_rows(result, item.run, size=item.size, mtime_ns=item.mtime_ns))
     if rows != before or not (folder / store.FINDINGS).is_file():
@@ -198,42 +227,11 @@ def _renew_findings(folder: Path, below: Found, refused: dict[str, LeftOut]) -> 
     return rows
 
 
-def _read_all(
-    items: Sequence[FoundFile], directory: Path, scratch: Path, rows: list[RunRow], left_out: list[LeftOut]
-) -> list[Path]:
-    """Read summaries batch by batch; their metrics go to files, because those of many runs are more than memory."""
-    parts = []
-    for start in range(0, len(items), _BATCH):
-        metrics: list[MetricRow] = []
-        for item in items[start : start + _BATCH]:
-            try:
-                row, more = read_run(item, directory)
-            except InputError as error:
-                reason = error.message.replace(f"{directory}{os.sep}", "")
-                left_out.append(LeftOut(item.run, reason, item.size, item.mtime_ns))
-                continue
-            rows.append(row)
-            metrics.extend(more)
-        if metrics:
-            part = scratch / f"{start:08d}.parquet"
-            with explain_os_errors(part):
-                store.frame(metrics, store.METRIC_COLUMNS).write_parquet(part)
-            parts.append(part)
-    return parts
-
-
-def read_run(item: FoundFile, directory: Path) -> tuple[RunRow, list[MetricRow]]:
+def read_run(path: Path, item: FoundFile, shown: str) -> tuple[RunRow, list[MetricRow]]:
     """Return the rows of one run; raises :class:`InputError` for what is no summary of ours."""
-    summary = load_summary(item.path)
-    settings = settings_of_run(item.path.parent, summary)
-    row = run_row(
-        summary,
-        settings,
-        run=item.run,
-        path=item.path.relative_to(directory).as_posix(),
-        size=item.size,
-        mtime_ns=item.mtime_ns,
-    )
+    summary = load_summary(path)
+    settings = settings_of_run(path.parent, summary)
+    row = run_row(summary, settings, run=item.run, path=shown, size=item.size, mtime_ns=item.mtime_ns)
     return row, list(metric_rows(summary, item.run))
 
 
@@ -249,8 +247,8 @@ def row_of(run_dir: Path) -> RunRow:
             hint="give the directory of a finished run",
             path=str(path),
         ) from error
-    item = FoundFile(path.parent.name, path, status.st_size, status.st_mtime_ns)
-    return read_run(item, path.parent)[0]
+    item = FoundFile(path.parent.name, status.st_size, status.st_mtime_ns)
+    return read_run(path, item, path.name)[0]
 
 
 def open_index(
@@ -264,7 +262,13 @@ def open_index(
         except ToolError as error:
             if not (folder / store.RUNS).is_file():
                 raise
-            return folder, store.read_info(folder), [f"the index was not renewed: {error.message}"]
+            return folder, _info_of(folder, out), [f"the index was not renewed: {error.message}"]
         return folder, done.info, done.notes
-    store.read_runs(folder)
-    return folder, store.read_info(folder), []
+    store.check_runs(folder)
+    return folder, _info_of(folder, out), []
+
+
+def _info_of(folder: Path, out: Path | None) -> IndexInfo:
+    """Return what an index says of itself; one that lies in its tree is of where it lies, whatever path it was made by."""
+    info = store.read_info(folder)
+    return info if out is not None else replace(info, directory=str(folder))

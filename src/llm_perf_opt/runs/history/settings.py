@@ -26,12 +26,15 @@ NOT_MEASURED = {
     "run.exclusive",
     "run.sinks",
     "run.device",
+    "run.ranks",
+    "run.ranks_timeout_s",
     "dataset.generated.cache_dir",
     "infer.verify_tokens",
     "pipeline.workload.repeats",
     "pipeline.workload.timeout_s",
 }
-"""How often, how long, where: the same thing is measured whatever they are. The device is in the summary, settled."""
+"""How often, how long, where: the same thing is measured whatever they are. The device and the number of ranks are in the
+summary, settled: under ``torchrun`` the setting does not say how many there were."""
 
 
 def settings_of_run(folder: Path, summary: Summary) -> dict[str, Any]:
@@ -40,9 +43,12 @@ def settings_of_run(folder: Path, summary: Summary) -> dict[str, Any]:
     try:
         text = read_document(path)
     except (OSError, InputError):
-        return summary_settings(summary)
-    found = _from_yaml(_without_place(text))
-    return summary_settings(summary) if found is None else dict(found)
+        found = None
+    else:
+        found = _from_yaml(_without_place(text))
+    if found is not None:
+        return dict(found)
+    return {key: value for key, value in summary_settings(summary).items() if key not in NOT_MEASURED}
 
 
 def _without_place(text: bytes) -> bytes:

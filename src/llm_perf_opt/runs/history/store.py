@@ -40,6 +40,12 @@ def _schema(cls: type) -> dict[str, pl.DataType]:
 
 RUN_COLUMNS, METRIC_COLUMNS, FINDING_COLUMNS = _schema(RunRow), _schema(MetricRow), _schema(FindingRow)
 TABLES = {RUNS: RUN_COLUMNS, METRICS: METRIC_COLUMNS, FINDINGS: FINDING_COLUMNS}
+FILE_COLUMNS = {"run": pl.String(), "size": pl.Int64(), "mtime_ns": pl.Int64()}
+"""A summary as the file system tells of it."""
+_READ_BATCH = 5_000
+"""Rows of ``runs.parquet`` that are read at once."""
+_REPEATED = ("machine", "hardware", "model", "config_hash", "settings", "commit", "versions")
+"""Long texts that many runs share: each is kept once."""
 
 
 def frame(rows: Sequence[Any], columns: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -49,10 +55,57 @@ def frame(rows: Sequence[Any], columns: dict[str, pl.DataType]) -> pl.DataFrame:
     )
 
 
-def read_runs(folder: Path) -> list[RunRow]:
-    """Return every run of an index."""
-    table = _read(folder / RUNS, RUN_COLUMNS)
-    return [RunRow(**row) for row in table.select(list(RUN_COLUMNS)).iter_rows(named=True)]
+@dataclasses.dataclass(slots=True)
+class Parts:
+    """New rows as files in a scratch folder, a batch each."""
+
+    scratch: Path
+    runs: list[Path] = dataclasses.field(default_factory=list)
+    metrics: list[Path] = dataclasses.field(default_factory=list)
+
+    def add(self, runs: Sequence[RunRow], metrics: Sequence[MetricRow]) -> None:
+        """Write one batch."""
+        for kind, paths, rows, columns in (
+            ("runs", self.runs, runs, RUN_COLUMNS),
+            ("metrics", self.metrics, metrics, METRIC_COLUMNS),
+        ):
+            if rows:
+                path = self.scratch / f"{kind}-{len(paths):08d}.parquet"
+                with explain_os_errors(path):
+                    frame(rows, columns).write_parquet(path)
+                paths.append(path)
+
+
+def check_runs(folder: Path) -> None:
+    """Raise an error that says what to do where a folder has no index that can be read."""
+    _check(folder / RUNS, RUN_COLUMNS)
+
+
+def iter_runs(folder: Path, where: pl.Expr | None = None) -> Iterator[RunRow]:
+    """Yield the runs of an index for which ``where`` holds; rows are read in batches, and no more of them held."""
+    path = folder / RUNS
+    check_runs(folder)
+    texts: dict[str, str] = {}
+    try:
+        whole = pl.scan_parquet(path).select(list(RUN_COLUMNS))
+        for start in range(0, count_runs(folder), _READ_BATCH):
+            some = whole.slice(start, _READ_BATCH)
+            for row in (some if where is None else some.filter(where)).collect().iter_rows(named=True):
+                row |= {name: texts.setdefault(row[name], row[name]) for name in _REPEATED if row[name]}
+                yield RunRow(**row)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def count_runs(folder: Path) -> int:
+    """Return how many runs an index has."""
+    return int(pl.scan_parquet(folder / RUNS).select(pl.len()).collect().item())
+
+
+def read_known(folder: Path) -> pl.DataFrame:
+    """Return which summaries an index was made from, as a table of ``FILE_COLUMNS``."""
+    names = {"summary_size": "size", "summary_mtime_ns": "mtime_ns"}
+    return _read(folder / RUNS, RUN_COLUMNS, ["run", *names]).rename(names).select(list(FILE_COLUMNS))
 
 
 def read_findings(folder: Path) -> list[FindingRow]:
@@ -76,10 +129,10 @@ def read_info(folder: Path) -> IndexInfo:
     return decode_file(folder / INFO, IndexInfo, hint=_HINT)
 
 
-def _read(path: Path, columns: dict[str, pl.DataType]) -> pl.DataFrame:
+def _read(path: Path, columns: dict[str, pl.DataType], wanted: list[str] | None = None) -> pl.DataFrame:
     _check(path, columns)
     try:
-        return pl.read_parquet(path)
+        return pl.read_parquet(path, columns=wanted)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(path, error) from error
 
@@ -95,7 +148,7 @@ def _check(path: Path, columns: dict[str, pl.DataType]) -> None:
     if missing:
         raise ConfigError(
             f"{path} is no file of this index: it has no column '{missing[0]}' of the right type",
-            hint="leave it where it is and write elsewhere: --out DIR; an index of another release: move it away",
+            hint=f"an index of another release is made again by `{_HINT}`; a file of your own: write elsewhere, --out DIR",
             path=str(path),
         )
 
@@ -108,8 +161,11 @@ def _unreadable(path: Path, error: Exception) -> InputError:
     )
 
 
-def set_aside_unreadable(folder: Path) -> list[str]:
-    """Rename files of an index that cannot be read, so that it is made anew and nothing is overwritten; say which."""
+def set_aside_unusable(folder: Path) -> list[str]:
+    """Rename files of an index that cannot be read, or are of another release, so that it is made anew; say which.
+
+    Nothing is overwritten. Where no ``index.json`` of ours lies beside it, a file with other columns is somebody else's.
+    """
     notes = []
     for name, columns in TABLES.items():
         path = folder / name
@@ -118,13 +174,33 @@ def set_aside_unreadable(folder: Path) -> list[str]:
         try:
             _check(path, columns)
         except InputError as error:
-            number = 1
-            while (kept := path.with_name(f"{path.stem}.unreadable-{number}.parquet")).exists():
-                number += 1
-            with explain_os_errors(kept):
-                path.rename(kept)
+            kept = _set_aside(path, "unreadable")
             notes.append(f"{error.message}; it is kept as {kept.name}, and the index is made anew")
+        except ConfigError:
+            if not _has_info(folder):
+                raise
+            kept = _set_aside(path, "earlier")
+            notes.append(
+                f"{path} is of another release; it is kept as {kept.name}, and the index is made anew"
+            )
     return notes
+
+
+def _has_info(folder: Path) -> bool:
+    try:
+        read_info(folder)
+    except InputError:
+        return False
+    return True
+
+
+def _set_aside(path: Path, why: str) -> Path:
+    number = 1
+    while (kept := path.with_name(f"{path.stem}.{why}-{number}.parquet")).exists():
+        number += 1
+    with explain_os_errors(kept):
+        path.rename(kept)
+    return kept
 
 
 @contextlib.contextmanager
@@ -158,21 +234,37 @@ def write_findings(folder: Path, rows: Sequence[FindingRow]) -> None:
         frame(rows, FINDING_COLUMNS).write_parquet(temporary)
 
 
-def write_index(
-    folder: Path, runs: pl.DataFrame, parts: Sequence[Path], kept: Sequence[str], info: IndexInfo
-) -> None:
+def write_info(folder: Path, info: IndexInfo) -> None:
+    """Write what an index says of itself."""
+    save_json(folder / INFO, info)
+
+
+def write_index(folder: Path, parts: Parts, kept: pl.DataFrame, info: IndexInfo) -> None:
     """Write all files, each whole or not at all: metrics first, so that every run in ``runs.parquet`` has its own.
 
-    ``parts`` are new metrics; of those there already, the rows of ``kept`` runs stay. Rows pass through in batches.
+    ``parts`` are new rows; of those there already, those of ``kept`` runs stay. Rows pass through in batches.
     """
-    pieces = [pl.scan_parquet(part) for part in parts]
-    if kept and (folder / METRICS).is_file():
-        pieces.insert(0, scan_metrics(folder).filter(pl.col("run").is_in(list(kept))))
-    whole = pl.concat(pieces) if pieces else pl.DataFrame(schema=METRIC_COLUMNS).lazy()
-    with atomic_path(folder / METRICS) as temporary:
-        whole.sink_parquet(temporary, row_group_size=200_000)
-    with atomic_path(folder / RUNS) as temporary:
-        runs.write_parquet(temporary)
-    info.runs = runs.height
+    _write_table(folder / METRICS, parts.metrics, kept, METRIC_COLUMNS, row_group_size=20_000)
+    _write_table(folder / RUNS, parts.runs, kept, RUN_COLUMNS, row_group_size=_READ_BATCH)
+    info.runs = count_runs(folder)
     info.metrics = pl.scan_parquet(folder / METRICS).select(pl.len()).collect().item()
-    save_json(folder / INFO, info)
+    write_info(folder, info)
+
+
+def _write_table(
+    path: Path,
+    parts: list[Path],
+    kept: pl.DataFrame,
+    columns: dict[str, pl.DataType],
+    *,
+    row_group_size: int,
+) -> None:
+    pieces = [pl.scan_parquet(parts)] if parts else []
+    if kept.height and path.is_file():
+        _check(path, columns)
+        there = pl.scan_parquet(path).select(list(columns))
+        # A filter passes rows on as they come; a join gathers them (twice the memory for 20,000 runs).
+        pieces.insert(0, there.filter(pl.col("run").is_in(kept["run"].implode())))
+    whole = pl.concat(pieces) if pieces else pl.DataFrame(schema=columns).lazy()
+    with atomic_path(path) as temporary:
+        whole.sink_parquet(temporary, row_group_size=row_group_size)

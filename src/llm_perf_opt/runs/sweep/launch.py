@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge import compose
-from llm_perf_opt.config.hydra_bridge.sweep import HandedJob, run_sweep
+from llm_perf_opt.config.hydra_bridge.sweep import HandedJob, LostJob, run_sweep
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.console.logs import Verbosity
@@ -21,6 +21,7 @@ from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.run_directory.artifacts import reserve_directory
+from llm_perf_opt.core.secrets import MASK
 from llm_perf_opt.model.codec import to_plain
 from llm_perf_opt.model.sweep import Sweep, SweepJob
 from llm_perf_opt.runs.app import Prepared, RunOptions, plan_of, print_plan
@@ -50,7 +51,7 @@ class SweepCommand:
 def run_command(command: SweepCommand) -> int:
     """Run a sweep, or go on with one; return the exit code."""
     if command.resume_dir is not None:
-        _take_over_plan(command, command.resume_dir)
+        take_over_plan(command, command.resume_dir)
     if command.plan:
         return _show_plans(command)
     checked = check_sweep(command.overrides, config_dir=command.config_dir, config_name=command.config_name)
@@ -82,7 +83,7 @@ def run_command(command: SweepCommand) -> int:
     return exit_code(sweep, finished=True)
 
 
-def _take_over_plan(command: SweepCommand, directory: Path) -> None:
+def take_over_plan(command: SweepCommand, directory: Path) -> None:
     """Repeat the command of a sweep in its own directory; what is given besides is added to it."""
     plan = read_plan(directory)
     if plan is None:
@@ -93,6 +94,14 @@ def _take_over_plan(command: SweepCommand, directory: Path) -> None:
         )
     given = {text.partition("=")[0] for text in command.overrides}
     kept = [text for text in plan.overrides if text.partition("=")[0] not in given]
+    masked = next((text for text in (*kept, *plan.switches) if MASK in text), None)
+    if masked is not None:
+        key = masked.partition("=")[0]
+        raise ConfigError(
+            f"--resume={directory} cannot repeat {key}: {layout.SWEEP_PLAN} holds {MASK} for its secret",
+            hint=f"give it besides ({key}=VALUE), or the whole command with --resume and hydra.sweep.dir={directory}",
+            key=key,
+        )
     place = override("hydra.sweep.dir", str(directory))
     command.overrides = [
         *(text for text in kept if not text.startswith("hydra.sweep.dir=")),
@@ -184,17 +193,19 @@ def _launch(
     shown = "a sweeper chooses the jobs" if handed is None else f"{len(handed)} jobs"
     LOGGER.info("sweep: %s, started by %s, in %s", shown, checked.engine.launcher, directory)
     raise_if_interrupted()
+
+    def record(lost: LostJob) -> None:
+        record_lost(directory, lost.directory, lost.overrides, options, lost.reason)
+
     with interruption_first():
-        lost = run_sweep(
+        run_sweep(
             job,
             handed,
             [*command.overrides, override("hydra.sweep.dir", str(directory))],
             config_dir=command.config_dir,
             config_name=command.config_name,
+            on_lost=record,
         )
-    overrides = {each.directory: each.overrides for each in todo}
-    for each in lost:
-        record_lost(directory, each.directory, overrides[each.directory], options, each.reason)
 
 
 @contextlib.contextmanager

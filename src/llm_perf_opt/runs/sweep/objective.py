@@ -10,6 +10,7 @@ from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.nearest import nearest_key
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.codec import decode_file
+from llm_perf_opt.runs.records.manifest import read_manifest
 
 Objective = str
 """The whole name of a metric."""
@@ -32,10 +33,12 @@ def checked_objective(names: Sequence[str]) -> list[Objective]:
 
 
 def objective_values(run_dir: Path, names: Sequence[Objective]) -> list[float] | float | None:
-    """Read the objective of a job from its summary; ``None``: it has none, and the sweeper counts it as failed."""
+    """Read the objective of a job from its summary; ``None``: it is not ok or has none, and the sweeper counts it as failed."""
     if not names:
         return None
     try:
+        if read_manifest(run_dir).status != "ok":
+            return None
         metrics = job_metrics(decode_file(run_dir / layout.SUMMARY, Measured))
     except InputError:
         return None

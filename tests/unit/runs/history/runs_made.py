@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.history.flatten import seconds_since_1970
+from llm_perf_opt.model.history import RunRow
 from llm_perf_opt.model.statistics import describe
 from llm_perf_opt.model.summary import Hardware, RunInfo, RunStatus, Summary, Timings, Workload
 from llm_perf_opt.model.summary_file import save_summary
+from llm_perf_opt.runs.history import store
 
 
 def make_run(
@@ -22,6 +24,7 @@ def make_run(
     config: str | None = "model:\n  name: tiny\n",
     dtype: str = "float32",
     cpu: str = "a processor",
+    ranks: int | None = None,
     **environment: Any,
 ) -> Path:
     """Write ``summary.json`` (and ``config.yaml``) of a run that began on a day of January 2026."""
@@ -38,7 +41,7 @@ def make_run(
             **environment,
         },
         Hardware(cpu, "cpu", {}, None, "none"),
-        Workload(model="tiny", device="cpu", dtype=dtype, batch_size=1),
+        Workload(model="tiny", device="cpu", dtype=dtype, batch_size=1, ranks=ranks),
         timings=Timings(tpot_s=stat, interval_ratio=0.02),
     )
     path = save_summary(summary, folder)
@@ -48,3 +51,8 @@ def make_run(
     written = (seconds_since_1970(started) or 0.0) + 2
     os.utime(path, (written, written))
     return folder
+
+
+def read_runs(folder: Path) -> list[RunRow]:
+    """Return the runs of an index, in the order of their directories."""
+    return sorted(store.iter_runs(folder), key=lambda row: row.run)

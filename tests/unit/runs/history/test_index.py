@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -12,14 +14,16 @@ import pytest
 
 from llm_perf_opt.cli import main
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError
+from llm_perf_opt.model import codec
 from llm_perf_opt.runs.history import index as index_module
 from llm_perf_opt.runs.history import store
-from llm_perf_opt.runs.history.index import renew_index
-from tests.unit.runs.history.runs_made import make_run
+from llm_perf_opt.runs.history.baseline import differences
+from llm_perf_opt.runs.history.index import open_index, renew_index
+from tests.unit.runs.history.runs_made import make_run, read_runs
 
 
 def _runs(folder: Path) -> list[str]:
-    return [row.run for row in store.read_runs(folder)]
+    return [row.run for row in read_runs(folder)]
 
 
 def test_runs_and_metrics_are_flattened(tmp_path: Path) -> None:
@@ -27,7 +31,7 @@ def test_runs_and_metrics_are_flattened(tmp_path: Path) -> None:
     make_run(tmp_path, "deep/down/b", tpot_s=0.02)
     done = renew_index(tmp_path)
     assert (done.read, done.unchanged, done.removed, done.info.left_out) == (2, 0, 0, [])
-    first, second = store.read_runs(tmp_path)
+    first, second = read_runs(tmp_path)
     assert (first.run, second.run, second.id) == ("a", "deep/down/b", "b")
     assert (first.commit, first.version, first.shared) == ("c" * 40, "1.0", "process 7 used it")
     assert second.shared is None and second.commit is None
@@ -97,6 +101,99 @@ def test_what_is_no_run_is_named_and_counted(tmp_path: Path, capsys: pytest.Capt
     assert "9.0" in info.left_out[1].reason
 
 
+def test_what_could_not_be_read_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path, "a")
+    with monkeypatch.context() as broken:
+        broken.setattr(codec, "read_document", _stale_handle)
+        (entry,) = renew_index(tmp_path).info.left_out
+    assert "Stale file handle" in entry.reason
+    done = renew_index(tmp_path)
+    assert _runs(tmp_path) == ["a"] and done.info.left_out == []
+
+
+def _stale_handle(path: Path) -> bytes:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+
+def test_an_index_of_another_release_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path, "a")
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "summary.json").write_text('{"schema_version": "9.0"}', encoding="utf-8")
+    renew_index(tmp_path)
+    assert renew_index(tmp_path).read == 0
+    monkeypatch.setattr(index_module, "__version__", "99.0")
+    done = renew_index(tmp_path)
+    assert (done.read, done.info.version) == (2, "99.0")
+    assert renew_index(tmp_path).read == 0
+
+
+def test_an_index_with_other_columns_is_set_aside_where_it_is_ours(tmp_path: Path) -> None:
+    make_run(tmp_path, "a")
+    renew_index(tmp_path)
+    pl.read_parquet(tmp_path / store.RUNS).drop("commit").write_parquet(tmp_path / store.RUNS)
+    done = renew_index(tmp_path)
+    assert "another release" in done.notes[0] and (tmp_path / "runs.earlier-1.parquet").is_file()
+    assert _runs(tmp_path) == ["a"] and done.read == 1
+
+
+def test_a_tree_may_be_reached_by_another_path(tmp_path: Path) -> None:
+    make_run(tmp_path / "tree", "a")
+    make_run(tmp_path / "tree", "b", day=2)
+    (tmp_path / "link").symlink_to(tmp_path / "tree")
+    renew_index(tmp_path / "tree")
+    done = renew_index(tmp_path / "link")
+    assert (done.read, done.unchanged, done.info.directory) == (0, 2, str(tmp_path / "link"))
+    _, info, _ = open_index(tmp_path / "tree", renew=False)
+    assert info.directory == str(tmp_path / "tree")
+    # The run itself is no baseline of its own, by whatever path it is named.
+    b = str(tmp_path / "tree" / "b")
+    assert main(["compare", b, "--baseline", "latest", "--index", str(tmp_path / "link")]) == 0
+    shutil.rmtree(tmp_path / "tree" / "a")
+    assert main(["compare", b, "--baseline", "latest", "--index", str(tmp_path / "link")]) == 3
+
+
+def test_a_foreign_summary_does_not_hide_the_runs_below_it(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"loss": 3}', encoding="utf-8")
+    make_run(tmp_path, "a")
+    make_run(tmp_path, "deep/down/b")
+    (tmp_path / "deep" / "summary.json").write_text('{"loss": 3}', encoding="utf-8")
+    torn = make_run(tmp_path, "torn")
+    (torn / "summary.json").write_text("{", encoding="utf-8")
+    (torn / "manifest.json").write_text("{}", encoding="utf-8")
+    make_run(torn, "ranks/0")  # a damaged run of ours is a run: its ranks are none
+    for read in (5, 0):  # the second time what is refused is known, and what lies below it too
+        done = renew_index(tmp_path)
+        assert _runs(tmp_path) == ["a", "deep/down/b"]
+        assert [entry.path for entry in done.info.left_out] == [".", "deep", "torn"]
+        assert done.read == read
+
+
+def test_a_run_whose_name_is_not_text_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path, "a")
+    (tmp_path / os.fsdecode(b"caf\xe9")).mkdir()
+    (entry,) = renew_index(tmp_path).info.left_out
+    assert (entry.path, entry.reason) == ("caf\\xe9", "its name is not UTF-8")
+
+
+def test_memory_does_not_hold_a_row_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is larger than the limit, and runs that did not change are never made Python objects."""
+    monkeypatch.setattr(index_module, "_BATCH", 3)
+    for number in range(8):
+        make_run(tmp_path, f"r{number}")
+    frames: list[int] = []
+    original = store.frame
+    monkeypatch.setattr(
+        store, "frame", lambda rows, columns: (frames.append(len(rows)), original(rows, columns))[1]
+    )
+    renew_index(tmp_path)
+    assert [count for count in frames if count in (2, 3)] == [3, 3, 2]
+    assert _runs(tmp_path) == [f"r{number}" for number in range(8)]
+    shutil.rmtree(tmp_path / "r0")
+    monkeypatch.setattr(store, "RunRow", None)
+    monkeypatch.setattr(index_module, "run_row", None)
+    assert renew_index(tmp_path).info.runs == 7
+
+
 def test_rank_directories_are_no_runs_of_their_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, "joined")
     make_run(run, "ranks/0")
@@ -162,10 +259,24 @@ def test_a_configuration_is_what_is_measured(tmp_path: Path) -> None:
     make_run(tmp_path, "d", config=base.format(r=3, t="null") + "  exclusive: false\n")
     make_run(tmp_path, "e", config=base.format(r=3, t="null"), dtype="bfloat16")
     renew_index(tmp_path)
-    a, b, c, d, e = (row.config_hash for row in store.read_runs(tmp_path))
+    a, b, c, d, e = (row.config_hash for row in read_runs(tmp_path))
     assert a == b == d
     assert len({a, c, e}) == 3
-    assert json.loads(store.read_runs(tmp_path)[2].settings) == {"model.name": "tiny", "run.threads": 1}
+    assert json.loads(read_runs(tmp_path)[2].settings) == {"model.name": "tiny", "run.threads": 1}
+
+
+def test_ranks_are_counted_as_they_were_not_as_they_were_set(tmp_path: Path) -> None:
+    """Under ``torchrun`` ``run.ranks`` stays 1: only the summary says how many there were."""
+    base = "model:\n  name: tiny\nrun:\n  ranks: {}\n"
+    make_run(tmp_path, "a", config=base.format(1))
+    make_run(tmp_path, "b", config=base.format(1), ranks=2)
+    make_run(tmp_path, "c", config=base.format(2) + "  ranks_timeout_s: 9\n", ranks=2, day=2)
+    make_run(tmp_path, "d", config=base.format(1), ranks=4)
+    renew_index(tmp_path)
+    a, b, c, d = read_runs(tmp_path)
+    assert b.config_hash == c.config_hash
+    assert len({a.config_hash, b.config_hash, d.config_hash}) == 3
+    assert differences(a, b) == ["workload.ranks: the default → 2"]
 
 
 def test_index_of_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

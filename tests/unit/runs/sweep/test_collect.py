@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
+from llm_perf_opt.cli import main
 from llm_perf_opt.config.hydra_bridge.results import why_lost
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.runs.app import RunOptions
 from llm_perf_opt.runs.records.heartbeat import new_heartbeat
 from llm_perf_opt.runs.sweep.collect import MOST_NAMED, collect
 from llm_perf_opt.runs.sweep.job import SweepOptions, record_lost
+from llm_perf_opt.runs.sweep.launch import SweepCommand, take_over_plan
+from llm_perf_opt.runs.sweep.objective import objective_values
 from llm_perf_opt.runs.sweep.plan import PlannedJob, new_plan, read_plan, write_plan
 from llm_perf_opt.runs.sweep.report import exit_code, read_sweep, write_sweep
 
@@ -211,3 +214,24 @@ def test_a_job_that_its_engine_lost_says_why(tmp_path: Path) -> None:
     assert (job.status, job.overrides) == ("failed", ["infer.batch_size=2"])
     assert job.reason == f"it did not begin where the engine put it: {reason}"
     assert exit_code(read_sweep(tmp_path), finished=False) == 1
+
+
+def test_only_a_job_that_is_ok_has_an_objective(tmp_path: Path) -> None:
+    """One that failed in a later stage has measured, and is a failed trial all the same."""
+    a_job(tmp_path / "0", "sweep", tpot=0.5)
+    a_job(tmp_path / "1", "sweep", "failed", tpot=0.1)
+    a_job(tmp_path / "2", "sweep", "interrupted", tpot=0.1)
+    found = [objective_values(tmp_path / str(number), ["tpot_s"]) for number in range(4)]
+    assert found == [0.5, None, None, None]
+
+
+def test_resume_does_not_repeat_a_masked_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "hf_" + "a1B2c3D4e5" * 4
+    key = "+run.env.HF_TOKEN"
+    write_plan(tmp_path, new_plan("basic", ["model=llama_tiny", f"{key}={secret}"], [], []))
+    assert main(["run", f"--resume={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert key in said and "the whole command with --resume" in said and secret not in said
+    command = SweepCommand(overrides=[f"{key}={secret}"], resume=True)
+    take_over_plan(command, tmp_path)
+    assert f"{key}={secret}" in command.overrides and "model=llama_tiny" in command.overrides
