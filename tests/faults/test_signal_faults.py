@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -49,7 +50,19 @@ def _start_anew(cwd: Path, *overrides: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "llm_perf_opt", "run", *NO_OTHER_STAGE, *overrides],
         cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
     )  # fmt: skip
+
+
+def _told_by_the_end(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """Return what a process wrote; of one that does not end, where it stands and what it has started."""
+    try:
+        return process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        code, started = process.poll(), started_by(process.pid)
+        process.send_signal(signal.SIGABRT)
+        output, errors = process.communicate(timeout=30)
+        pytest.fail(f"it did not end (exit code {code}, programs {started}):\n{output}\n{errors}")
 
 
 @pytest.fixture
@@ -106,7 +119,7 @@ def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
     try:
         time.sleep(delay_s)
         os.kill(process.pid, number)
-        _, errors = process.communicate(timeout=90)
+        _, errors = _told_by_the_end(process, 90)
     finally:
         process.kill()
     # Before our handlers are there, the signal's own action ends the interpreter.
@@ -270,6 +283,23 @@ def test_kill_9_leaves_no_program_and_no_guard(tmp_path: Path) -> None:
         runner.kill()
         runner.wait()
     wait_for(lambda: not any(map(alive, [*children, *guards])), 60)
+
+
+def test_a_guard_that_begins_after_its_parent_was_killed_ends_the_programs() -> None:
+    """Its parent is another one from the start, and what it was told of waits in the pipe."""
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)"], start_new_session=True)
+    watching = "from llm_perf_opt.process.guard import watch; watch(1)"
+    try:
+        told = json.dumps({"job": "one", "group": program.pid}) + "\n"
+        # The pipe stays open, as a fork of the parent would keep it.
+        guard = subprocess.Popen([sys.executable, "-c", watching], stdin=subprocess.PIPE, text=True)
+        assert guard.stdin is not None
+        guard.stdin.write(told)
+        guard.stdin.flush()
+        assert guard.wait(60) == 0
+        assert program.wait(60) == -signal.SIGKILL
+    finally:
+        program.kill()
 
 
 def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -> None:

@@ -93,10 +93,14 @@ def watch(parent: int) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.buffer, selectors.EVENT_READ)
         rest = b""
-        # A fork of the parent may keep the pipe open, so the parent's id is looked at, too.
-        while os.getppid() == parent:
-            if not selector.select(_LOOK_S):
-                continue
+        while True:
+            # A fork of the parent may keep the pipe open, so the parent's id is looked at, too: before the pipe, since a
+            # parent that was killed, perhaps before the guard had come this far, has left words in it.
+            lives = os.getppid() == parent
+            if not selector.select(_LOOK_S if lives else 0):
+                if lives:
+                    continue
+                break
             data = os.read(sys.stdin.fileno(), 65536)
             if not data:
                 break
