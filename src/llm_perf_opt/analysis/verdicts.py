@@ -33,6 +33,7 @@ COUNTER_NEAR = 0.6
 """Share of a unit's peak from which ncu itself calls it the limiter."""
 BALANCED_WITHIN = 0.1
 
+_LESS_WORK = "less work: fewer tokens, fewer pixels"
 _LEVERS: dict[Bound, str | None] = {
     "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
     "sync": "remove device-to-host reads inside the loop (.item(), .cpu(), boolean indexing, nonzero)",
@@ -41,7 +42,7 @@ _LEVERS: dict[Bound, str | None] = {
     "host": "take work off the thread that feeds the device, or do it ahead in another one",
     "queue": None,
     "memory": "move fewer bytes: lower-precision weights and cache, larger batch, fused operators",
-    "compute": "lower precision, or less work: fewer tokens, fewer pixels",
+    "compute": f"lower precision, or {_LESS_WORK}",
     "balanced": "both limits are near: only less work or other hardware helps much",
     "unknown": None,
 }
@@ -69,7 +70,21 @@ def judge(summary: Summary) -> dict[str, Verdict]:
 def _lever(summary: Summary, bound: Bound) -> str | None:
     if bound == "launch" and summary.hardware.kind == "cpu":
         return DISPATCH_LEVER
+    if bound == "compute" and not _has_faster_type(summary):
+        return _LESS_WORK
     return _LEVERS[bound]
+
+
+def _has_faster_type(summary: Summary) -> bool:
+    """Whether the device computes in another data type faster than in the run's; a processor's own rate alone says no.
+
+    Half precision made the default workload 3.7 times slower on a processor without instructions for it (docs/improve.md).
+    """
+    peaks = summary.hardware.peak_flops_per_s
+    own = peaks.get(summary.workload.dtype or "")
+    if own is None:
+        return summary.hardware.kind != "cpu"
+    return any(peak.dense > own.dense for peak in peaks.values())
 
 
 def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.verdicts import judge, worth_showing
-from llm_perf_opt.model.summary import Kernel, Prediction, Utilisation, Workload
-from tests.unit.summaries import budget, cpu, kernel, operator, summary, timings, verdict
+from llm_perf_opt.model.summary import Hardware, Kernel, Prediction, Utilisation, Workload
+from tests.unit.summaries import budget, cpu, gpu, kernel, operator, summary, timings, verdict
 
 
 def test_device_time_against_wall_clock() -> None:
@@ -58,6 +58,27 @@ def test_utilisation_near_a_limit(mfu: float, mbu: float | None, bound: str) -> 
     found = judge(summary(utilisation={"prefill": Utilisation(mfu_ratio=mfu, mbu_ratio=mbu)}))["prefill"]
     assert found.bound == bound
     assert found.arithmetic
+
+
+@pytest.mark.parametrize(
+    ("hardware", "dtype", "helps"),
+    [
+        (cpu(float32=1e11), "float32", False),  # nothing says that this processor is faster in another type
+        (cpu(float32=1e11, bfloat16=4e10), "float32", False),
+        (cpu(float32=1e11, bfloat16=8e11), "float32", True),
+        (gpu(float32=2e13, bfloat16=4e14), "float32", True),
+        (gpu(float32=2e13, bfloat16=4e14), "bfloat16", False),
+        (gpu(bfloat16=4e14), None, True),
+    ],
+)
+def test_lower_precision_is_named_where_the_device_is_faster_in_it(
+    hardware: Hardware, dtype: str | None, helps: bool
+) -> None:
+    near = {"prefill": Utilisation(mfu_ratio=0.6, mbu_ratio=0.1)}
+    found = judge(summary(utilisation=near, hardware=hardware, workload=Workload(dtype=dtype)))["prefill"]
+    assert found.bound == "compute"
+    assert found.lever is not None and "less work" in found.lever
+    assert ("lower precision" in found.lever) is helps
 
 
 def test_on_a_cpu_operators_decide() -> None:
