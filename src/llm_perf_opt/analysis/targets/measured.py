@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from llm_perf_opt.analysis.expected.uncached import uncached_bytes
 from llm_perf_opt.core.dtypes import canonical_dtype
 from llm_perf_opt.hardware.frameworks import framework_words
-from llm_perf_opt.hardware.silicon.dtypes import element_bytes
 from llm_perf_opt.hardware.silicon.operators import Attention, Gemm, MoeLayer, Operator
 from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
 from llm_perf_opt.model.summary import Hardware
@@ -81,19 +81,6 @@ def _least_seconds(operator: Operator, hardware: Hardware) -> float:
         peak = hardware.peak_flops_per_s.get(dtype)
         compute_s = operator.flops / peak.dense if peak is not None else 0.0
         bandwidth = hardware.bandwidth_bytes_per_s
-        memory_s = _uncached_bytes(operator) / bandwidth if bandwidth else 0.0
+        memory_s = uncached_bytes(operator) / bandwidth if bandwidth else 0.0
         return max(compute_s, memory_s)
     return 0.0
-
-
-def _uncached_bytes(operator: Gemm | Attention | MoeLayer) -> float:
-    """Bytes that come from memory in any model: weights and cache. How many experts are met is not known."""
-    match operator:
-        case Gemm():
-            return float(operator.n) * operator.k * element_bytes(operator.dtype)
-        case Attention(phase="generation"):
-            seen = min(operator.tokens, operator.window) if operator.window else operator.tokens
-            one = 2.0 * operator.kv_heads * operator.head_dim * element_bytes(operator.cache_dtype)
-            return operator.batch * seen * one
-        case _:
-            return 0.0
