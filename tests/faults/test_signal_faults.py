@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ from llm_perf_opt.core.console.signals import (
     settle_interruption,
     stop_signals,
 )
+from llm_perf_opt.process import launch
+from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.process.leftovers import Leftovers
 from llm_perf_opt.process.tools import find_tools
 from tests.faults.processes import guards_of, nsys_files_of, nsys_part, started_by, wait_for
@@ -232,6 +235,35 @@ def test_where_work_goes_on_a_lost_signal_is_raised_at_once() -> None:
             raise_if_interrupted()
         settle_interruption()
         raise_if_interrupted()
+
+
+def _lose_a_signal() -> None:
+    with contextlib.suppress(Interrupted):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_lost_while_a_program_ends_is_raised_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgotten there, a run that was asked to stop would go on."""
+    whole = launch._watch
+
+    def watch(*arguments: Any) -> Any:
+        ended = whole(*arguments)
+        _lose_a_signal()
+        return ended
+
+    monkeypatch.setattr(launch, "_watch", watch)
+    with stop_signals(), pytest.raises(Interrupted):
+        run_probe(["true"])
+
+
+def test_a_program_that_ends_in_another_thread_settles_nothing() -> None:
+    with stop_signals():
+        _lose_a_signal()
+        other = threading.Thread(target=run_probe, args=(["true"],))
+        other.start()
+        other.join()
+        with pytest.raises(Interrupted):
+            raise_if_interrupted()
 
 
 @pytest.mark.parametrize("number", ASKED)

@@ -127,9 +127,13 @@ def run_process(
 
             ended = _watch(process, started, timeout_s, limit, reader, note)
             seconds = time.monotonic() - started  # of the program, without clearing up after it
+        except KeyboardInterrupt:
+            # It has arrived, and clearing up is not to be cut short by it. Only then: settled on any other way out, one that
+            # was swallowed while the program ran would be lost for good.
+            settle_interruption()
+            raise
         finally:
             # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: nothing may survive.
-            settle_interruption()
             if process.poll() is None:
                 killed = _stop(process, job, stop_signal, grace_s, before_kill, leftovers)
             killed += kill_all(
@@ -140,6 +144,7 @@ def run_process(
                 reader.finish()
         if reader.error is not None:
             raise reader.error
+    raise_if_interrupted()
     by_itself = ended == "exit"
     return ProcessResult(
         argv=tuple(argv),

@@ -113,7 +113,6 @@ class _Sides:
 
     def close(self, end_s: float) -> None:
         """Tell both to end and write their files; what has not ended by itself after ``end_s`` is stopped."""
-        settle_interruption()
         atomic_write_text(self._folder / STOP, "")
         for letter in SIDES:
             self._signal(letter, signal.SIGCONT)
@@ -136,6 +135,9 @@ def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
     try:
         yield both
         end_s = _END_S
+    except KeyboardInterrupt:
+        settle_interruption()  # both are ended now, which it is not to cut short
+        raise
     finally:
         both.close(end_s)
 
