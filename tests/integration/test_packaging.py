@@ -24,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
         source,
         symlinks=True,
         ignore=shutil.ignore_patterns(
-            ".venv", ".git", "tmp", "build", "*.egg-info", ".*_cache", "__pycache__"
+            ".venv*", ".git", "tmp", "build", "*.egg-info", ".*_cache", "__pycache__"
         ),
     )
     subprocess.run(

@@ -118,7 +118,7 @@ def times_text(used: SiliconUse | None, *, expects: bool, counted: bool, row: Wh
     if used is None:
         return FLOORS_TEXT
     if used.version is None:
-        return f"{FLOORS_TEXT} {_capital(used.reason or MISSING_WORDS)}."
+        return f"{FLOORS_TEXT} {capitalised(used.reason or MISSING_WORDS)}."
     if not counted:
         return f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
     if not expects:
@@ -144,8 +144,9 @@ def _eager_text(row: WhatIf | None) -> str:
     )
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def capitalised(text: str) -> str:
+    """Return text with its first letter in upper case, and the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def point_text(row: WhatIf) -> str:
@@ -336,7 +337,7 @@ def why(verdict: Verdict) -> str:
 def sentence(text: str) -> str:
     """Return text with a capital and a full stop; what begins with a name in lower case is rare enough."""
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    return capitalised(text) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _kernel_counters(summary: Summary) -> bool:

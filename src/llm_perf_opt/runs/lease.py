@@ -68,6 +68,17 @@ def lease_of_ranks(config: AppConfig, ranks: int, artifacts: Artifacts, manifest
         yield
 
 
+@contextlib.contextmanager
+def held_device(config: AppConfig, holder: str) -> Iterator[None]:
+    """Hold a device for measurements that are no run; they wait for runs, and runs for them."""
+    if not config.run.exclusive:
+        yield
+        return
+    gpus = _gpus(config)
+    with hold_device(gpu_device(*gpus) if gpus else cpu_device(), holder, check=raise_if_interrupted):
+        yield
+
+
 def shared_note(lease: DeviceLease) -> str:
     """Say that a device was shared, and what that means for its times."""
     return f"The device was shared ({lease.device}): {lease.shared}. Times may be too long."

@@ -41,7 +41,7 @@ def test_what_is_skipped_without_optuna_passes_with_it(optuna_python: Path) -> N
 def test_a_whole_search(optuna_python: Path, tmp_path: Path) -> None:
     done = started(
         optuna_python,
-        *("llm_perf_opt", "improve", *TINY, "--search", "optuna", "--trials", "2", "--pairs", "6", "--json"),
+        *("llm_perf_opt", "improve", *TINY, "--search", "optuna", "--trials", "2", "--pairs", "8", "--json"),
         *("--only", "preallocated-cache", "--only", "inference-mode", "--budget", "200s", "--out", "out"),
         cwd=tmp_path,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from llm_perf_opt.analysis.improve.outputs import earliest
 from llm_perf_opt.model.improve import Metric
 
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
@@ -41,6 +42,8 @@ class UnitPass:
     batches: list[BatchPass] = field(default_factory=list)
     compiled: int = 0
     """Programs that were compiled during this turn."""
+    first_other: int | None = None
+    """Position (from 1) of the first token that is not the one this side answered before; ``None``: all are."""
 
 
 def cost(
@@ -144,6 +147,14 @@ def total_change(passes: Sequence[UnitPass], metric: Metric) -> float | None:
     """Return the change over all units together: a gain on most samples may be a loss on the whole."""
     a, b = medians(passes, "a", metric), medians(passes, "b", metric)
     return b / a - 1 if a and b else None
+
+
+def first_others(passes: Sequence[UnitPass]) -> dict[str, int | None]:
+    """Return by side where a pass first answered otherwise than that side had before."""
+    found: dict[str, int | None] = {}
+    for each in passes:
+        found[each.side] = earliest(found.get(each.side), each.first_other)
+    return found
 
 
 def recompiles(passes: Sequence[UnitPass], side: str, last: int = 4) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_perf_opt.model.improve import Effect, OutputCheck, OutputResult
 
@@ -56,6 +56,28 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
         if one != two:
             return place
     return None if len(a) == len(b) else min(len(a), len(b)) + 1
+
+
+def earliest(one: int | None, other: int | None) -> int | None:
+    """Return the smaller of two positions; ``None``: there is none."""
+    return min((place for place in (one, other) if place is not None), default=None)
+
+
+def in_later_passes(check: OutputCheck, first_others: Mapping[str, int | None]) -> OutputCheck:
+    """Return a check with what later passes answered: side → where one first differed from the compared pass."""
+    if first_others.get("a") is not None:
+        return replace(
+            check, tokens_equal=None, reason="the baseline does not give the same answers every time"
+        )
+    if check.tokens_equal and (place := first_others.get("b")) is not None:
+        return replace(
+            check,
+            tokens_equal=False,
+            differing_samples=max(1, check.differing_samples),
+            first_difference=place,
+            reason="the first answers were the baseline's; those of later passes were not",
+        )
+    return check
 
 
 def _largest(differences: LogitDifference, differing: Mapping[str, int]) -> float | None:

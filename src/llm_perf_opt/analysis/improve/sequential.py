@@ -181,6 +181,14 @@ class SequentialTest:
         return outside
 
 
+def fewest_blocks(alpha: float) -> int:
+    """Return how many blocks it takes to show anything: every one of them as large a win as one can be."""
+    count = _LEAST_BLOCKS
+    while float(np.exp(count * np.log1p(_STAKES)).mean()) < 1 / alpha:
+        count += 2
+    return count
+
+
 def _scale(before: Sequence[float]) -> float:
     """Return the scale of the next bet, from the spread of the blocks before it."""
     if len(before) < _SCALE_BLOCKS:

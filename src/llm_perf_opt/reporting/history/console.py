@@ -12,6 +12,7 @@ from llm_perf_opt.reporting.history.words import (
     left_out_lines,
     level,
     method_words,
+    nothing_words,
     trend_name,
 )
 
@@ -28,7 +29,7 @@ def history_console(history: History) -> str:
         lines.append(f"  {one_line(_trend(trend))}")
         lines.extend(f"    {one_line(_change(trend, change))}" for change in trend.changes)
     if not history.trends:
-        lines.append("no run has such a metric")
+        lines.append(nothing_words(history))
     if history.findings:
         lines.extend(["", "Advice that was tried (improve)"])
         lines.extend(f"  {one_line(_record(record))}" for record in history.findings)

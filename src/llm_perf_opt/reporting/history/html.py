@@ -17,10 +17,12 @@ from llm_perf_opt.reporting.history.words import (
     formatter,
     level,
     method_words,
+    nothing_words,
     trend_name,
 )
 from llm_perf_opt.reporting.html.blocks import Block, Section, chart_block, text_block
 from llm_perf_opt.reporting.html.page import render_page
+from llm_perf_opt.reporting.wording import sentence
 
 MOST_SERIES, MOST_ROWS = 100, 800
 
@@ -36,6 +38,8 @@ def history_html(history: History) -> str:
     notes = []
     if len(groups) > len(shown):
         notes.append(f"{len(groups) - len(shown)} more configurations are in history.json.")
+    if not groups:
+        notes.append(sentence(nothing_words(history)))
     changes = _changes(history)
     if changes:
         sections.insert(0, Section("changes", "Changes of level", "Changes", [_table("changes", changes)]))

@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.compare.gate import p_text, signed_percent
 from llm_perf_opt.analysis.history.changes import UNSTEADY_ALPHA
 from llm_perf_opt.analysis.history.record import record_words
 from llm_perf_opt.core import units
-from llm_perf_opt.model.history import Change, FindingRecord, HistoryMethod, LeftOut, Trend
+from llm_perf_opt.model.history import Change, FindingRecord, History, HistoryMethod, LeftOut, Trend
 
 _MOST_CAME = 6
 _MOST_NAMED = 5
@@ -94,6 +94,13 @@ def left_out_lines(left_out: Sequence[LeftOut]) -> list[str]:
         names = [entry.path for entry in left_out if entry.reason.partition(":")[0] == reason][:_MOST_NAMED]
         lines.append(f"left out: {many} ({reason}): {', '.join(names)}{' …' if many > len(names) else ''}")
     return lines
+
+
+def nothing_words(history: History) -> str:
+    """Say why there is no trend at all."""
+    if history.left_out:
+        return "no run with such a metric is left: what was left out, and why, is below"
+    return "no run has such a metric"
 
 
 def method_words(method: HistoryMethod) -> str:

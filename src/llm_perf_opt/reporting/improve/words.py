@@ -136,7 +136,7 @@ def headline(result: Improvement) -> str:
     if not result.best.overrides:
         asked = sum(trial.decision == "ask" and trial.role != "confirmation" for trial in result.tried)
         more = f"; {asked} that change the answers are yours to decide" if asked else ""
-        if any(trial.decision == "keep" for trial in result.tried):
+        if any(trial.role == "confirmation" for trial in result.tried):
             return f"Nothing to keep: what showed a gain did not stand when it was measured again{more}."
         return f"Nothing to keep: none of {len(singles(result))} settings showed a gain with the same answers{more}."
     sure = "measured again" if result.best.confirmed else unconfirmed(result)

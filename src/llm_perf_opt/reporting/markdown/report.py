@@ -55,6 +55,7 @@ from llm_perf_opt.reporting.wording import (
     IDLE_TEXT,
     SAMPLES_TEXT,
     budget_text,
+    capitalised,
     communication_text,
     counted_text,
     coverage_facts,
@@ -132,7 +133,7 @@ def _introduction(summary: Summary) -> str:
     facts = ", ".join(f"{name} {md_text(value)}" for name, value in workload_facts(summary))
     lines = [
         f"Run {md_code(summary.run.id)}, status **{summary.run.status}**."
-        + (f" {_capitalised(facts)}." if facts else "")
+        + (f" {capitalised(facts)}." if facts else "")
     ]
     covered = ", ".join(f"{name} {value}" for name, value in coverage_facts(summary))
     if covered:
@@ -141,10 +142,6 @@ def _introduction(summary: Summary) -> str:
         lines.append(answer.rstrip())
     lines.extend(f"> **Note.** {md_text(sentence(note))}" for note in summary.notes)
     return "\n\n".join(lines) + "\n\n"
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _verdicts(summary: Summary) -> str:
@@ -326,5 +323,5 @@ def _what_if(summary: Summary) -> list[str]:
 
 def _missing(summary: Summary) -> str:
     return bullets(
-        f"**{_capitalised(name)}**: needs {prose(need)}." for name, need in missing_sections(summary)
+        f"**{capitalised(name)}**: needs {prose(need)}." for name, need in missing_sections(summary)
     )

@@ -17,7 +17,7 @@ from llm_perf_opt.reporting.plain_words import (
     STAGES,
     in_plain_words,
 )
-from llm_perf_opt.reporting.wording import fit_text, phase_rank, share_text
+from llm_perf_opt.reporting.wording import capitalised, fit_text, phase_rank, share_text
 
 _THREE = 3
 
@@ -160,7 +160,7 @@ def _limits(summary: Summary) -> list[str]:
     # The whole says nothing new beside its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
-        f"{_capitalised(PHASES.get(phase) or md_text(phase))}: {_limit(summary, phase)}."
+        f"{capitalised(PHASES.get(phase) or md_text(phase))}: {_limit(summary, phase)}."
         for phase in sorted(phases, key=phase_rank)
     ]
 
@@ -172,10 +172,6 @@ def _limit(summary: Summary, phase: str) -> str:
         times = units.number(floor.error_ratio)
         return f"takes {times} times as long as this machine would need at best; no single cause stands out"
     return BOUNDS[bound]
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _advice(summary: Summary) -> str:
@@ -233,7 +229,7 @@ def _reliability(summary: Summary) -> list[str]:
         )
     counted = summary.coverage.flops_counted_ratio
     if counted is not None:
-        lines.append(f"{_capitalised(share_text(counted))} of the model's calculations could be counted.")
+        lines.append(f"{capitalised(share_text(counted))} of the model's calculations could be counted.")
     unfinished = [
         STAGES.get(name) or md_text(name)
         for name, stage in summary.stages.items()

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.core.errors import InputError, ToolError
+from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.model.improve import Baseline, Metric
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.runs.remedies.base import key_of
 from llm_perf_opt.runs.repeat import is_run, own_presets, run_overrides
 
 FOLDER = "baseline"
 _TIMEOUT_S = 3600.0
+_RUNS_DIR = "artifacts.runs_dir"
 
 
 @dataclass(slots=True)
@@ -66,8 +68,9 @@ def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
 def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S) -> Start:
     """Run the configuration once, with its diagnosis, in a process of its own."""
     run = out / FOLDER
-    if (run / layout.SUMMARY).is_file():
-        return Start(run, load_summary(run), list(overrides))
+    known = _known(run, overrides) if (run / layout.SUMMARY).is_file() else None
+    if known is not None:
+        return known
     argv = [
         sys.executable,
         "-m",
@@ -75,7 +78,7 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
         "run",
         "-q",
         *overrides,
-        override("artifacts.runs_dir", str(run)),
+        override(_RUNS_DIR, str(run)),
     ]
     result = run_process(argv, log_dir=out / "logs", name="baseline", timeout_s=timeout_s)
     if not (run / layout.SUMMARY).is_file() or load_summary(run).run.status != "ok":
@@ -83,3 +86,15 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
             f"the baseline run failed: {result.tail(3)}", hint=f"see {run / layout.RUN_LOG}", path=str(run)
         )
     return Start(run, load_summary(run), list(overrides))
+
+
+def _known(run: Path, overrides: Sequence[str]) -> Start | None:
+    """Return the run that an interrupted search left there; ``None``: it did not come to its end, and is made again."""
+    summary = load_summary(run)
+    own = [item for item in run_overrides(summary.run.command) if key_of(item) != _RUNS_DIR]
+    if own != list(overrides):
+        raise ConfigError(
+            f"{run.parent} holds the baseline of another configuration: {' '.join(own) or 'the default'}",
+            hint="give another --out",
+        )
+    return Start(run, summary, list(overrides)) if summary.run.status == "ok" else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_perf_opt.config.hydra_bridge.values import leaves
+from llm_perf_opt.config.hydra_bridge.values import format_value, leaves
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect
 from llm_perf_opt.runs.compare.launch import TIMINGS_ONLY
@@ -30,6 +30,7 @@ WORKLOAD_KEYS = (
     "model.seed",
     "run.device",
     "run.mode",
+    "run.ranks",
 )
 """What makes the work: a remedy that changes one of these does other work, not the same faster."""
 WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
@@ -109,6 +110,14 @@ def changed_keys(a: AppConfig, b: AppConfig) -> list[str]:
     """Return the keys of model, request, data and run that B sets otherwise."""
     first, second = flat(a), flat(b)
     return [key for key in sorted(first.keys() | second.keys()) if first.get(key) != second.get(key)]
+
+
+def is_set(known: Mapping[str, Any], item: str) -> bool:
+    """Return whether ``key=value`` is what the values of a configuration (:func:`flat`) have already."""
+    key, _, text = item.partition("=")
+    value = known.get(key.lstrip("+~"))
+    # As it stands on a command line: quoted where it would be a number, its own equals signs escaped.
+    return format_value(value) == text or str(value) == text.strip("'").replace("\\=", "=")
 
 
 def needs_own_process(a: AppConfig, b: AppConfig) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from llm_perf_opt.analysis.improve import costs
 from llm_perf_opt.analysis.improve.costs import UnitPass
-from llm_perf_opt.analysis.improve.outputs import Answers
+from llm_perf_opt.analysis.improve.outputs import Answers, in_later_passes
 from llm_perf_opt.analysis.improve.sequential import DROP_ERROR, SequentialTest
 from llm_perf_opt.model.codec import decode_file
 from llm_perf_opt.model.improve import Measured, OutputCheck
@@ -127,6 +127,8 @@ def read_outcome(spec: Spec, folder: Path) -> Outcome:
     """Read what was measured, in this process or an earlier one."""
     passes = read_passes(folder)
     check = decode_file(folder / CHECK, OutputCheck) if (folder / CHECK).is_file() else None
+    if check is not None:
+        check = in_later_passes(check, costs.first_others(passes))
     answers: dict[str, Answers] = {
         letter: decode_file(folder / ANSWERS.format(letter), Answers)
         for letter in SIDES

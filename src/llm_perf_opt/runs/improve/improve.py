@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,15 @@ from llm_perf_opt.runs.improve.measurable import refuse_unmeasured
 from llm_perf_opt.runs.improve.optuna_search import OptunaSearch, load_optuna
 from llm_perf_opt.runs.improve.plan import Planned, TablePredictor, plan
 from llm_perf_opt.runs.improve.request import Request, resumed
-from llm_perf_opt.runs.improve.search import TIME_IS_OVER, Limits, Saved, Search, refuse_empty
+from llm_perf_opt.runs.improve.search import (
+    TIME_IS_OVER,
+    Limits,
+    Saved,
+    Search,
+    refuse_empty,
+    refuse_few_pairs,
+)
+from llm_perf_opt.runs.lease import held_device
 from llm_perf_opt.runs.remedies.base import (
     Machine,
     Situation,
@@ -49,6 +57,7 @@ from llm_perf_opt.runs.remedies.base import (
 )
 from llm_perf_opt.runs.remedies.registry import load_remedies
 from llm_perf_opt.runs.track_record import keep_record
+from llm_perf_opt.workloads.memory import available_bytes
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
@@ -110,10 +119,12 @@ def _search_on(
 
     finish.append(result)
     tests = (earlier.method.tests or None) if earlier is not None else None
-    limits = request.limits(time.monotonic() - began, tests)
-    search = _search(request, planned, result, out, limits, save)
-    result.method.tests = search.tests
-    search.run()
+    # The baseline had its lease as every run; the experiments are no runs.
+    with held_device(configurations.checked(start.overrides), str(out)):
+        limits = request.limits(time.monotonic() - began, tests)
+        search = _search(request, planned, result, out, limits, save)
+        result.method.tests = search.tests
+        search.run()
 
 
 def _search(
@@ -151,7 +162,9 @@ def _check(request: Request) -> None:
     if request.search == "optuna":
         load_optuna()
     start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
-    make_plan(request, start, this_machine())
+    planned = make_plan(request, start, this_machine())
+    tests = request.trials + 1 if request.search == "optuna" else planned.tests
+    refuse_few_pairs(request.most_blocks, request.family_error_ratio, tests)
 
 
 def start_of(request: Request, out: Path, earlier: Improvement | None) -> baseline.Start:
@@ -170,6 +183,12 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
     """Choose and rank the remedies of a request; before the baseline ran, nothing is known of its findings."""
     overrides = start.overrides if start is not None else request.overrides
     config = configurations.checked(overrides)
+    if config.workload_command.command is not None:
+        raise ConfigError(
+            "a program of your own has no settings that could be tried (pipeline.workload.command)",
+            hint="compare it with a changed one: llm-perf-opt compare RUN_A RUN_B",
+            key="pipeline.workload.command",
+        )
     if config.run.ranks > 1:
         raise ConfigError(
             f"run.ranks={config.run.ranks}: experiments run in one process",
@@ -178,6 +197,8 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
         )
     refuse_unmeasured(request.metric, config.resolved_device)
     facts: dict[str, Any] = situation_facts(start.summary) if start is not None else {}
+    if not config.resolved_device.startswith("cpu"):
+        machine = replace(machine, memory_bytes=available_bytes(config.resolved_device))
     situation = Situation(config=config, metric=request.metric, machine=machine, **facts)
     if situation.samples is not None:
         # Batches that the measured samples cannot fill would not be what is measured.

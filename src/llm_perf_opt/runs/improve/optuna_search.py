@@ -52,6 +52,9 @@ class OptunaSearch(Search):
         """Every proposal, and the confirmation."""
         return self.trials + 1
 
+    def _confirmations(self) -> int:
+        return 1
+
     def _explore(self) -> None:
         choices = self._choices()
         study = self._study(choices)

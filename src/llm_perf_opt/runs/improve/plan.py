@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.expected.gains import Side, expected_gain
+from llm_perf_opt.analysis.improve.judge import holds_phase
 from llm_perf_opt.analysis.predicted.gain import Predicted, predicted_gain
 from llm_perf_opt.analysis.predicted.side import side_of
 from llm_perf_opt.core.dtypes import canonical_dtype
@@ -28,6 +29,8 @@ _DTYPE_KEYS = ("model.dtype", "model.quantise_weights")
 _KEYS = (*_DTYPE_KEYS, "infer.batch_size", "run.ranks")
 """What expected times know of; any other key may change the time in ways they do not."""
 _CONFIRMATIONS = 1
+_FALLBACKS = 1
+"""One confirmation of the strongest remedy alone, where all together does not hold."""
 _BUNDLES = 1
 """One experiment on all together that seemed to help a little."""
 _ROOM = 2.5
@@ -116,11 +119,20 @@ class Planned:
 
     @property
     def tests(self) -> int:
-        """Tests the family error is shared among: every single, a growth of the combination by each remedy, the last one."""
-        remedies = len({candidate.remedy.name for candidate in self.candidates})
-        return (
-            len(self.candidates) + max(0, remedies - 1) + (_BUNDLES if remedies > 1 else 0) + _CONFIRMATIONS
-        )
+        """Tests the family error is shared among: every single, a growth of the combination by each remedy, those that are
+        tried again on top of others, the last ones."""
+        remedies = self._names()
+        together = len(remedies) - 1 + _BUNDLES if len(remedies) > 1 else 0
+        again = sum(bool(remedies & {*each.remedy.again_on}) for each in self.candidates)
+        return len(self.candidates) + together + again + self.confirmations
+
+    @property
+    def confirmations(self) -> int:
+        """Tests that are left for the end."""
+        return _CONFIRMATIONS + (_FALLBACKS if len(self._names()) > 1 else 0)
+
+    def _names(self) -> set[str]:
+        return {candidate.remedy.name for candidate in self.candidates}
 
     def candidate(self, trial: Trial) -> Candidate:
         """Return the candidate of a trial; one that is not planned here any more is made of its record."""
@@ -156,16 +168,25 @@ def plan(
     """
     chosen = _chosen(remedies, only, situation)
     planned = Planned([], two_do_not_fit=_does_not_fit(situation))
+    now = configurations.flat(situation.config)
     for remedy in chosen:
-        findings = remedy.findings(situation)
+        # What is promised of a phase that the metric does not contain is no promise of the metric.
+        findings = tuple(
+            each for each in remedy.findings(situation) if holds_phase(situation.metric, each.phase)
+        )
         asked = ask(remedy, situation)
+        options = [
+            option for option in asked.options if not all(configurations.is_set(now, item) for item in option)
+        ]
+        if asked.options and not options:
+            planned.not_tried.append(NotTried(remedy.name, "set already", remedy.title))
         if asked.reason is not None:
             planned.not_tried.append(
                 NotTried(remedy.name, asked.reason, remedy.title, findings[0].id if findings else None)
             )
         planned.candidates.extend(
             Candidate(remedy, option, findings, predict(option) if predict is not None else None)
-            for option in asked.options
+            for option in options
         )
     places = {remedy.name: place for place, remedy in enumerate(chosen)}
     best: dict[str, float] = {}
@@ -217,7 +238,7 @@ def _answers_finding(item: str, finding: str, phase: str) -> bool:
 
 def _does_not_fit(situation: Situation) -> bool:
     weights, memory = situation.weight_bytes, situation.machine.memory_bytes
-    return situation.on_cpu and weights is not None and memory is not None and _ROOM * weights > memory
+    return weights is not None and memory is not None and _ROOM * weights > memory
 
 
 @dataclass(frozen=True, slots=True)

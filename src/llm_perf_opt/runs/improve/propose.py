@@ -21,6 +21,7 @@ from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, read_outcome, run_experiment
 from llm_perf_opt.runs.improve.measuring.worker import failure_words, run_both_sides
+from llm_perf_opt.runs.improve.search import refuse_few_pairs
 from llm_perf_opt.runs.improve.spec import Spec, new_folder
 
 Patch = Callable[[Any], Any]
@@ -34,6 +35,7 @@ def try_remedy(
     metric: Metric = "total",
     effect: Effect = "rounding",
     limit_s: float = 120.0,
+    answer_s: float | None = None,
     error_ratio: float = 0.05,
     least_gain_ratio: float = 0.02,
     most_blocks: int = 80,
@@ -45,12 +47,14 @@ def try_remedy(
 
     ``patch`` gets B's model once it is built and changes it in place, or returns another one: ``package.module:function``, or the
     function itself. One that another process can import is measured there, so that its crash is a failed trial; any other
-    (a lambda, one of a notebook) in this process. ``out`` keeps the files of the experiment. Nothing raises because the remedy
+    (a lambda, one of a notebook) in this process. ``limit_s`` is the time for measuring; what an answer of a slow model takes
+    (``answer_s``) adds to the time for warming up. ``out`` keeps the files of the experiment. Nothing raises because the remedy
     is bad: ``decision`` is then ``failed``, with the reason. A baseline that cannot be raises :class:`ConfigError`.
     """
     if not overrides and patch is None:
         raise ConfigError("nothing to try", hint="give overrides, or a function that patches the model")
     configurations.refuse_run_directory([*baseline, *overrides])
+    refuse_few_pairs(most_blocks, error_ratio, tests=1)
     first = configurations.checked(baseline)
     trial = Trial(
         remedy=_name(patch) or " ".join(overrides),
@@ -84,6 +88,7 @@ def try_remedy(
         limit_s=limit_s,
         seed=seed,
         most_samples=most_samples,
+        answer_s=answer_s,
         patch=_importable(patch),
         environment={"a": dict(first.run.env), "b": dict(second.run.env)},
     )

@@ -14,12 +14,15 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.improve import judge
 from llm_perf_opt.analysis.improve.best import is_taken_back, overrides_of, set_best, why_taken_back
+from llm_perf_opt.analysis.improve.sequential import fewest_blocks
+from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
 from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.baseline import set_measured
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.runs.improve.measuring.processes import lacks_memory
 from llm_perf_opt.runs.improve.measuring.worker import failure_words
 from llm_perf_opt.runs.improve.plan import Candidate, Planned
 from llm_perf_opt.runs.improve.spec import Spec
@@ -37,6 +40,7 @@ _RESERVED = 0.3
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
+_HELPED = ("keep", "ask")
 TIME_IS_OVER = "the time budget was used up"
 _TESTS_ARE_OVER = "all tests that the family error is shared among were made"
 EXPERIMENTS = "experiments"
@@ -97,6 +101,10 @@ class Search:
     def _planned_tests(self) -> int:
         return self.planned.tests
 
+    def _confirmations(self) -> int:
+        """Tests that are left for the end."""
+        return self.planned.confirmations
+
     # --- the three parts -------------------------------------------------------------------------------------
 
     def _explore(self) -> None:
@@ -114,7 +122,7 @@ class Search:
                 trial = self._try(candidate, [], "single")
                 if trial is None:
                     return
-                better = trial.decision in ("keep", "ask") and self._gain(trial) >= before
+                better = trial.decision in _HELPED and self._gain(trial) >= before
                 if candidate.remedy.grows == "steps" and not better:
                     self._leave_out(
                         candidates[candidates.index(candidate) + 1 :], "the step before it was no better"
@@ -140,7 +148,27 @@ class Search:
                 return
             if trial.decision == "keep":
                 self.kept.append(trial)
-        self._likely_together()
+        if self._again(asked):
+            self._likely_together()
+
+    def _again(self, asked: set[str]) -> bool:
+        """Try once more, on top of what is kept, what was decided alone under other conditions: a step that is compiled has
+        less work between two meetings of threads. Return whether there was time."""
+        for candidate in self.planned.candidates:
+            names, before = {trial.remedy for trial in self.kept}, overrides_of(self.kept)
+            keys = {key_of(item) for item in candidate.overrides}
+            if (
+                candidate.remedy.name in {*asked, *names}
+                or not names & {*candidate.remedy.again_on}
+                or keys & {key_of(item) for item in before}
+            ):
+                continue
+            trial = self._try(candidate, before, "combination")
+            if trial is None:
+                return False
+            if trial.decision == "keep":
+                self.kept.append(trial)
+        return True
 
     def _likely_together(self) -> None:
         """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
@@ -170,16 +198,22 @@ class Search:
 
     def _confirm(self) -> None:
         """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
-        if not self.kept:
-            return
-        title = "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
-        whole = self.planned.together([t.remedy for t in self.kept], overrides_of(self.kept), title)
-        trial = self._try(whole, [], "confirmation")
-        why = why_taken_back(trial) if trial is not None else None
-        if why is not None:
+        while self.kept:
+            title = (
+                "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
+            )
+            whole = self.planned.together([t.remedy for t in self.kept], overrides_of(self.kept), title)
+            trial = self._try(whole, [], "confirmation")
+            why = why_taken_back(trial) if trial is not None else None
+            if why is None:
+                return
             note = f"{whole.name} was not kept: measured again, {why}"
             self.result.notes = [*(each for each in self.result.notes if each != note), note]
-            self.kept, self.taken_back = [], True
+            # What is wrong with all together need not be wrong with the strongest of them.
+            lost, self.kept = (self.kept[1:], self.kept[:1]) if len(self.kept) > 1 else (self.kept, [])
+            for each in lost:
+                each.decision, each.reason = "drop", f"a gain was shown, but measured again {why}"
+        self.taken_back = True
 
     # --- one experiment --------------------------------------------------------------------------------------
 
@@ -236,15 +270,23 @@ class Search:
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
         own = role == "confirmation" or configurations.needs_own_process(first, second)
+        can_share = not configurations.needs_own_process(first, second) and configurations.can_share_weights(
+            first, second
+        )
         if self.planned.two_do_not_fit:
             # One process can lend its weights to the other side; two processes hold them twice.
-            own = configurations.needs_own_process(first, second)
-            if own or not configurations.can_share_weights(first, second):
+            own = False
+            if not can_share:
                 trial.reason = "the memory holds one model, and this setting needs a second one beside it"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
             outcome = self.runner(spec, folder, own_processes=own)
+            if own and can_share and lacks_memory(outcome.failure):
+                LOGGER.info(
+                    "two processes do not fit into the memory: one, with the same weights for both sides"
+                )
+                outcome = self.runner(spec, folder, own_processes=False)
         except (LlmPerfError, OSError) as error:
             # Files that cannot be written or read end this trial, not the search.
             trial.reason = ": ".join(failure_words(error))
@@ -269,12 +311,12 @@ class Search:
         return left - _RESERVED * self.limits.budget_s if role == "single" and kept else left
 
     def _tests_are_over(self, role: Role) -> bool:
-        """Return whether one more test would exceed the family error; the last one is for the confirmation.
+        """Return whether one more test would exceed the family error; the last ones are for the confirmation.
 
         A search that goes on may find other things to combine than it planned for.
         """
         made = sum(trial.measured is not None for trial in self.result.tried)
-        return made >= self.tests - (role != "confirmation")
+        return made >= self.tests - (0 if role == "confirmation" else self._confirmations())
 
     def _end_before(self, candidate: Candidate, role: Role, why: str) -> None:
         """Say what was not measured, and why."""
@@ -282,8 +324,8 @@ class Search:
             what = "on top of the others" if role == "combination" else "once more, as a whole"
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
-        tried = [trial.overrides for trial in self.result.tried]
-        rest = [each for each in self.planned.candidates if list(each.overrides) not in tried]
+        told = [each.overrides for each in (*self.result.tried, *self.result.not_tried)]
+        rest = [each for each in self.planned.candidates if list(each.overrides) not in told]
         more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
         self._leave_out(rest, f"{why}{more}")
 
@@ -345,6 +387,17 @@ class Search:
         result.grades = judge.grade_findings(result.tried, result.metric)
         set_best(result, self._found())
         self.saved(result)
+
+
+def refuse_few_pairs(most_blocks: int, family_error_ratio: float, tests: int) -> None:
+    """Refuse fewer pairs than it takes to show any gain: such a search could only drop everything."""
+    fewest = fewest_blocks(family_error_ratio / max(1, tests))
+    if most_blocks < fewest:
+        raise ConfigError(
+            f"{most_blocks} pairs of passes cannot show any gain: with an error of {units.percent(family_error_ratio)} over "
+            f"{tests} tests it takes {fewest} at least",
+            hint=f"--pairs {fewest} or more, a larger --error, or fewer remedies (--only)",
+        )
 
 
 def refuse_empty(planned: Planned) -> None:

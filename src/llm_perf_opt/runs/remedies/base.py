@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.model.improve import Effect, Metric
 from llm_perf_opt.model.summary import Finding, Summary
+from llm_perf_opt.workloads.memory import available_bytes
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -27,6 +28,9 @@ _BYTES = {"bfloat16": 2, "float16": 2}
 Options = Sequence[Sequence[str]]
 IMAGE_KEYS = ("infer.mode", "infer.base_size", "infer.image_size", "infer.crop_mode", "infer.max_tiles")
 """Other pixels are other work, unless a remedy says that it changes the quality."""
+_QUALITY_KEYS = (*IMAGE_KEYS, "model.quantise_weights")
+_QUALITY = ("model.cache_dtype=float8",)
+"""Settings that may make answers worse, whatever a few samples say."""
 Grows = Literal["alternatives", "steps"]
 
 
@@ -37,7 +41,7 @@ class Machine:
     cpus: int
     """Processors this process may use."""
     memory_bytes: int | None = None
-    """Free now."""
+    """What a model can have: free now of the host's, or all of a GPU's."""
     root: Path = Path("/")
     """Where its files begin; another one in tests."""
 
@@ -96,6 +100,8 @@ class Remedy:
     """Says why it does not apply here (device, model, versions, memory); ``None``: it does."""
     grows: Grows = "alternatives"
     """``steps``: options are ordered, and the search ends where the next is no better."""
+    again_on: tuple[str, ...] = ()
+    """Remedies on top of which it is tried once more, whatever it did alone: they change what it works on."""
 
     def answers_finding(self, finding: Finding) -> bool:
         """Return whether it is made against this finding."""
@@ -138,13 +144,9 @@ def fixed(*overrides: str) -> Callable[[Situation], Options]:
 
 
 def this_machine() -> Machine:
-    """Return the machine this process runs on."""
+    """Return the machine this process runs on, with the host's memory."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        memory: int | None = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        memory = None
-    return Machine(cpus=cpus, memory_bytes=memory)
+    return Machine(cpus=cpus, memory_bytes=available_bytes("cpu"))
 
 
 def own_remedy(text: str) -> Remedy:
@@ -163,6 +165,10 @@ def own_remedy(text: str) -> Remedy:
         name=" ".join(overrides),
         title="your own",
         options=fixed(*overrides),
-        effect="quality" if any(key_of(item) in IMAGE_KEYS for item in overrides) else "rounding",
+        effect="quality" if any(map(_may_be_worse, overrides)) else "rounding",
         cost="yours to judge",
     )
+
+
+def _may_be_worse(item: str) -> bool:
+    return key_of(item) in _QUALITY_KEYS or item.lstrip("+") in _QUALITY

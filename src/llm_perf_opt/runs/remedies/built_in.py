@@ -8,6 +8,8 @@ from llm_perf_opt.runs.remedies.base import Remedy, fixed
 _LAUNCHING = ("launch-bound", "host-idle:decode")
 """The device waits for the host: for a launch, or for what it does between launches."""
 _WHOLE_ANSWER = "memory for prompt and infer.max_new_tokens from the start"
+_SHORTER_STEPS = ("compile-decode", "compile-all", "cuda-graphs")
+"""What leaves less work between two meetings of threads."""
 _COMPILING = "a minute or more of compiling at the first answer of each shape"
 
 BUILT_IN: list[Remedy] = [
@@ -110,7 +112,7 @@ BUILT_IN: list[Remedy] = [
         answers=("dispatch:decode", "module-gap:decode"),
         effect="rounding",
         why_not=conditions.no_decode_threads,
-        grows="steps",
+        again_on=_SHORTER_STEPS,
     ),
     Remedy(
         name="threads",
@@ -119,7 +121,7 @@ BUILT_IN: list[Remedy] = [
         answers=("throttled", "dispatch"),
         effect="rounding",
         why_not=conditions.no_threads,
-        grows="steps",
+        again_on=_SHORTER_STEPS,
     ),
     Remedy(
         name="channels-last",
@@ -206,7 +208,7 @@ BUILT_IN: list[Remedy] = [
         answers=("vision-dominated-ttft", "kv-cache-growth"),
         effect="quality",
         cost="smaller text may be read wrong",
-        why_not=conditions.sees_nothing,
+        why_not=conditions.no_smaller_mode,
         grows="steps",
     ),
     Remedy(

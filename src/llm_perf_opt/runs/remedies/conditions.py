@@ -65,16 +65,24 @@ def sees_nothing(situation: Situation) -> str | None:
 def _phases(situation: Situation) -> Sequence[str]:
     if situation.phases is not None:
         return situation.phases
-    if situation.config.workload_command.command is not None:
-        return ()
     return load_adapter(situation.config.model, situation.config.infer).phases
+
+
+def no_smaller_mode(situation: Situation) -> str | None:
+    """For modes of pages: the model must know some."""
+    if (reason := sees_nothing(situation)) is not None:
+        return reason
+    if load_adapter(situation.config.model, situation.config.infer).tiling() is None:
+        return "the model reads its pages in one way only"
+    return None if settings.image_modes(situation) else "no mode of the model has fewer pixels"
 
 
 def cuts_no_tiles(situation: Situation) -> str | None:
     """For fewer tiles."""
     if (reason := sees_nothing(situation)) is not None:
         return reason
-    return None if situation.config.infer.crop_mode else "pages are not cut into tiles"
+    tiling = load_adapter(situation.config.model, situation.config.infer).tiling()
+    return None if tiling is not None and tiling.max_tiles > 0 else "pages are not cut into tiles"
 
 
 def no_experts(situation: Situation) -> str | None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from llm_perf_opt.config.hydra_bridge.values import override
+from llm_perf_opt.config.schema import ImageMode
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.runs.remedies.base import Options, Situation
+from llm_perf_opt.workloads.registry import load_adapter
 
 _ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_3", "flash_attention_2", "eager")
 _ATTENTION_PACKAGES = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
@@ -43,28 +48,29 @@ def prefill_experts(situation: Situation) -> Options:
 def decode_experts(situation: Situation) -> Options:
     """The same for decode, where few positions meet the experts."""
     model = situation.config.model
-    current = model.decode_experts_implementation or model.experts_implementation or "grouped_mm"
+    # As the adapter decodes: what is compiled or captured, and GPUs, take one batched product.
+    batched = model.compile or model.cuda_graphs or not situation.on_cpu
+    usual = "batched_mm" if batched else "grouped_mm"
+    current = model.decode_experts_implementation or model.experts_implementation or usual
     return [[f"model.decode_experts_implementation={name}"] for name in _EXPERTS if name != current]
 
 
 def threads(situation: Situation) -> Options:
-    """Half of the processors, a quarter, … one; all of them where fewer are set."""
+    """Half of the processors, a quarter, an eighth, one; all of them where fewer are set."""
     current = situation.config.run.threads or situation.machine.cpus
-    return [[f"run.threads={count}"] for count in _halved(situation.machine.cpus) if count != current]
+    return [[f"run.threads={count}"] for count in _fewer(situation.machine.cpus) if count != current]
 
 
 def decode_threads(situation: Situation) -> Options:
     """The same for decode alone: its products are small, and sharing one costs as much as a small one takes."""
     run, most = situation.config.run, situation.machine.cpus
     current = run.phase_threads.get("decode") or run.threads or most
-    return [[f"run.phase_threads.decode={count}"] for count in _halved(most) if count != current]
+    return [[f"run.phase_threads.decode={count}"] for count in _fewer(most) if count != current]
 
 
-def _halved(most: int) -> list[int]:
-    counts = [most]
-    while counts[-1] > 1:
-        counts.append(counts[-1] // 2)
-    return counts
+def _fewer(most: int) -> list[int]:
+    """Return a small grid: small products like one thread, large ones as many as share a cache or a socket."""
+    return list(dict.fromkeys(max(1, count) for count in (most, most // 2, most // 4, most // 8, 1)))
 
 
 def batch_sizes(situation: Situation) -> Options:
@@ -82,12 +88,21 @@ def padding(situation: Situation) -> Options:
 
 
 def image_modes(situation: Situation) -> Options:
-    """The modes with fewer pixels than the one that runs."""
+    """The modes of the model with fewer pixels than the one that runs."""
     current = situation.config.infer.mode.value
     smaller = (
         _MODES[_MODES.index(current) + 1 :] if current in _MODES else _MODES if current == "gundam" else ()
     )
-    return [[f"infer.mode={mode}"] for mode in smaller]
+    return [[f"infer.mode={mode}"] for mode in smaller if _is_mode(situation, mode)]
+
+
+def _is_mode(situation: Situation, mode: str) -> bool:
+    config = situation.config
+    try:
+        load_adapter(config.model, replace(config.infer, mode=ImageMode(mode)))
+    except ConfigError:
+        return False
+    return True
 
 
 def tiles(situation: Situation) -> Options:

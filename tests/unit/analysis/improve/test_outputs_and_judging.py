@@ -6,15 +6,18 @@ import math
 
 import pytest
 
+from llm_perf_opt.analysis.improve.costs import UnitPass, first_others
 from llm_perf_opt.analysis.improve.judge import gain_of, grade_findings, judge, ladder
 from llm_perf_opt.analysis.improve.outputs import (
     Answers,
     changed_workload,
     check_outputs,
     first_difference,
+    in_later_passes,
     output_result,
     output_words,
 )
+from llm_perf_opt.analysis.improve.sequential import Rule, SequentialTest, fewest_blocks
 from llm_perf_opt.model.improve import Answered, Effect, Measured, Metric, OutputCheck, Trial, Verdict
 
 
@@ -184,3 +187,23 @@ def test_a_metric_says_nothing_of_a_phase_it_does_not_contain(
     one = trial("threads", "no gain", 0.0)
     one.answers = [Answered("dispatch", phase, 0.2) for phase in ("vision", "prefill", "decode", None)]
     assert [grade.phase for grade in grade_findings([one], metric)] == graded
+
+
+def test_answers_of_later_passes_count() -> None:
+    equal = OutputCheck(tokens_equal=True, samples=2)
+    assert in_later_passes(equal, {"a": None, "b": None}) == equal
+    later = in_later_passes(equal, {"a": None, "b": 7})
+    assert (later.tokens_equal, later.first_difference, later.differing_samples) == (False, 7, 1)
+    unsteady = in_later_passes(equal, {"a": 3, "b": 7})
+    assert unsteady.tokens_equal is None and "every time" in (unsteady.reason or "")
+    passes = [UnitPass("a", 0, 0), UnitPass("b", 0, 0, first_other=9), UnitPass("b", 1, 0, first_other=4)]
+    assert first_others(passes) == {"a": None, "b": 4}
+
+
+@pytest.mark.parametrize(("alpha", "fewest"), [(0.05, 8), (0.05 / 14, 12)])
+def test_the_fewest_pairs_show_a_gain_when_all_of_them_are_large(alpha: float, fewest: int) -> None:
+    assert fewest_blocks(alpha) == fewest
+    for most in (fewest - 2, fewest):
+        test = SequentialTest(Rule(alpha, 0.02, most))
+        verdicts = [test.add(-3.0 - 0.4 * (place % 2)) for place in range(most)]
+        assert ("gain" in verdicts) == (most == fewest)

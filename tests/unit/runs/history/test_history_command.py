@@ -64,6 +64,17 @@ def test_page_and_console_say_the_same(
     assert json.loads((tmp_path / "history.json").read_text(encoding="utf-8"))["runs"] == 23
 
 
+def test_runs_that_were_all_left_out_are_not_runs_without_the_metric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path / "runs", "failed", status="failed")
+    assert main(["history", str(tmp_path / "runs"), "--html", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "no run with such a metric is left" in said
+    assert "left out: 1 (the run failed): failed" in said
+    assert "No run with such a metric is left" in (tmp_path / "history.html").read_text(encoding="utf-8")
+
+
 def test_names_in_runs_are_escaped(tmp_path: Path) -> None:
     for day in (1, 2):
         make_run(tmp_path, f"<script>alert({day})<", day=day, commit="<b>x")

@@ -60,9 +60,7 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
     pages.write_text("always [madvise] never\n")
     known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
     known.phases = ("vision", "prefill", "decode")
-    chosen = [
-        remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"
-    ]  # its key is another release's
+    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"]  # not on a CPU
     assert sum(map(len, chosen)) > 30
     # As few compositions as the keys allow: the settings at one place of all remedies go together.
     for place in range(max(map(len, chosen))):
@@ -257,3 +255,77 @@ def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch
         ConfigError, match="cpu does not tell its energy: energy_uj is readable for root only"
     ):
         make_plan(request, None, Machine(cpus=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("compile-vision", ["model.compile_vision=true"]),
+        ("channels-last", ["model.channels_last=true"]),
+        ("interop-threads", ["run.interop_threads=1"]),
+        ("omp-wait", ["run.env.OMP_WAIT_POLICY=ACTIVE"]),
+        ("malloc-arenas", ["run.env.MALLOC_ARENA_MAX='2'"]),
+        ("affinity", ["run.env.OMP_PROC_BIND='true'", "run.env.OMP_PLACES=cores"]),
+        ("compile-all", ["model.compile=true", "model.cache=static", "model.compile_vision=true"]),
+    ],
+)
+def test_what_is_set_already_is_not_tried_against_itself(name: str, overrides: list[str]) -> None:
+    known = situation(*overrides)
+    known.phases = ("vision", "prefill", "decode")
+    planned = plan([BY_NAME[name]], known)
+    assert planned.candidates == []
+    assert [(item.remedy, item.reason) for item in planned.not_tried] == [(name, "set already")]
+
+
+def test_a_finding_of_a_phase_that_the_metric_does_not_contain_promises_nothing() -> None:
+    found = [
+        Finding("dispatch", "", "decode", [], 0.9, "", "", "high"),
+        Finding("vision-dominated-ttft", "", "vision", [], 0.1, "", "", "high"),
+    ]
+    first = {}
+    for metric in ("total", "ttft"):
+        known = situation(metric=metric, findings=found)
+        known.phases = ("vision", "prefill", "decode")
+        first[metric] = plan(BUILT_IN, known).candidates[0].remedy.name
+    assert first == {"total": "compile-decode", "ttft": "compile-vision"}
+
+
+def test_another_number_of_ranks_and_a_program_of_ones_own_are_refused() -> None:
+    one = composed(["model=llama_tiny"])
+    assert "run.ranks=2" in (other_work(one, composed(["model=llama_tiny", "run.ranks=2"]), "rounding") or "")
+    with pytest.raises(ConfigError, match="a program of your own"):
+        make_plan(Request(overrides=["pipeline.workload.command=[sleep,1]"]), None, Machine(cpus=2))
+
+
+@pytest.mark.parametrize(
+    ("text", "effect"),
+    [
+        ("model.cache_dtype=float8", "quality"),
+        ("model.cache_dtype=bfloat16", "rounding"),
+        ("model.quantise_weights=int4", "quality"),
+        ("infer.mode=tiny", "quality"),
+        ("run.threads=1 +model.cache_dtype=float8", "quality"),
+    ],
+)
+def test_ones_own_settings_that_may_make_answers_worse_are_only_asked_about(text: str, effect: str) -> None:
+    assert own_remedy(text).effect == effect
+
+
+def test_only_modes_that_the_model_has_are_tried() -> None:
+    def modes(*overrides: str) -> list[str]:
+        known = situation(*overrides)
+        known.phases = ("vision", "prefill", "decode")
+        planned = plan([BY_NAME["image-mode"]], known)
+        return [item for each in planned.candidates for item in each.overrides]
+
+    assert modes("model=deepseek_ocr") == [
+        f"infer.mode={name}" for name in ("large", "base", "small", "tiny")
+    ]
+    assert modes("model=deepseek_ocr2") == ["infer.mode=base"]
+
+
+def test_two_models_may_not_fit_on_any_device() -> None:
+    known = situation(weight_bytes=14 << 30)
+    known.machine = Machine(cpus=2, memory_bytes=24 << 30)
+    known.config = dataclasses.replace(known.config, resolved_device="cuda")
+    assert plan([], known).two_do_not_fit

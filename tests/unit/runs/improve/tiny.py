@@ -13,7 +13,7 @@ TINY = [
     "dataset.synthetic_tokens=8",
     "infer.warmup_rounds=0",
 ]
-FEW: dict[str, Any] = {"baseline": TINY, "most_blocks": 6, "limit_s": 30.0}
+FEW: dict[str, Any] = {"baseline": TINY, "most_blocks": 8, "limit_s": 30.0}
 
 
 def spec(patch: str | None = None, limit_s: float = 20.0) -> Spec:

@@ -17,6 +17,8 @@ from llm_perf_opt.runs.improve.measuring.alternate import GivenUpError
 from llm_perf_opt.runs.improve.spec import CHECK, FAILURE, PASSES, SIDES
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
+OUT_OF_MEMORY = "out of memory"
+_KILLED = "killed by the system (signal 9): the memory probably does not hold it"
 LEAST_PASS_S, _PASS_FACTOR = 60.0, 20.0
 """A pass may take so many times the longest one before, and at least so long; the first as long as warming up took."""
 
@@ -35,11 +37,16 @@ def failure_of(result: ProcessResult, folder: Path) -> str | None:
         side = f"side {str(found['mode']).upper()}: " if found["mode"] in SIDES else ""
         return f"{side}{found['kind']}: {found['message']}"
     if result.ended == "signal" and result.returncode == -9:
-        return "killed by the system (signal 9): the memory probably does not hold it"
+        return _KILLED
     if result.ended == "signal":
         return f"crashed (signal {-(result.returncode or 0)})"
     lines = result.tail(1)
     return f"ended with exit code {result.returncode}: {lines[-300:]}"
+
+
+def lacks_memory(failure: str | None) -> bool:
+    """Return whether a failure (:func:`failure_of`) is one of too little memory."""
+    return failure is not None and (OUT_OF_MEMORY in failure or _KILLED in failure)
 
 
 def not_warm(limit_s: float) -> str:

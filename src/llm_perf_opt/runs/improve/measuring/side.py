@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass
-from llm_perf_opt.analysis.improve.outputs import Answers
+from llm_perf_opt.analysis.improve.outputs import Answers, earliest, first_difference
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
@@ -39,6 +39,8 @@ class WarmSide:
     engine: Engine
     groups: list[list[Sample]]
     threads: int
+    default_threads: int
+    """Those of the process before a side set any."""
     energy: Callable[[], float | None]
     answers: Answers = field(default_factory=Answers)
     logits: dict[str, list[Any]] = field(default_factory=dict)
@@ -58,10 +60,18 @@ class WarmSide:
             ended = self.energy()
             if self.result is not None:
                 self.result.batches[index].repeats.append(result.timings)
+            done.first_other = earliest(done.first_other, self._first_other(self.groups[index], result))
             joules = None if started is None or ended is None else ended - started
             done.batches.append(_batch_pass(self.groups[index], result, joules))
         done.compiled = self.compiled - before
         return done
+
+    def _first_other(self, group: Sequence[Sample], result: PassResult) -> int | None:
+        """Return where a pass first answered otherwise than the pass whose answers were compared."""
+        found = None
+        for sample, ids in zip(group, result.token_ids, strict=True):
+            found = earliest(found, first_difference(self.answers.tokens.get(sample.id, ids), ids))
+        return found
 
     @property
     def compiled(self) -> int:
@@ -69,14 +79,13 @@ class WarmSide:
         return 0 if self.engine.compilations is None else self.engine.compilations.count
 
 
-def warm_side(letter: str, config: AppConfig, *, most_samples: int, patch: Patch | None = None) -> WarmSide:
-    """Build the model of a configuration and choose its samples."""
-    import torch
-
+def warm_side(
+    letter: str, config: AppConfig, *, most_samples: int, default_threads: int, patch: Patch | None = None
+) -> WarmSide:
+    """Build the model of a configuration and choose its samples; without a number of its own it has the process's threads."""
     from llm_perf_opt.workloads.registry import load_dataset
     from llm_perf_opt.workloads.setup import workload_config
 
-    default_threads = torch.get_num_threads()
     workload = workload_config(config, repeats=1)
     samples = list(itertools.islice(load_dataset(workload.dataset).samples(), most_samples))
     if not samples:
@@ -87,7 +96,9 @@ def warm_side(letter: str, config: AppConfig, *, most_samples: int, patch: Patch
         # Who patches a model may compile a part of it.
         engine.compilations = engine.compilations or CompilationLog()
     groups = batches_of(engine, samples, workload.infer)
-    return WarmSide(letter, engine, groups, workload.threads or default_threads, _energy_meter(workload))
+    return WarmSide(
+        letter, engine, groups, workload.threads or default_threads, default_threads, _energy_meter(workload)
+    )
 
 
 def answer(side: WarmSide, *, checks_text: bool) -> None:
@@ -198,7 +209,10 @@ def _perplexities(side: WarmSide) -> None:
     left = MOST_PERPLEXITY_TOKENS
     for sample in (sample for group in side.groups for sample in group):
         batch = side.engine.prepare([sample])
-        ids = batch.inputs["input_ids"]
+        ids, positions = batch.inputs["input_ids"], batch.inputs["positions"]
+        mask = batch.inputs.get("mask")
+        if mask is not None:  # what prompts were filled up with is no text
+            ids, positions = (each[..., -int(mask.sum()) :] for each in (ids, positions))
         if ids.shape[1] < 2 or ids.shape[1] > left:
             continue
         left -= ids.shape[1]
@@ -208,7 +222,7 @@ def _perplexities(side: WarmSide) -> None:
                 adapter.narrowed(adapter.new_state(side.engine.model)),
                 input_ids=ids,
                 attention_mask=None,
-                position_ids=batch.inputs["positions"],
+                position_ids=positions,
             ).logits
         scores = torch.log_softmax(logits[0, :-1].float(), dim=-1)
         chosen = scores.gather(1, ids[0, 1:, None])

@@ -24,6 +24,7 @@ from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.model.codec import save_json, to_plain
 from llm_perf_opt.process.runtime_env import prepare_process
 from llm_perf_opt.runs.improve.measuring.alternate import GivenUpError, take_turns, units_of
+from llm_perf_opt.runs.improve.measuring.processes import OUT_OF_MEMORY
 from llm_perf_opt.runs.improve.spec import (
     ANSWERS,
     CHECK,
@@ -157,6 +158,8 @@ def _turns(folder: Path, letter: Letter) -> Any:
 
 def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | None = None) -> WarmSide:
     """Build a side; from a lender it borrows the weights, unless it may write to them."""
+    import torch
+
     from llm_perf_opt.runs.improve.configurations import can_share_weights, composed
     from llm_perf_opt.runs.improve.measuring.side import warm_side
     from llm_perf_opt.workloads.models.checkpoints.shared_weights import weights_from
@@ -166,8 +169,11 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
     shared = lender is not None and patch is None and can_share_weights(baseline, config)
     # As many samples as were asked for, and a whole batch of the baseline's.
     most_samples = max(spec.most_samples, baseline.infer.batch_size)
+    default_threads = lender.default_threads if lender is not None else torch.get_num_threads()
     with weights_from(lender.engine.model if lender is not None and shared else None):
-        side = warm_side(letter, config, most_samples=most_samples, patch=patch)
+        side = warm_side(
+            letter, config, most_samples=most_samples, default_threads=default_threads, patch=patch
+        )
     _refuse_short_batches(side, config.infer.batch_size, baseline.infer.batch_size)
     return side
 
@@ -204,7 +210,7 @@ def failure_words(error: BaseException) -> tuple[str, str]:
     if isinstance(error, GivenUpError):
         kind = "given up"
     elif is_out_of_memory(error):
-        kind = "out of memory"
+        kind = OUT_OF_MEMORY
     return kind, (lines[0] if lines else "no message")[:300]
 
 
