@@ -28,6 +28,12 @@ def ladder_chart(result: Improvement) -> str | None:
     for step in result.ladder:
         steps.append(Step(" ".join(step.overrides), step.value - value))
         value = step.value
+    again = words.measured_again(result)
+    if again is not None and again != value:
+        steps.append(
+            Step("measured again", again - value)
+        )  # gains that were measured one by one do not quite add up
+        value = again
     return waterfall(
         f"{words.METRIC_NAMES[result.metric].capitalize()}, from baseline to best",
         ("baseline", start),

@@ -98,6 +98,15 @@ def ladder_table(result: Improvement) -> Table:
         ]
         for step in result.ladder
     ]
+    again = words.measured_again(result)
+    if again is not None:
+        rows.append(
+            [
+                text("all of it, measured again"),
+                text(words.value_words(again, result.metric)),
+                text(f"{words.change_words(result.best.change_ratio)} of the baseline"),
+            ]
+        )
     return simple(columns("Step", f"{words.METRIC_NAMES[result.metric].capitalize()}#", "Change#"), rows)
 
 

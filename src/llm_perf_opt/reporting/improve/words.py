@@ -130,6 +130,13 @@ def unconfirmed(result: Improvement) -> str:
     return f"not confirmed: measured again, {why}"
 
 
+def measured_again(result: Improvement) -> float | None:
+    """Return the metric of the best as it was measured against the baseline as a whole; ``None``: only its steps were."""
+    start, change = result.baseline.metric_value, result.best.change_ratio
+    known = confirmation_of(result, result.best.overrides) if result.best.overrides else None
+    return None if known is None or start is None or change is None else start * (1 + change)
+
+
 def headline(result: Improvement) -> str:
     """Say in one sentence what the search came to."""
     what = METRIC_NAMES[result.metric]

@@ -226,6 +226,7 @@ BUILT_IN: list[Remedy] = [
         title="inputs copied from page-locked memory",
         options=fixed("infer.pinned_inputs=true"),
         answers=("copies",),
+        cost="memory that cannot be swapped; the copy is part of preparing an input, which times per answer do not contain",
         why_not=conditions.copies_nothing,
     ),
     Remedy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.config.schema import WeightFormat
@@ -13,6 +13,9 @@ from llm_perf_opt.core.errors import ConfigError
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Batch, Sample
     from llm_perf_opt.workloads.engine.engine import Engine
+
+_LANGUAGE = ("language_model", "lm_head")
+"""Components that are no part of an encoder."""
 
 
 def tune(engine: Engine) -> None:
@@ -120,8 +123,26 @@ def _compile_vision(engine: Engine) -> None:
             hint="leave it out",
             key="model.compile_vision",
         )
-    adapter: Any = engine.adapter
-    adapter.vision = torch.compile(adapter.vision, dynamic=False)
+    parts = _encoder_parts(engine)
+    if not parts:
+        raise ConfigError(
+            f"model.compile_vision=true: adapter {engine.adapter.name} names no component of its encoder",
+            hint="leave it out",
+            key="model.compile_vision",
+        )
+    for module in parts:
+        # The forward of each, and not the module: what hooks do around it (timing) would be compiled too, and again in
+        # every pass. Nor all of them together: each page of another shape would compile everything again.
+        module.forward = torch.compile(module.forward, dynamic=False)
+
+
+def _encoder_parts(engine: Engine) -> list[Any]:
+    """Return the components of the encoder: all but those that the language model is, or is in."""
+    model: Any = engine.model
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    named = engine.adapter.components().items()
+    found = [model.get_submodule(path) for label, path in named if label not in _LANGUAGE]
+    return [part for part in found if all(module is not decoder for module in part.modules())]
 
 
 def _pad(engine: Engine, multiple: int) -> None:
@@ -168,11 +189,24 @@ def _pin(engine: Engine) -> None:
     def pinned(samples: Sequence[Sample], device: str, dtype: torch.dtype) -> Batch:
         batch: Batch = prepare(samples, "cpu", dtype)
         for name, value in batch.inputs.items():
-            if isinstance(value, torch.Tensor):
-                batch.inputs[name] = value.pin_memory().to(device, non_blocking=True)
+            batch.inputs[name] = _copied(value, device)
         return batch
 
     adapter.prepare = pinned
+
+
+def _copied(value: Any, device: str) -> Any:
+    """Copy an input to the device, tensors within others as well, each from page-locked memory."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.pin_memory().to(device, non_blocking=True)
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(item, device) for item in value)
+    if isinstance(value, MutableMapping):  # a processor's own kind stays that
+        for name, item in value.items():
+            value[name] = _copied(item, device)
+    return value
 
 
 def _inference_mode(engine: Engine) -> None:

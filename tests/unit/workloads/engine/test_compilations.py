@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.models.decoding.fixed_step import cache_room
-from tests.unit.small_workloads import workload
+from tests.unit.small_workloads import samples, workload
 
 COMPILED: dict[str, Any] = {"compile": True}
 
@@ -80,6 +81,23 @@ def test_more_shapes_than_torch_compiles_by_itself() -> None:
         engine.warm_up(requests(40 + 64 * count), rounds=1)
     assert engine.compilations is not None
     assert engine.compilations.summary().warmup == 9
+
+
+@pytest.mark.usefixtures("graphs_only")
+def test_a_compiled_encoder_settles_in_the_warm_up_and_is_still_timed_by_its_parts(tmp_path: Path) -> None:
+    """Hooks that time its parts are new in every pass: compiled with them, it would be compiled in every pass."""
+    pages = samples("v1", tmp_path, 3)
+    chosen = workload("v1", model={"compile_vision": True}, max_new_tokens=2, repeats=3)
+    result = run_workload(chosen, pages)
+    found = result.workload().compilations
+    assert found is not None
+    assert found.warmup > 0
+    assert (found.measured, found.phases) == (0, {})
+    for batch in result.batches:
+        for timings in batch.repeats:
+            assert {"sam_s", "clip_s", "projector_s"} <= set(timings.components)
+    plain = run_workload(workload("v1", max_new_tokens=2), pages)
+    assert [each.token_ids for each in result.samples] == [each.token_ids for each in plain.samples]
 
 
 def test_real_code_generation_compiles_once_for_several_prompts() -> None:

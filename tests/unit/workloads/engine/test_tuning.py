@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from llm_perf_opt.config.schema import CacheDtype, CacheKind
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
+from llm_perf_opt.workloads.engine import tuning
 from llm_perf_opt.workloads.engine.driver import batches_of, build_engine, run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
@@ -180,3 +182,20 @@ def test_modes_and_layouts_are_applied_and_keep_the_answer(tmp_path: Path) -> No
 def test_what_cannot_be_is_told(model: dict[str, Any], infer: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         engine_of(workload("llama", model=model, **infer))
+
+
+def test_inputs_within_others_are_copied_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[torch.Size] = []
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        locked.append(tensor.shape)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    processed = UserDict(pixel_values=torch.ones(2), sizes=[torch.ones(3), 4])
+    copied = tuning._copied({"input_ids": torch.ones(1), "processed": processed, "mask": None}, "meta")
+    assert copied["input_ids"].device.type == "meta"
+    assert copied["processed"] is processed, "a processor's own kind stays that"
+    assert processed["pixel_values"].device.type == processed["sizes"][0].device.type == "meta"
+    assert (processed["sizes"][1], copied["mask"]) == (4, None)
+    assert sorted(shape.numel() for shape in locked) == [1, 2, 3]
