@@ -87,7 +87,9 @@ def test_more_shapes_than_torch_compiles_by_itself() -> None:
 def test_a_compiled_encoder_settles_in_the_warm_up_and_is_still_timed_by_its_parts(tmp_path: Path) -> None:
     """Hooks that time its parts are new in every pass: compiled with them, it would be compiled in every pass."""
     pages = samples("v1", tmp_path, 3)
-    chosen = workload("v1", model={"compile_vision": True}, max_new_tokens=2, repeats=3)
+    chosen = workload(
+        "v1", static=True, model={**COMPILED, "compile_vision": True}, max_new_tokens=2, repeats=3
+    )
     result = run_workload(chosen, pages)
     found = result.workload().compilations
     assert found is not None
@@ -96,7 +98,7 @@ def test_a_compiled_encoder_settles_in_the_warm_up_and_is_still_timed_by_its_par
     for batch in result.batches:
         for timings in batch.repeats:
             assert {"sam_s", "clip_s", "projector_s"} <= set(timings.components)
-    plain = run_workload(workload("v1", max_new_tokens=2), pages)
+    plain = run_workload(workload("v1", static=True, max_new_tokens=2), pages)
     assert [each.token_ids for each in result.samples] == [each.token_ids for each in plain.samples]
 
 
