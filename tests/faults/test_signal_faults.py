@@ -239,7 +239,7 @@ def test_where_work_goes_on_a_lost_signal_is_raised_at_once() -> None:
 
 def _lose_a_signal() -> None:
     with contextlib.suppress(Interrupted):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_signal_lost_while_a_program_ends_is_raised_after_it(monkeypatch: pytest.MonkeyPatch) -> None:

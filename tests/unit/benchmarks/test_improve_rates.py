@@ -44,7 +44,7 @@ def test_searches_are_run_over_recorded_timings(
     monkeypatch.setattr(rates, "FACTORS", (1.0, 0.5))
     assert rates.main() == 0
     said = capsys.readouterr().out
-    assert "| 1 searches over 2 remedies, 5 tests each |" in said
+    assert "| 1 searches over 2 remedies, 6 tests each |" in said
     assert "| no remedy does anything | 0 (0%) | 0 (0%) |  |" in said
     assert "| one does: model.cache=preallocated -20% | 0 (0%) | 0 (0%) | 1 (100%) |" in said
 

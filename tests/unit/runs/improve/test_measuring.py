@@ -214,7 +214,7 @@ def test_the_prompt_of_an_encoder_decoder_is_not_scored() -> None:
     )
     batch = SimpleNamespace(inputs={"input_ids": torch.zeros(1, 4, dtype=torch.long)})
     engine = SimpleNamespace(adapter=adapter, prepare=lambda _: batch, model=None)
-    warm = side.WarmSide("a", engine, [[Sample("x")]], 1, lambda: None)  # type: ignore[arg-type]
+    warm = side.WarmSide("a", engine, [[Sample("x")]], 1, 1, lambda: None)  # type: ignore[arg-type]
     side._perplexities(warm)
     assert warm.answers.log_likelihoods == {}
     assert "encoder-decoder" in (warm.answers.reason or "")
