@@ -17,6 +17,8 @@ TINY = (
     "model.arch.num_hidden_layers=1",
     "infer.max_new_tokens=3",
     "dataset.synthetic_tokens=8",
+    "hardware.probe=false",
+    "pipeline.static_analysis.enable=false",
 )
 
 

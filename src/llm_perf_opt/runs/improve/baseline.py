@@ -14,12 +14,11 @@ from llm_perf_opt.model.improve import Baseline, Metric
 from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.remedies.base import key_of
 from llm_perf_opt.runs.repeat import is_run, own_presets, run_overrides
 
 FOLDER = "baseline"
 _TIMEOUT_S = 3600.0
-_RUNS_DIR = "artifacts.runs_dir"
+_MOST_LOOKED_AT = 20
 
 
 @dataclass(slots=True)
@@ -57,6 +56,25 @@ def from_run(path: Path, further: Sequence[str] = ()) -> Start:
     return Start(folder, summary, [*run_overrides(command), *further])
 
 
+def newest_like(overrides: Sequence[str], below: Path = Path("tmp")) -> Start | None:
+    """Return the newest finished run of this configuration where runs and searches go by themselves; ``None``: there is none."""
+    found = [*below.glob(f"runs/*/{layout.SUMMARY}"), *below.glob(f"improve/*/{FOLDER}/{layout.SUMMARY}")]
+    for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_LOOKED_AT]:
+        try:
+            summary = load_summary(path)
+        except InputError:
+            continue  # a run that is not over, or of another release: it only does not help here
+        if summary.run.status == "ok" and _own_overrides(summary) == list(overrides):
+            return Start(path.parent.absolute(), summary, list(overrides))
+    return None
+
+
+def _own_overrides(summary: Summary) -> list[str] | None:
+    """Return what a run was asked for, but for where it goes; ``None``: that cannot be said by overrides."""
+    command = summary.run.command
+    return run_overrides(command) if is_run(command) and own_presets(command) is None else None
+
+
 def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
     """Take the metric of the baseline from an experiment, where no run of it told the same."""
     baseline.metric_value = value
@@ -78,7 +96,7 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
         "run",
         "-q",
         *overrides,
-        override(_RUNS_DIR, str(run)),
+        override("artifacts.runs_dir", str(run)),
     ]
     result = run_process(argv, log_dir=out / "logs", name="baseline", timeout_s=timeout_s)
     if not (run / layout.SUMMARY).is_file() or load_summary(run).run.status != "ok":
@@ -91,10 +109,10 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
 def _known(run: Path, overrides: Sequence[str]) -> Start | None:
     """Return the run that an interrupted search left there; ``None``: it did not come to its end, and is made again."""
     summary = load_summary(run)
-    own = [item for item in run_overrides(summary.run.command) if key_of(item) != _RUNS_DIR]
+    own = _own_overrides(summary)
     if own != list(overrides):
         raise ConfigError(
-            f"{run.parent} holds the baseline of another configuration: {' '.join(own) or 'the default'}",
+            f"{run.parent} holds the baseline of another configuration: {' '.join(own or ()) or 'the default'}",
             hint="give another --out",
         )
     return Start(run, summary, list(overrides)) if summary.run.status == "ok" else None

@@ -27,8 +27,12 @@ _KEPT_SHARE = 0.25
 
 
 def show_plan(request: Request, *, as_json: bool) -> int:
-    """Say what would be tried and about how long it takes; without a run, what its findings would rank is not known."""
-    start = baseline.from_run(request.run, request.overrides) if request.run is not None else None
+    """Say what would be tried and about how long it takes; by a run of this configuration that is there already, where one is."""
+    start = (
+        baseline.from_run(request.run, request.overrides)
+        if request.run is not None
+        else baseline.newest_like(request.overrides)
+    )
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
         earlier = load_improvement(out)
@@ -41,6 +45,8 @@ def show_plan(request: Request, *, as_json: bool) -> int:
         return 0
     if start is None:
         print("baseline: one run with its diagnosis first; its findings decide the order\n")
+    elif request.run is None and request.resume is None:
+        print(f"baseline: one run with its diagnosis first; order and times are those of {start.run}\n")
     for number, candidate in enumerate(planned.candidates, 1):
         finding = candidate.finding
         why = f"answers {finding.id}" if finding is not None else "no finding asks for it"
