@@ -35,8 +35,9 @@ _SHARE = 2.0
 """An experiment may use so many times its fair share of what is left: most end early."""
 _ENOUGH_PAIRS = 40
 """Pairs of passes that an experiment has time for, whatever its share."""
-_RESERVED = 0.3
-"""Share of the time that is kept for combinations and the confirmation, once there is something to keep."""
+_RESERVED: dict[Role, float] = {"single": 0.3, "combination": 0.15}
+"""Share of the time that experiments of a kind leave to those after them, once there is something to keep: singles to
+combinations and the confirmation, combinations to the confirmation."""
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
@@ -308,7 +309,7 @@ class Search:
         """Return the time for experiments of a kind: what is kept needs some for its own."""
         left = self.limits.budget_s - (self.clock() - self.began)
         kept = any(trial.decision == "keep" for trial in self.result.tried)
-        return left - _RESERVED * self.limits.budget_s if role == "single" and kept else left
+        return left - _RESERVED.get(role, 0.0) * self.limits.budget_s if kept else left
 
     def _tests_are_over(self, role: Role) -> bool:
         """Return whether one more test would exceed the family error; the last ones are for the confirmation.

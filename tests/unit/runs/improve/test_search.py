@@ -380,6 +380,29 @@ def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path)
     assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES} - {"eager"}
 
 
+def test_combinations_leave_time_for_the_confirmation(tmp_path: Path) -> None:
+    """Each experiment takes a tenth of the time: six alone, and of five combinations those that leave time for the last."""
+    names = (
+        "infer.inference_mode=true",
+        "model.cache=preallocated",
+        "model.attn_implementation=eager",
+        "run.threads=1",
+        "run.phase_threads.decode=1",
+        "run.top_n_kernels=3",
+    )
+    now, plain = [0.0], runner(dict.fromkeys(names, 0.9), [])
+
+    def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        now[0] += 100.0
+        return plain(spec, folder, own_processes=own_processes)
+
+    made = result()
+    planned = plan([remedy(name, name) for name in names], situation())
+    Search(planned, made, tmp_path, Limits(1000.0), lambda _: None, run, lambda: now[0]).run()
+    assert [trial.role for trial in made.tried] == 6 * ["single"] + 3 * ["combination"] + ["confirmation"]
+    assert made.best.confirmed and len(made.best.overrides) == 4
+
+
 def test_an_interrupted_search_keeps_what_it_measured_and_goes_on(tmp_path: Path) -> None:
     effects = {"model.attn_implementation=eager": 0.5}
     made, planned, seen = result(), plan(REMEDIES, situation()), list[Spec]()
