@@ -325,7 +325,8 @@ class Search:
             what = "on top of the others" if role == "combination" else "once more, as a whole"
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
-        told = [each.overrides for each in (*self.result.tried, *self.result.not_tried)]
+        tried = [trial.overrides for trial in self.result.tried]
+        told = [*tried, *(item.overrides for item in self.result.not_tried)]
         rest = [each for each in self.planned.candidates if list(each.overrides) not in told]
         more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
         self._leave_out(rest, f"{why}{more}")

@@ -101,7 +101,7 @@ def test_files_that_cannot_be_read_are_a_failed_trial(monkeypatch: pytest.Monkey
 def test_a_second_trial_in_the_same_folder_has_its_own_passes(tmp_path: Path) -> None:
     trials = [try_remedy([], patch=lambda model: model, out=tmp_path, **FEW) for _ in range(2)]
     assert [trial.measured and trial.measured.blocks for trial in trials] == [8, 8]
-    assert len(read_passes(tmp_path)) == 12
+    assert len(read_passes(tmp_path)) == 16
 
 
 def test_a_crash_is_recorded(tmp_path: Path) -> None:
