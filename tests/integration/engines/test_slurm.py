@@ -56,6 +56,9 @@ def test_twelve_jobs_and_everything_that_can_happen(
 
     _preempt(slurm, sweep, running)  # the next one there
 
+    for job in (CANCELLED, PREEMPTED):  # a status is there before its report is
+        wait_until("its report is written", (sweep / str(job) / "report.html").is_file, by=running)
+
     # The client dies, then the node of one job.
     running.send_signal(signal.SIGKILL)
     running.wait()
