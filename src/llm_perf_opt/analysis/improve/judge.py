@@ -23,7 +23,7 @@ from llm_perf_opt.model.improve import (
 
 _PARTLY = 0.25
 """A gain below this share of what was predicted confirms it in part only."""
-_HELPED: tuple[Decision, ...] = ("keep", "ask")
+HELPED: tuple[Decision, ...] = ("keep", "ask")
 _PHASES: dict[str, tuple[str, ...]] = {
     "ttft": (*BEFORE_PREFILL, PREFILL, MIXED),
     "tpot": (DECODE, MIXED),
@@ -122,7 +122,7 @@ def _promise(name: str, phase: str | None, tried: Sequence[Trial]) -> tuple[floa
 
 
 def _grade(name: str, phase: str | None, tried: Sequence[Trial]) -> FindingGrade:
-    helped = [trial for trial in tried if trial.decision in _HELPED]
+    helped = [trial for trial in tried if trial.decision in HELPED]
     gains = [trial.measured_gain_s for trial in helped or tried if trial.measured_gain_s is not None]
     best = max(gains, default=None)
     predicted, by = _promise(name, phase, tried)

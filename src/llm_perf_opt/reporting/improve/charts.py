@@ -30,9 +30,8 @@ def ladder_chart(result: Improvement) -> str | None:
         value = step.value
     again = words.measured_again(result)
     if again is not None and again != value:
-        steps.append(
-            Step("measured again", again - value)
-        )  # gains that were measured one by one do not quite add up
+        # Gains that were measured one by one do not quite add up.
+        steps.append(Step("measured again", again - value))
         value = again
     return waterfall(
         f"{words.METRIC_NAMES[result.metric].capitalize()}, from baseline to best",

@@ -35,7 +35,7 @@ from llm_perf_opt.model.improve import (
 )
 from llm_perf_opt.model.summary import Stat, Summary
 from llm_perf_opt.runs.improve import baseline, best_config, configurations
-from llm_perf_opt.runs.improve.measurable import refuse_unmeasured
+from llm_perf_opt.runs.improve.measurable import refuse_few_pairs, refuse_unmeasured
 from llm_perf_opt.runs.improve.optuna_search import OptunaSearch, load_optuna
 from llm_perf_opt.runs.improve.plan import Planned, TablePredictor, plan
 from llm_perf_opt.runs.improve.request import Request, resumed
@@ -45,7 +45,6 @@ from llm_perf_opt.runs.improve.search import (
     Saved,
     Search,
     refuse_empty,
-    refuse_few_pairs,
 )
 from llm_perf_opt.runs.lease import held_device
 from llm_perf_opt.runs.remedies.base import (

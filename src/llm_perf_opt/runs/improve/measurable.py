@@ -1,7 +1,9 @@
-"""What this machine can measure, asked before anything is loaded."""
+"""What this machine can measure, and so many pairs can show; asked before anything is loaded."""
 
 from __future__ import annotations
 
+from llm_perf_opt.analysis.improve.sequential import fewest_blocks
+from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware.sensors.base import ENERGY
 from llm_perf_opt.hardware.sensors.find import MonitoredDevice, find_sensor
@@ -27,3 +29,14 @@ def no_energy(device: str) -> str | None:
     reason = sensor.absent.get(ENERGY, "its counter gives no value")
     sensor.close()
     return None if told is not None else reason
+
+
+def refuse_few_pairs(most_blocks: int, family_error_ratio: float, tests: int) -> None:
+    """Refuse fewer pairs than it takes to show any gain: such a search could only drop everything."""
+    fewest = fewest_blocks(family_error_ratio / max(1, tests))
+    if most_blocks < fewest:
+        raise ConfigError(
+            f"{most_blocks} pairs of passes cannot show any gain: with an error of {units.percent(family_error_ratio)} over "
+            f"{tests} tests it takes {fewest} at least",
+            hint=f"--pairs {fewest} or more, a larger --error, or fewer remedies (--only)",
+        )

@@ -20,8 +20,8 @@ from llm_perf_opt.process.restart import missing_variables
 from llm_perf_opt.runs.improve import configurations
 from llm_perf_opt.runs.improve.conclude import conclude
 from llm_perf_opt.runs.improve.experiment import Outcome, read_outcome, run_experiment
+from llm_perf_opt.runs.improve.measurable import refuse_few_pairs
 from llm_perf_opt.runs.improve.measuring.worker import failure_words, run_both_sides
-from llm_perf_opt.runs.improve.search import refuse_few_pairs
 from llm_perf_opt.runs.improve.spec import Spec, new_folder
 
 Patch = Callable[[Any], Any]

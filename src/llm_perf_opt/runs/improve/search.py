@@ -14,8 +14,6 @@ from pathlib import Path
 
 from llm_perf_opt.analysis.improve import judge
 from llm_perf_opt.analysis.improve.best import is_taken_back, overrides_of, set_best, why_taken_back
-from llm_perf_opt.analysis.improve.sequential import fewest_blocks
-from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.model.improve import Improvement, NotTried, Role, Trial
 from llm_perf_opt.runs.improve import configurations
@@ -41,7 +39,6 @@ combinations and the confirmation, combinations to the confirmation."""
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
-_HELPED = ("keep", "ask")
 TIME_IS_OVER = "the time budget was used up"
 _TESTS_ARE_OVER = "all tests that the family error is shared among were made"
 EXPERIMENTS = "experiments"
@@ -123,7 +120,7 @@ class Search:
                 trial = self._try(candidate, [], "single")
                 if trial is None:
                     return
-                better = trial.decision in _HELPED and self._gain(trial) >= before
+                better = trial.decision in judge.HELPED and self._gain(trial) >= before
                 if candidate.remedy.grows == "steps" and not better:
                     self._leave_out(
                         candidates[candidates.index(candidate) + 1 :], "the step before it was no better"
@@ -199,6 +196,8 @@ class Search:
 
     def _confirm(self) -> None:
         """Measure all that is kept against the baseline once more, in new processes: the winner's luck is not in it."""
+        if not self.kept:
+            return
         while self.kept:
             title = (
                 "all that is kept, measured again" if len(self.kept) > 1 else "what is kept, measured again"
@@ -389,17 +388,6 @@ class Search:
         result.grades = judge.grade_findings(result.tried, result.metric)
         set_best(result, self._found())
         self.saved(result)
-
-
-def refuse_few_pairs(most_blocks: int, family_error_ratio: float, tests: int) -> None:
-    """Refuse fewer pairs than it takes to show any gain: such a search could only drop everything."""
-    fewest = fewest_blocks(family_error_ratio / max(1, tests))
-    if most_blocks < fewest:
-        raise ConfigError(
-            f"{most_blocks} pairs of passes cannot show any gain: with an error of {units.percent(family_error_ratio)} over "
-            f"{tests} tests it takes {fewest} at least",
-            hint=f"--pairs {fewest} or more, a larger --error, or fewer remedies (--only)",
-        )
 
 
 def refuse_empty(planned: Planned) -> None:
