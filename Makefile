@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN_ARGS ?=
-TEST_ARGS ?= -n 2 --dist loadfile
+# One process more than cores: some of them wait for tools, servers and time limits.
+TEST_ARGS ?= -n 3 --dist loadfile
 MODULE ?= analysis --most 10
 
 .DEFAULT_GOAL := help
-.PHONY: help profile test lint install bench docs mutants clean
+.PHONY: help profile test lint install bench docs check-engines mutants clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip" setuptools wheel
 	@# torch first and alone: asked for as a dependency it would bring another build and gigabytes with it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,docs,ncu,telemetry]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,docs,ncu,telemetry,serve]"
 	@touch $@
 
 install: $(INSTALLED)  ## create the virtual environment with pinned dependencies
@@ -35,10 +36,14 @@ lint: $(INSTALLED)  ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 test: lint  ## lint and the whole test suite
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	@# Tests read and write UTF-8, whatever the locale; those of other locales set their own.
+	PYTHONUTF8=1 $(BIN)/python -m pytest $(TEST_ARGS)
 
 docs: $(INSTALLED)  ## the documentation as a site, links checked: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check-engines: $(INSTALLED)  ## step labels of the newest vLLM and SGLang (downloads their source, installs nothing)
+	$(BIN)/python scripts/check-engines.py
 
 bench: $(INSTALLED)  ## benchmarks against peers (minutes; installs peers in their own environments)
 	$(BIN)/python -m benchmarks

@@ -21,6 +21,7 @@ NAMES = (
     "diagnosis",
     "compare_rates",
     "sweep_report",
+    "serving_join",
 )
 
 

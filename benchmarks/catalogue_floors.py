@@ -20,9 +20,8 @@ import polars as pl
 import yaml
 
 from llm_perf_opt.core.files import atomic_write_text
-from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.hardware.device import Device
-from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
+from llm_perf_opt.hardware.catalogue import Device, load_catalogue
+from llm_perf_opt.hardware.silicon.lookup import MISLABELLED
 
 Column = npt.NDArray[np.float64]
 

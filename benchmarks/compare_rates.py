@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.analysis.compare.compare import default_method
-from llm_perf_opt.analysis.compare.gate import apply_gate, parse_gate
-from llm_perf_opt.analysis.compare.metrics import run_series
-from llm_perf_opt.analysis.compare.series import Series, weigh
+from llm_perf_opt.analysis.metrics import Series, run_series, weigh
+from llm_perf_opt.compare.compare import default_method
+from llm_perf_opt.compare.gates import apply_gate, parse_gate
+from llm_perf_opt.compare.measure import order
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.compare.launch import order
 
 METRICS = ("ttft", "tpot", "total")
 LIMITS = (0, 3)

@@ -11,6 +11,9 @@ planted causes, and healthy ones. Right is: the planted cause has the largest ga
 each cause is said in ``diagnosis_captures/labels.py``. With ``--peer-python`` (an interpreter that has
 HolisticTraceAnalysis, pandas<3 and nsys-ai) what those tools say of the same files stands beside it.
 
+Captures of other classes (one-off costs, too little data, a held queue, a saturated device, unlike jobs), written from
+descriptions (``diagnosis_captures/described.py``), are judged by verdict, order, abstention and refusal.
+
 The exit code is 1 below 95 % of top causes, 90 % of gains, or with any false alarm; ``--no-targets`` only prints.
 """
 
@@ -30,6 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks.diagnosis_captures.cases import all_cases  # noqa: E402
+from benchmarks.diagnosis_captures.described import CASES as DESCRIBED  # noqa: E402
+from benchmarks.diagnosis_captures.described import judge_described, write_described  # noqa: E402
 from benchmarks.diagnosis_captures.files import ingest_arguments, write_case  # noqa: E402
 from benchmarks.diagnosis_captures.labels import Built, Case, build  # noqa: E402
 from benchmarks.diagnosis_captures.peers import ask_peer  # noqa: E402
@@ -71,6 +76,21 @@ def try_case(case: Case, folder: Path, peer_python: Path | None) -> Outcome:
     if peer_python is not None:
         outcome.peer_says = ask_peer(peer_python, case.format, files)
     return outcome
+
+
+def try_described(pattern: str, folder: Path) -> dict[str, list[str]]:
+    """Ingest the captures written from descriptions; return case → what is wrong with the conclusion."""
+    found = {}
+    for case in DESCRIBED:
+        if not re.search(pattern, case.name):
+            continue
+        out = folder / case.name / "ingested"
+        paths = write_described(case, folder / case.name / "capture")
+        arguments = [*(word for path in paths for word in ("--trace", str(path))), "--out", str(out)]
+        code, _, _ = ingest(arguments, out)
+        summary = json.loads((out / "summary.json").read_text()) if not code else None
+        found[case.name] = judge_described(case, code, summary)
+    return found
 
 
 def label(case: Case, built: Built) -> dict[str, object]:
@@ -158,7 +178,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     cases = [case for case in all_cases() if re.search(options.only, case.name)]
-    if not cases:
+    described = [case for case in DESCRIBED if re.search(options.only, case.name)]
+    if not cases and not described:
         parser.error(f"no capture is called like {options.only!r}; see --list")
     if options.list:
         show_list(cases, options.json)
@@ -170,14 +191,25 @@ def main() -> int:
             outcomes.append(try_case(case, folder / case.name, options.peer_python))
             if not options.json:
                 show_outcome(outcomes[-1])
+        conclusions = try_described(options.only, folder)
     total = score(outcomes)
     if options.json:
         print(
-            json.dumps({"score": total.document(), "captures": [asdict(one) for one in outcomes]}, indent=1)
+            json.dumps(
+                {
+                    "score": total.document(),
+                    "captures": [asdict(one) for one in outcomes],
+                    "described": conclusions,
+                },
+                indent=1,
+            )
         )
     else:
         show_score(total)
-    missed = total.missed()
+        for name, wrong in conclusions.items():
+            print(f"{'WRONG' if wrong else 'ok   '} {name:<36} {'; '.join(wrong) or 'as described'}")
+    missed = total.missed() if cases else []
+    missed += [f"{name}: {'; '.join(wrong)}" for name, wrong in conclusions.items() if wrong]
     for problem in missed:
         print(f"MISSED: {problem}", file=sys.stderr)
     return 1 if missed and not options.no_targets else 0

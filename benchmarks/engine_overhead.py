@@ -27,20 +27,13 @@ from typing import Any
 
 import torch
 
-from llm_perf_opt.config.schema import (
-    CacheKind,
-    DatasetConfig,
-    InferConfig,
-    ModelConfig,
-)
+from llm_perf_opt.config.schema import CacheKind, DatasetConfig, InferConfig, ModelConfig
 from llm_perf_opt.core.console.progress import LogProgress
-from llm_perf_opt.hardware.sensors.find import MonitoredDevice, find_sensor
-from llm_perf_opt.hardware.sensors.sampler import Sampler
-from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
+from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, Sampler, find_sensor
+from llm_perf_opt.workloads.base import LEAST_REPEATS, Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.measure import EngineRun, check_tokens
-from llm_perf_opt.workloads.repeats import LEAST_REPEATS
 
 LIMIT = 0.02
 TELEMETRY_LIMIT = 0.01

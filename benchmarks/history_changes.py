@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_perf_opt.analysis.history.changes import ALPHA, UNSTEADY_ALPHA, find_levels
+from llm_perf_opt.history.changes import ALPHA, UNSTEADY_ALPHA, find_levels
 
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 LENGTHS = (10, 30, 100)

@@ -20,7 +20,7 @@ import numpy as np
 _CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from llm_perf_opt.runs.history.index import renew_index
+from llm_perf_opt.history.index import renew_index
 began = time.perf_counter()
 done = renew_index(Path(sys.argv[1]))
 print(json.dumps({"seconds": time.perf_counter() - began, "read": done.read, "runs": done.info.runs,

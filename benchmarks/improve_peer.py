@@ -25,15 +25,14 @@ from pathlib import Path
 from llm_perf_opt.core import units
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import LlmPerfError
-from llm_perf_opt.model.improve import Improvement
-from llm_perf_opt.runs.improve import baseline, configurations
-from llm_perf_opt.runs.improve.command import duration
-from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
-from llm_perf_opt.runs.improve.improve import improve, make_plan
-from llm_perf_opt.runs.improve.plan import Candidate, Planned
-from llm_perf_opt.runs.improve.request import Request
-from llm_perf_opt.runs.improve.spec import Spec
-from llm_perf_opt.runs.remedies.base import key_of, this_machine
+from llm_perf_opt.improve import baseline, configurations
+from llm_perf_opt.improve.command import duration
+from llm_perf_opt.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.improve.improve import Request, improve, make_plan
+from llm_perf_opt.improve.measuring import Spec
+from llm_perf_opt.improve.plan import Candidate, Planned
+from llm_perf_opt.remedies.base import key_of, this_machine
+from llm_perf_opt.remedies.data import Improvement, SearchSettings
 
 _NO_EARLY_END = 1e-9
 """A level no fixed number of pairs reaches: the grid looks at medians, not at evidence."""
@@ -114,12 +113,14 @@ def experiment(
         a=list(a),
         b=list(b),
         metric=options.metric,
+        settings=SearchSettings(
+            least_gain_ratio=_SAME_GAIN,
+            most_blocks=options.pairs if fixed else 40,
+            seed=options.seed,
+            most_samples=options.samples,
+        ),
         alpha=_NO_EARLY_END if fixed else 0.05,
-        least_gain_ratio=_SAME_GAIN,
-        most_blocks=options.pairs if fixed else 40,
         limit_s=600.0,
-        seed=options.seed,
-        most_samples=options.samples,
         environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         fixed=fixed,
     )
@@ -258,9 +259,7 @@ def main() -> int:
         metric=options.metric,
         budget_s=options.budget,
         out=out / "improve",
-        only=options.only,
-        most_samples=options.samples,
-        seed=options.seed,
+        settings=SearchSettings(only=options.only, most_samples=options.samples, seed=options.seed),
     )
     planned = make_plan(request, start, this_machine())
     began = time.monotonic()

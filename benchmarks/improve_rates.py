@@ -29,17 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare_rates import measure, noise
-from llm_perf_opt.analysis.compare.metrics import run_series
-from llm_perf_opt.analysis.improve.costs import BatchPass, UnitPass, total_change
-from llm_perf_opt.analysis.improve.outputs import Answers
-from llm_perf_opt.model.improve import Baseline, Best, Improvement, ImproveMethod, OutputCheck
-from llm_perf_opt.runs.improve.experiment import Outcome, run_experiment
-from llm_perf_opt.runs.improve.experiment import measure as measured
-from llm_perf_opt.runs.improve.measuring.alternate import take_turns
-from llm_perf_opt.runs.improve.plan import Candidate, Planned
-from llm_perf_opt.runs.improve.search import Limits, Search
-from llm_perf_opt.runs.improve.spec import Letter, Spec
-from llm_perf_opt.runs.remedies.base import Remedy, fixed
+from llm_perf_opt.analysis.metrics import run_series
+from llm_perf_opt.improve.costs import BatchPass, UnitPass, total_change
+from llm_perf_opt.improve.experiment import Outcome, run_experiment
+from llm_perf_opt.improve.experiment import measure as measured
+from llm_perf_opt.improve.measuring import Letter, Spec, take_turns
+from llm_perf_opt.improve.outputs import Answers
+from llm_perf_opt.improve.plan import Candidate, Planned
+from llm_perf_opt.improve.search import Search
+from llm_perf_opt.remedies.base import Remedy, fixed
+from llm_perf_opt.remedies.data import Baseline, Best, Improvement, OutputCheck, SearchSettings
 
 TESTS = 14
 """Tests of a search of usual size, which share the family error."""
@@ -75,7 +74,14 @@ def stretches(samples: list[list[float]]) -> Iterator[Stretch]:
 
 
 def spec(alpha: float, seed: int, least_gain: float = LEAST_GAIN) -> Spec:
-    return Spec([], [], "total", alpha, least_gain, MOST_BLOCKS, 1e9, seed, 2)
+    return Spec(
+        [],
+        [],
+        "total",
+        SearchSettings(least_gain_ratio=least_gain, most_blocks=MOST_BLOCKS, seed=seed),
+        alpha,
+        1e9,
+    )
 
 
 def turns(stretch: Stretch, factor: float, wanted: Spec) -> tuple[list[UnitPass], str, int]:
@@ -168,12 +174,11 @@ def search_once(found: Sequence[Stretch], effects: Mapping[str, float], seed: in
     result = Improvement(
         metric="total",
         baseline=Baseline(["model=llama_tiny"], value, total_s=value),
-        method=ImproveMethod(FAMILY_ERROR, 0, LEAST_GAIN, MOST_BLOCKS, seed, ""),
+        method=SearchSettings(FAMILY_ERROR, 0, LEAST_GAIN, MOST_BLOCKS, seed, ""),
         best=Best([], None, None, None),
     )
-    limits = Limits(1e9, LEAST_GAIN, FAMILY_ERROR, MOST_BLOCKS, seed=seed)
     with tempfile.TemporaryDirectory() as out:
-        return Search(all_settings(), result, Path(out), limits, lambda _: None, run).run()
+        return Search(all_settings(), result, Path(out), 1e9, lambda _: None, run).run()
 
 
 def all_settings() -> Planned:
@@ -226,12 +231,9 @@ def real(count: int, workload: list[str]) -> None:
                 workload,
                 workload,
                 "total",
+                SearchSettings(FAMILY_ERROR, TESTS, LEAST_GAIN, MOST_BLOCKS, number, most_samples=2),
                 FAMILY_ERROR / TESTS,
-                LEAST_GAIN,
-                MOST_BLOCKS,
                 60,
-                number,
-                2,
                 checks_text=False,
             )
             outcome = run_experiment(

@@ -59,7 +59,7 @@ class Measured:
 
 def subject_parse(source: Path, _: Path) -> None:
     """The least a streaming reader must do: decode every event."""
-    from llm_perf_opt.ingest.kineto.stream import EventStream
+    from llm_perf_opt.captures.kineto.stream import EventStream
 
     for events in EventStream(source):
         events.clear()
@@ -69,7 +69,7 @@ def subject_kernels(source: Path, out: Path) -> None:
     """Kernels, operators and phases: what a report needs."""
     from llm_perf_opt.analysis.operators.table import operator_records
     from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
-    from llm_perf_opt.ingest.kineto.reader import read_kineto
+    from llm_perf_opt.captures.kineto.reader import read_kineto
 
     capture = read_kineto(source)
     attribution = attribute(capture.timeline)

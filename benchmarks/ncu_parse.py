@@ -26,7 +26,7 @@ OURS = """
 import json, sys, time
 from pathlib import Path
 import polars  # loaded when a file is large; pandas' own import is not counted either
-from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
+from llm_perf_opt.captures.ncu.csv import read_ncu_csv
 start = time.perf_counter()
 capture = read_ncu_csv(Path(sys.argv[1]))
 seconds = time.perf_counter() - start

@@ -65,7 +65,7 @@ def subject_scan(source: Path, _: Path) -> None:
 
 
 def subject_top(source: Path, out: Path) -> None:
-    from llm_perf_opt.ingest.nsys.sqlite import read_kernel_totals
+    from llm_perf_opt.captures.nsys.sqlite import read_kernel_totals
 
     rows = read_kernel_totals(source).kernels
     out.write_text(json.dumps({row.name: [row.count, row.total_ns] for row in rows}))
@@ -73,7 +73,7 @@ def subject_top(source: Path, out: Path) -> None:
 
 def subject_attribution(source: Path, out: Path) -> None:
     from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_name
-    from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
+    from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 
     timeline = read_nsys_sqlite(source)
     table = by_range_and_name(timeline, attribute(timeline))
@@ -84,8 +84,8 @@ def subject_attribution(source: Path, out: Path) -> None:
 
 def subject_second_look(source: Path, out: Path) -> None:
     from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_name
-    from llm_perf_opt.ingest.nsys.reader import read_nsys
-    from llm_perf_opt.model.timeline import Timeline
+    from llm_perf_opt.captures.nsys.reader import read_nsys
+    from llm_perf_opt.captures.timeline import Timeline
 
     timeline = read_nsys(source, cache_dir=out.parent / "cache")
     if not isinstance(timeline, Timeline):
@@ -98,7 +98,7 @@ def subject_second_look(source: Path, out: Path) -> None:
 
 def subject_full(source: Path, out: Path) -> None:
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-    from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
+    from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 
     facts = summarise_timeline(read_nsys_sqlite(source))
     out.write_text(json.dumps({phase: budget.span_s for phase, budget in facts.budget.items()}))

@@ -20,13 +20,8 @@ import torch
 from PIL import Image
 
 from llm_perf_opt.config.schema import ImageMode, InferConfig
-from llm_perf_opt.workloads.images import load_image
-from llm_perf_opt.workloads.models.deepseek.page_views import (
-    ViewSpec,
-    make_views,
-    to_pixels,
-    view_spec,
-)
+from llm_perf_opt.workloads.datasets.images import load_image
+from llm_perf_opt.workloads.models.page_views import ViewSpec, make_views, to_pixels, view_spec
 
 SIZES = ((1654, 2339), (1240, 1754), (2000, 1500))
 

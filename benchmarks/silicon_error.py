@@ -4,7 +4,7 @@ Run: ``python -m benchmarks.silicon_error [--write]`` with the extra ``silicon``
 docs/expected-times.md, and what answers carry as their error into hardware/silicon/errors.yaml. A left-out value doubles the gap
 it lies in, so the errors are those of a grid twice as wide as the one that is used: upper estimates. Beside them: the outermost
 value left out (extrapolation), and every measured shape against its roofline. The three constants of that roofline are computed
-and printed too; they are kept in analysis/expected/compose.py.
+and printed too; they are kept in analysis/roofline/expected_times.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 import llm_perf_opt.hardware.silicon
 from benchmarks.generated import DOCS, markdown_table, write_block
-from llm_perf_opt.analysis.expected.compose import Target, roofline_s
+from llm_perf_opt.analysis.roofline.expected_times import Target, roofline_s
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import (
     AllReduce,
@@ -33,13 +33,11 @@ from llm_perf_opt.hardware.silicon import (
     Silicon,
     open_silicon,
 )
-from llm_perf_opt.hardware.silicon.errors import EVERY_SYSTEM, FILE, kind_of
-from llm_perf_opt.hardware.silicon.grid import Grid
-from llm_perf_opt.hardware.silicon.layouts import Layout
-from llm_perf_opt.hardware.silicon.locate import PACKAGE
+from llm_perf_opt.hardware.silicon.installation import PACKAGE
 from llm_perf_opt.hardware.silicon.lookup import answer_of
-from llm_perf_opt.hardware.silicon.operators import Operator
-from llm_perf_opt.hardware.silicon.tables import Table
+from llm_perf_opt.hardware.silicon.operators import Layout, Operator
+from llm_perf_opt.hardware.silicon.tables import Grid, Table
+from llm_perf_opt.hardware.silicon.timing import EVERY_SYSTEM, FILE, kind_of
 
 SAMPLES = 400
 """Left-out shapes per table, axis and region."""

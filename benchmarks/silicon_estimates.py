@@ -16,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generated import DOCS, markdown_table, write_block
-from llm_perf_opt.analysis.expected.calls import At, Call, Work, calls
-from llm_perf_opt.analysis.expected.compose import PassTime, Target
-from llm_perf_opt.analysis.expected.estimate import Tables, expect
-from llm_perf_opt.analysis.expected.tables import tables_of
-from llm_perf_opt.analysis.roofline.asked import at_point, target_of
 from llm_perf_opt.analysis.roofline.demand import demand, own_point
+from llm_perf_opt.analysis.roofline.expected_calls import At, Call, Work, calls
+from llm_perf_opt.analysis.roofline.expected_times import (
+    PassTime,
+    Tables,
+    Target,
+    at_point,
+    expect,
+    tables_of,
+    target_of,
+)
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, LatentBlock, MoeLayer, Silicon, open_silicon
-from llm_perf_opt.model.summary import Static
+from llm_perf_opt.summary import Static
 
 POSITIONS = 1024
 BATCHES = (1, 8, 64)

@@ -16,13 +16,12 @@ import statistics
 from dataclasses import dataclass
 
 from benchmarks.generated import DOCS, markdown_table, write_block
-from llm_perf_opt.analysis.expected.calls import Call
-from llm_perf_opt.analysis.expected.compose import Target, pass_time
+from llm_perf_opt.analysis.roofline.expected_calls import Call
+from llm_perf_opt.analysis.roofline.expected_times import Target, pass_time
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import Attention, Gemm, Operator, Silicon, Timing, open_silicon
-from llm_perf_opt.hardware.silicon.errors import spread_of
-from llm_perf_opt.hardware.silicon.grid import Grid
-from llm_perf_opt.hardware.silicon.systems import System
+from llm_perf_opt.hardware.silicon.tables import Grid, System
+from llm_perf_opt.hardware.silicon.timing import spread_of
 
 PASSES, SEED = 400, 20
 SHAPES = (1, 4, 8)

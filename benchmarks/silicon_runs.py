@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generated import DOCS, markdown_table, write_block
-from llm_perf_opt.analysis.expected.calls import At, Call, Work, apart, calls
-from llm_perf_opt.analysis.expected.compose import PassTime, Target, eager_work_s, pass_time
-from llm_perf_opt.analysis.roofline.host_cost import HOST_BOUND
-from llm_perf_opt.analysis.roofline.launches import EAGER_LAUNCH_S
-from llm_perf_opt.analysis.targets.shapes import measured_operator
+from llm_perf_opt.analysis.roofline.expected_calls import At, Call, Work, calls, unfused_elementwise_work
+from llm_perf_opt.analysis.roofline.expected_times import PassTime, Target, eager_work_s, pass_time
+from llm_perf_opt.analysis.roofline.launches import EAGER_LAUNCH_S, HOST_BOUND
+from llm_perf_opt.analysis.targets import measured_operator
+from llm_perf_opt.captures.kineto.calls import Signature
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import Attention, Gemm, Operator, Silicon, open_silicon
-from llm_perf_opt.ingest.kineto.calls import Signature
-from llm_perf_opt.model.summary import Static
+from llm_perf_opt.summary import Static
 
 QWEN = {
     "model_type": "qwen2", "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24,
@@ -110,7 +109,7 @@ def h100_rows(silicon: Silicon, trace: Path) -> list[list[str]]:
         _row(f"H100, {name}, shapes as traced", expected[name], measured[name])
         for name in ("products", "attention")
     ]
-    eager = eager_work_s(timed, apart(static.operators, "prefill", at), target)
+    eager = eager_work_s(timed, unfused_elementwise_work(static.operators, "prefill", at), target)
     assert eager is not None
     whole = math.fsum(measured.values())
     rows.append(
@@ -152,7 +151,7 @@ def rtx5090_rows(silicon: Silicon) -> list[list[str]]:
     operators = {name: static.phases[name].operators or 0 for name in passes}
     launched = {name: count * EAGER_LAUNCH_S for name, count in operators.items()}
     work = {
-        name: eager_work_s(one, apart(static.operators, name, at), target) or 0.0
+        name: eager_work_s(one, unfused_elementwise_work(static.operators, name, at), target) or 0.0
         for name, one in passes.items()
     }
     first = sum(max(work[n], launched[n]) for n in ("vision", "prefill"))

@@ -90,7 +90,7 @@ def measure(jobs: int, summary_kb: int) -> tuple[float, float, int]:
 
 
 def _report(folder: str) -> int:
-    from llm_perf_opt.runs.sweep.command import main
+    from llm_perf_opt.sweep.command import main
 
     code = main(["-q", folder])
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 
 from llm_perf_opt.config.schema import DatasetConfig, InferConfig, ModelConfig
 from llm_perf_opt.hardware.sensors.base import Sensor
-from llm_perf_opt.hardware.sensors.find import MonitoredDevice, find_sensor
-from llm_perf_opt.hardware.sensors.sampler import Sampler
+from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, Sampler, find_sensor
 from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
 from llm_perf_opt.workloads.engine.engine import Engine
 

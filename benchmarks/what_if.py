@@ -12,20 +12,13 @@ import sys
 import time
 from dataclasses import replace
 
-from llm_perf_opt.analysis.expected.tables import tables_of
 from llm_perf_opt.analysis.roofline.demand import Point, own_point
-from llm_perf_opt.analysis.roofline.started import started_by
+from llm_perf_opt.analysis.roofline.expected_times import tables_of
+from llm_perf_opt.analysis.roofline.launches import started_by
 from llm_perf_opt.analysis.roofline.what_if import price, what_if
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import Gemm, open_silicon
-from llm_perf_opt.model.static.operators import (
-    AttentionShape,
-    ExpertShape,
-    OperatorShapes,
-    ProductShape,
-    SmallShape,
-)
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     AttentionPart,
     Coverage,
     ExpertPart,
@@ -35,6 +28,7 @@ from llm_perf_opt.model.summary import (
     Static,
     StaticPhase,
 )
+from llm_perf_opt.summary.static import AttentionShape, ExpertShape, OperatorShapes, ProductShape, SmallShape
 
 ROUNDS = 200
 FIRST_USE_S, TABLE_S, MEMORY_MB = 2.0, 5.0, 500.0

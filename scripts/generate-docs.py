@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Write the reference pages that follow from code and data: docs/summary.md, docs/configuration-keys.md,
-docs/hardware-devices.md, summary.schema.json.
+docs/hardware-devices.md.
 
 `--check` writes nothing and fails when a page is out of date; a test runs it.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import json
 import re
 import sys
 import textwrap
@@ -23,14 +22,12 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from llm_perf_opt import summary as model
 from llm_perf_opt.config import schema
-from llm_perf_opt.config.store import SECTIONS
+from llm_perf_opt.config.schema import SECTIONS
 from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.model import summary as model
-from llm_perf_opt.model.codec import json_schema
-from llm_perf_opt.model.improve import improve_schema
-from llm_perf_opt.model.versions import versions_page
+from llm_perf_opt.summary.file import OLDER_MEANINGS
 
 GENERATED = "<!-- Written by scripts/generate-docs.py; edit the docstrings in the code instead. -->\n\n"
 
@@ -70,7 +67,7 @@ def type_name(annotation: object) -> str:
         (" | None", " or null"),
     ):
         text = text.replace(old, new)
-    text = re.sub(r"\bllm_perf_opt\.model\.[\w.]+\.(?=\w)", "", text)
+    text = re.sub(r"\bllm_perf_opt\.summary\.[\w.]+\.(?=\w)", "", text)
     # A type with limits becomes Optional[float] where a plain one is float | None.
     text = re.sub(r"Optional\[([^][]+)\]", r"\1 or null", text)
     return f"`{text}`"
@@ -81,14 +78,29 @@ def cell(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|")
 
 
+def versions() -> str:
+    """Describe which summaries are read, and what older ones mean differently."""
+    lines = [
+        "## Schema versions\n\n",
+        "`schema_version` is `major.minor`. A summary of the same major version is read: keys it lacks get their\n"
+        "defaults, keys that are not known are ignored, and a note says what an older one means differently.\n"
+        "One of another major version is refused.\n",
+    ]
+    for version, meanings in OLDER_MEANINGS.items():
+        lines.append(f"\nBefore {version}:\n\n")
+        lines.extend(f"- {meaning}.\n" for meaning in meanings)
+    return "".join(lines)
+
+
 def summary_page() -> str:
     """Describe every key of summary.json."""
     parts = [
         "# summary.json\n\n",
         GENERATED,
         (model.__doc__ or "").strip().replace("``", "`"),
-        "\n\nThe JSON Schema ships in the package: `llm_perf_opt/model/summary.schema.json`.\n\n",
-        versions_page(),
+        "\n\nThe JSON Schema is printed by `llm-perf-opt schema summary`. An installed wheel also has it as a file,\n"
+        "`llm_perf_opt/summary/summary.schema.json`.\n\n",
+        versions(),
     ]
     named = (getattr(model, name) for name in model.__all__)
     classes = [one for one in named if isinstance(one, type) and dataclasses.is_dataclass(one)]
@@ -206,14 +218,6 @@ def main() -> int:
         ROOT / "docs" / "summary.md": summary_page(),
         ROOT / "docs" / "configuration-keys.md": configuration_page(),
         ROOT / "docs" / "hardware-devices.md": devices_page(),
-        ROOT / "src" / "llm_perf_opt" / "model" / "improve.schema.json": json.dumps(
-            improve_schema(), indent=2
-        )
-        + "\n",
-        ROOT / "src" / "llm_perf_opt" / "model" / "summary.schema.json": json.dumps(
-            json_schema(model.Summary), indent=2
-        )
-        + "\n",
     }
     stale = [
         path for path, text in pages.items() if not path.is_file() or path.read_text(encoding="utf-8") != text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.required import fail_if_required
+from tests.durations import longest_first
+from tests.needs import VARIABLE, captures, fail_if_required, need, skip_summary
 
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.silicon import Silicon
@@ -33,20 +36,51 @@ os.environ["LLM_PERF_OPT_LEASES"] = str(
 )
 
 # How long an example takes says something about the machine's other work, not about the code.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Where every tool is required, that is in CI, there are more of them.
+settings.register_profile(
+    "any-machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100 if os.environ.get(VARIABLE) == "1" else 40,
+)
 settings.load_profile("any-machine")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whole files go to the test processes, in the order of collection: folders with real runs before the unit tests.
-
-    Left to itself, pytest-xdist begins with the files of most tests, and two processes would wait at the end for one of
-    a few slow tests.
-    """
+    """Whole files go to the test processes, in the order of collection (:mod:`tests.durations`)."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if os.environ.get("PYTEST_XDIST_WORKER") or not config.getoption("numprocesses", None):
+        from tests.warm import compose_once
+
+        compose_once.install()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the million objects that stay: it runs often, and took a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose ``needs`` are not met, before any of its fixtures is made."""
+    for mark in item.iter_markers("needs"):
+        need(*mark.args)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """End with what was skipped and how to make it run."""
+    if os.environ.get("PYTEST_XDIST_WORKER") is None:
+        for line in skip_summary(terminalreporter.stats.get("skipped", [])):
+            terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,21 +105,33 @@ def repository() -> Path:
 def silicon() -> Silicon:
     """The measured operator tables of the extra, where it is installed."""
     from llm_perf_opt.hardware.silicon import Silicon
-    from llm_perf_opt.hardware.silicon.locate import INSTALL_WORDS, installed
+    from llm_perf_opt.hardware.silicon.installation import installed
 
+    need("silicon")
     found = installed()
-    if found is None:
-        pytest.skip(f"the extra silicon is not installed: {INSTALL_WORDS}")
+    assert found is not None
     return Silicon(found)
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real captures that live beside the checkout; tests that need them skip where they are absent."""
-    folder = REPOSITORY.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"real captures are not beside the checkout ({folder.name} folder absent)")
-    return folder
+    need("captures")
+    return captures()
+
+
+@pytest.fixture
+def signals_arrive() -> Iterator[None]:
+    """Meet signals as a terminal delivers them: under ``nohup``, and in the background of a script, some are ignored."""
+    usual = {
+        signal.SIGHUP: signal.SIG_DFL,
+        signal.SIGQUIT: signal.SIG_DFL,
+        signal.SIGINT: signal.default_int_handler,
+    }
+    before = {number: signal.signal(number, action) for number, action in usual.items()}
+    yield
+    for number, action in before.items():
+        signal.signal(number, action)
 
 
 @pytest.fixture(autouse=True)

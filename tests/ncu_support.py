@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import stat
-import sys
 from pathlib import Path
 
 from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.stages.base import StageContext
+from tests.support import python_program, write_program
 
 TOOLS = find_tools("ncu")
-
-
-def example_reports() -> list[Path]:
-    """NVIDIA's example reports that come with the installed tools, each content once."""
-    found: dict[bytes, Path] = {}
-    for tool in TOOLS:
-        for path in sorted((tool.parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep")):
-            found.setdefault(path.read_bytes(), path)
-    return list(found.values())
 
 
 def context(root: Path, *overrides: str, say: list[str] | None = None) -> StageContext:
@@ -54,11 +44,7 @@ def profiling_stand_in(
 
     ``only_unfiltered``: with a kernel filter it profiles nothing, as when no kernel matches.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "ncu"
-    path.write_text(
-        f"""#!{sys.executable}
-import os, shutil, sys
+    program = f"""import os, shutil, sys
 arguments = sys.argv[1:]
 asked = ("--import", "--version", "--help", "--list-sections", "--list-sets", "--list-chips", "--query-metrics")
 if any(word in arguments for word in asked):
@@ -74,6 +60,4 @@ if matches:
     shutil.copyfile({str(report)!r}, arguments[arguments.index("--export") + 1] + ".ncu-rep")
 sys.exit(1)  # the exit code means nothing
 """
-    )
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
+    return write_program(folder / "ncu", python_program(program))

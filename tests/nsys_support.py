@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.config import schema
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.stage import StageConfig
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.stages.base import StageContext
-from llm_perf_opt.stages.nsys import NsysConfig
+from llm_perf_opt.stages.nsys.config import NsysConfig
+from tests.support import python_program, write_program
 
 
 class RecordedProgress:
@@ -79,16 +79,7 @@ def ask_tool(argv: Sequence[str | Path], output: Path, tries: int = 3) -> Path:
     raise AssertionError(f"{argv[0]} did not write {output.name} in {tries} tries: {done.text[-2000:]}")
 
 
-def write_program(path: Path, text: str) -> Path:
-    """Write an executable script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-FAKE_NSYS = """#!{python}
-import os, pathlib, signal, subprocess, sys, time
+FAKE_NSYS = """import os, pathlib, signal, subprocess, sys, time
 arguments = sys.argv[1:]
 verb = arguments[0] if arguments else ""
 state = pathlib.Path({state!r})
@@ -124,21 +115,18 @@ def fake_nsys(folder: Path, body: str, *, exports: bool = False) -> Path:
 
     ``exports``: it makes an empty export of any report; without, every export fails.
     """
-    import sys
     import textwrap
 
     folder.mkdir(parents=True, exist_ok=True)
     text = FAKE_NSYS.format(
-        python=sys.executable,
         state=str(folder),
         exports=exports,
         body=textwrap.indent(textwrap.dedent(body), "    "),
     )
-    return write_program(folder / "nsys", text)
+    return write_program(folder / "nsys", python_program(text))
 
 
-RECORDING_NSYS = """#!{python}
-import os, pathlib, shutil, subprocess, sys
+RECORDING_NSYS = """import os, pathlib, shutil, subprocess, sys
 real, store, arguments = {real!r}, pathlib.Path({store!r}), sys.argv[1:]
 if arguments[:1] != ["profile"] or "--help" in arguments:
     os.execv(real, [real, *arguments])
@@ -160,9 +148,7 @@ sys.stdout.buffer.write((store / "said").read_bytes())
 
 def recording_nsys(folder: Path, real: Path) -> Path:
     """The real tool, which captures the built-in workload once and gives the same report to every further run of it."""
-    import sys
-
     store = folder / "store"
     store.mkdir(parents=True)
-    text = RECORDING_NSYS.format(python=sys.executable, real=str(real), store=str(store))
-    return write_program(folder / "nsys", text)
+    text = RECORDING_NSYS.format(real=str(real), store=str(store))
+    return write_program(folder / "nsys", python_program(text))

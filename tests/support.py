@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +76,28 @@ def within_a_limit(run: Callable[[float], Result], came_far_enough: Callable[[Re
         if came_far_enough(result):
             return result
     raise AssertionError("the program did not come far enough within a minute")
+
+
+def python_program(text: str, *options: str, python: str = sys.executable) -> str:
+    """Return a Python program as an executable file; the kernel takes no interpreter whose path holds a space."""
+    words = shlex.join([python, *options])
+    return f"#!/bin/sh\n''''exec {words} \"$0\" \"$@\" #'''\n{text}"
+
+
+def write_program(path: Path, text: str) -> Path:
+    """Write an executable script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def copy_writable(source: Path, target: Path) -> Path:
+    """Copy a folder of captures that may be read-only."""
+    shutil.copytree(source, target)
+    for path in (target, *target.rglob("*")):
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+    return target
 
 
 def files_below(folder: Path) -> list[str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from llm_perf_opt.model.improve import load_improvement
-from llm_perf_opt.model.summary import Kernel, LedgerRow, Operator, StaticModule, Summary
-from llm_perf_opt.runs.improve.propose import try_remedy
+from llm_perf_opt.improve.propose import try_remedy
+from llm_perf_opt.remedies.data import load_improvement
+from llm_perf_opt.summary import Kernel, LedgerRow, Operator, StaticModule, Summary
 
 if TYPE_CHECKING:
     import polars
@@ -57,7 +57,7 @@ class Run:
 
 def load_run(path: Path | str) -> Run:
     """Read ``summary.json`` of a run directory; raises :class:`llm_perf_opt.core.errors.InputError` if it cannot."""
-    from llm_perf_opt.model.summary_file import load_summary
+    from llm_perf_opt.summary.file import load_summary
 
     folder = Path(path).expanduser()
     return Run(path=folder, summary=load_summary(folder))

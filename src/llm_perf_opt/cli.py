@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from llm_perf_opt.commands.verbs import VERBS, Verb
 from llm_perf_opt.core.console.command_line import EXIT_CODES, run_guarded
-from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.errors import ConfigError, nearest_key
 from llm_perf_opt.core.version import __version__
-from llm_perf_opt.runs.verbs import VERBS, Verb
 
 _HYDRA_COMPLETION = {"-sc", "--shell-completion"}
 """Hydra's own switch, with and without the verb ``run``."""

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from llm_perf_opt.config.compose import compose_config
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import SilentProgress
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.process.tools import find_tool
 from llm_perf_opt.runs.execute import execute
 from llm_perf_opt.runs.finish import finish_run

@@ -11,9 +11,10 @@ from omegaconf import OmegaConf
 
 from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
+from llm_perf_opt.config.keys import CONF_DIR
 from llm_perf_opt.config.legacy import LEGACY_KEYS, translate_config
 from llm_perf_opt.config.schema import AppConfig, RunMode
-from llm_perf_opt.config.store import CONF_DIR, schema_node
+from llm_perf_opt.config.store import schema_node
 from llm_perf_opt.core.console import logs
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.stage import stage_types
@@ -217,32 +218,36 @@ def test_B12_pixi_tasks_call_the_orchestrator(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
-        ("run.repeat=3", "unknown configuration key 'run.repeat'", "run.repeats"),
+        ("run.repeat=3", "'run.repeat'", "run.repeats"),
         (
             "pipeline.nsys.enabled=true",
-            "unknown configuration key 'pipeline.nsys.enabled'",
+            "'pipeline.nsys.enabled'",
             "pipeline.nsys.enable",
         ),
         (
             "pipline.nsys.enable=true",
-            "unknown configuration key 'pipline.nsys.enable'",
+            "'pipline.nsys.enable'",
             "pipeline.nsys.enable",
         ),
-        ("infer.max_new_tokens=2.5", "infer.max_new_tokens: '2.5' is not a valid integer", None),
-        ("infer.max_new_tokens=0", "infer.max_new_tokens=0 is out of range", "at least 1"),
-        ("infer.max_new_tokens=many", "infer.max_new_tokens: 'many' is not a valid integer", None),
-        ("run.repeats=0", "run.repeats=0 is out of range", "at least 1"),
+        ("infer.max_new_tokens=2.5", "'2.5'", None),
+        ("infer.max_new_tokens=0", "infer.max_new_tokens=0", "at least 1"),
+        ("infer.max_new_tokens=many", "'many'", None),
+        ("run.repeats=0", "run.repeats=0", "at least 1"),
         ("infer.batch_size=null", "infer.batch_size", None),
-        ("run.max_measure_s=0", "run.max_measure_s=0.0 is out of range", "more than 0 seconds"),
-        ("run.target_interval_ratio=-1", "run.target_interval_ratio=-1.0 is out of range", "more than 0"),
-        ("pipeline.nsys.enable=maybe", "pipeline.nsys.enable: 'maybe' is not a valid true/false value", None),
+        ("run.max_measure_s=0", "run.max_measure_s=0.0", "more than 0"),
+        ("run.target_interval_ratio=-1", "run.target_interval_ratio=-1.0", "more than 0"),
+        ("pipeline.nsys.enable=maybe", "'maybe'", None),
         ("model.dtype=float12", "model.dtype", None),
-        ("model.weights=real", "model.weights=real needs a checkpoint", "model.path"),
-        ("run.device=tpu", "run.device=tpu is not a device", "cuda:N"),
-        ("run.device=cuda:63", "run.device=cuda:63 is not available", "run.device=cpu"),
-        ("infer.base_size=1000", "infer.base_size=1000 is out of range", "multiple of 64"),
+        ("model.weights=real", "model.weights=real", "model.path"),
+        ("run.device=tpu", "run.device=tpu", "cuda:N"),
+        ("run.device=cuda:63", "run.device=cuda:63", "run.device=cpu"),
+        ("infer.base_size=1000", "infer.base_size=1000", "multiple of 64"),
         ("dataset=omnidocbanch", "omnidocbanch", None),
-        ("pipeline.workload.command=[]", "pipeline.workload.command is empty", "list"),
+        (
+            "pipeline.workload.command=[]",
+            "pipeline.workload.command",
+            "'pipeline.workload.command=[python,bench.py]'",
+        ),
         ("bogus", "bogus", None),
     ],
 )
@@ -252,6 +257,7 @@ def test_a_users_mistake_names_the_key_and_the_nearest_valid_one(
     with pytest.raises(ConfigError) as caught:
         compose(override)
     assert message in caught.value.message
+    assert caught.value.data.get("key") == (override.partition("=")[0] if "=" in override else None)
     if hint is not None:
         assert hint in (caught.value.hint or "")
     assert caught.value.exit_code == 2
@@ -265,8 +271,9 @@ def test_relative_paths_are_made_absolute_where_the_user_is(tmp_path: Path) -> N
 
 
 def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
-    with pytest.raises(ConfigError, match="is a GPU, but the run is measured on the CPU") as caught:
+    with pytest.raises(ConfigError, match=r"hardware\.device='RTX 5090'") as caught:
         prepare(["run.device=cpu", "hardware.device=RTX 5090"], config_dir=None, config_name="config")
+    assert caught.value.data["key"] == "hardware.device"
     assert "pipeline.torch_profiler.enable=false" in (caught.value.hint or "")
     static_only = prepare(
         ["run.device=cpu", "hardware.device=RTX 5090", "pipeline.torch_profiler.enable=false"],
@@ -279,23 +286,24 @@ def test_limits_of_a_gpu_do_not_judge_a_run_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("override", "complaint", "fix"),
     [
-        ("pipeline=x", "pipeline='x' replaces a whole section", "pipeline.KEY=VALUE"),
-        ("pipeline=null", "pipeline=null replaces a whole section", "pipeline.KEY=VALUE"),
-        ("pipeline.nsys=5", "pipeline.nsys=5 replaces a whole section", "pipeline.nsys.KEY=VALUE"),
-        ("model=null", "model=null names no preset", "llama_tiny"),
-        ("model=3", "model=3 names no preset", "llama_tiny"),
-        ("model=", "model= names no preset", "llama_tiny"),
-        ("dataset=3.5", "dataset=3.5 names no preset", "omnidocbench"),
+        ("pipeline=x", "pipeline='x'", "pipeline.KEY=VALUE"),
+        ("pipeline=null", "pipeline=null", "pipeline.KEY=VALUE"),
+        ("pipeline.nsys=5", "pipeline.nsys=5", "pipeline.nsys.KEY=VALUE"),
+        ("model=null", "model=null", "llama_tiny"),
+        ("model=3", "model=3", "llama_tiny"),
+        ("model=", "model=", "llama_tiny"),
+        ("dataset=3.5", "dataset=3.5", "omnidocbench"),
         (
             "model=deepseek_ocrr",
-            "there is no preset 'deepseek_ocrr' of model",
-            "did you mean model=deepseek_ocr?",
+            "'deepseek_ocrr'",
+            "model=deepseek_ocr?",
         ),
-        ("foo", "'foo' is not an override", "key=value"),
+        ("foo", "'foo'", "key=value"),
     ],
 )
 def test_whole_sections_and_presets_that_cannot_be_meant(override: str, complaint: str, fix: str) -> None:
     with pytest.raises(ConfigError) as caught:
         compose(override)
     assert complaint in caught.value.message
+    assert caught.value.data.get("key") == (override.partition("=")[0] if "=" in override else None)
     assert fix in (caught.value.hint or "")

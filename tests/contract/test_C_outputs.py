@@ -22,9 +22,8 @@ from llm_perf_opt.workloads.outputs.config import (
     model_output_options,
     resolve_output_dir,
 )
-from llm_perf_opt.workloads.outputs.predictions import read_predictions
 from llm_perf_opt.workloads.outputs.records import Outcome
-from llm_perf_opt.workloads.outputs.writer import OutputWriter
+from llm_perf_opt.workloads.outputs.writer import OutputWriter, read_predictions
 
 CONF = Path(llm_perf_opt.__file__).parent / "conf"
 MARKED = "<|ref|>title<|/ref|><|det|>[[0, 0, 999, 499]]<|/det|>\n# Hi<｜end▁of▁sentence｜>"

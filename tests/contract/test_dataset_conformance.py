@@ -13,10 +13,9 @@ from llm_perf_opt.config.schema import DatasetConfig, GeneratedAudioConfig, Gene
 from llm_perf_opt.testing.datasets import DatasetConformance, FileDatasetConformance
 from llm_perf_opt.testing.models import noisy_page
 from llm_perf_opt.workloads.base import Dataset, Sample
-from llm_perf_opt.workloads.datasets.audio import AudioDataset
+from llm_perf_opt.workloads.datasets.audio import AudioDataset, made_up_clip
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench
 from llm_perf_opt.workloads.datasets.prompts import PromptDataset
-from llm_perf_opt.workloads.datasets.waveforms import made_up_clip
 from llm_perf_opt.workloads.registry import DATASET_GROUP
 from tests.unit.workloads.datasets.sounds import write_wave
 

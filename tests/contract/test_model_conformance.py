@@ -17,12 +17,10 @@ from llm_perf_opt.config.schema import CacheKind, GeneratedAudioConfig, InferCon
 from llm_perf_opt.testing.models import TransformersConformance
 from llm_perf_opt.workloads.base import Batch, ModelAdapter, Sample
 from llm_perf_opt.workloads.datasets.audio import made_up_samples
-from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
-from llm_perf_opt.workloads.models.deepseek_ocr2 import DeepseekOcr2Adapter
+from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcr2Adapter, DeepseekOcrAdapter
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 from llm_perf_opt.workloads.models.hf_image_text_to_text import HfImageTextToTextAdapter
-from llm_perf_opt.workloads.models.hf_seq2seq import HfSeq2SeqAdapter
-from llm_perf_opt.workloads.models.hf_speech_seq2seq import HfSpeechSeq2SeqAdapter
+from llm_perf_opt.workloads.models.hf_seq2seq import HfSeq2SeqAdapter, HfSpeechSeq2SeqAdapter
 from llm_perf_opt.workloads.registry import MODEL_GROUP
 from tests.conftest import REPOSITORY
 from tests.families.check_towers import encoder_decoder_arch

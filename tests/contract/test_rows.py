@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.warm import warm_server
 
 ROWS = [
     f"{part}{number}"
-    for part, last in (("A", 11), ("B", 16), ("C", 8), ("D", 6), ("E", 8))
+    for part, last in (("A", 11), ("B", 19), ("C", 8), ("D", 6), ("E", 8))
     for number in range(1, last + 1)
 ]
 
@@ -31,6 +32,58 @@ def rows_with_a_test(repository: Path) -> set[str]:
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_is_named_by_a_test(row: str, rows_with_a_test: set[str]) -> None:
     assert row in rows_with_a_test
+
+
+def test_B19_the_run_directory_imports_from_the_path_of_the_specification(tmp_path: Path) -> None:
+    from llm_perf_opt.core import artifacts as defined
+    from llm_perf_opt.profiling.artifacts import Artifacts, create_stage2_root
+
+    assert Artifacts is defined.Artifacts
+    assert create_stage2_root is defined.create_stage2_root
+    assert Artifacts.from_root(tmp_path).path("nsys/run") == tmp_path.resolve() / "nsys" / "run"
+
+
+def test_B19_the_nsys_builder_takes_the_keywords_of_the_specification(tmp_path: Path) -> None:
+    from llm_perf_opt.profiling.vendor.nsys import build_nsys_cmd
+
+    words = {"trace": "cuda,nvtx", "sample": "none", "capture": "nvtx", "capture_end": "stop"}
+    gated = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="decode", **words)
+    assert {"--trace=cuda,nvtx", "--sample=none", "--capture-range=nvtx"} <= set(gated)
+    assert {"--nvtx-capture=decode", "--capture-range-end=stop"} <= set(gated)
+    assert gated[-1] == "work"
+    whole = build_nsys_cmd(tmp_path / "run", ["work"], nvtx_capture="none", **words)
+    assert not [word for word in whole if "capture" in word]
+
+
+def test_B19_the_ncu_builder_takes_the_keywords_of_the_specification(tmp_path: Path) -> None:
+    from llm_perf_opt.profiling.vendor.ncu import build_ncu_cmd
+
+    argv = build_ncu_cmd(
+        tmp_path / "decode",
+        ["work"],
+        nvtx_expr="decode*",
+        kernel_regex="gemm.*",
+        csv_log=tmp_path / "raw.csv",
+        use_nvtx=True,
+        set_name="full",
+        metrics=["a__b.sum", "c__d.sum"],
+        sections=["Occupancy"],
+        target_processes="application-only",
+    )
+    pairs = dict(itertools.pairwise(argv))
+    assert pairs["--target-processes"] == "application-only"
+    assert pairs["--nvtx-include"] == "regex:decode.*/"
+    assert pairs["--kernel-name"] == "regex:gemm.*"
+    assert pairs["--log-file"] == str(tmp_path / "raw.csv")
+    assert (pairs["--set"], pairs["--section"], pairs["--metrics"]) == (
+        "full",
+        "Occupancy",
+        "a__b.sum,c__d.sum",
+    )
+    assert pairs["--export"] == str(tmp_path / "decode")
+    assert argv[-1] == "work"
+    with pytest.raises(TypeError, match="no_such_option"):
+        build_ncu_cmd(tmp_path / "decode", ["work"], no_such_option=1)
 
 
 def _texts(folder: Path) -> list[tuple[str, str]]:

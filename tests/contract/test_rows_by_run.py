@@ -11,11 +11,11 @@ import yaml
 from PIL import Image
 
 from llm_perf_opt.cli import main
+from llm_perf_opt.commands.run import parse_arguments
 from llm_perf_opt.config.legacy import LEGACY_ROOTS
 from llm_perf_opt.core.stage import StageConfig
-from llm_perf_opt.runs.commands.run_command import parse_arguments
-from llm_perf_opt.runs.directory.old_places import NOTE, lead_to
-from llm_perf_opt.stages.ncu import NcuStage
+from llm_perf_opt.runs.directory import NOTE, link_old_location
+from llm_perf_opt.stages.ncu.stage import NcuStage
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter
 from tests.ncu_support import context
 from tests.support import QUICK, cli, files_below, read_json
@@ -132,13 +132,13 @@ def test_A11_old_runs_stay_and_a_note_says_where_the_new_ones_are(tmp_path: Path
     for name in ("a", "b"):
         run = tmp_path / "tmp" / "runs" / name
         run.mkdir(parents=True)
-        lead_to(run, {"static_analysis": on, "nsys": on, "ncu": off})
+        link_old_location(run, {"static_analysis": on, "nsys": on, "ncu": off})
     assert old.is_dir()
     assert str(run) in (tmp_path / "tmp" / "stage2" / NOTE).read_text()
     assert (tmp_path / "tmp" / "stage1").readlink() == Path("runs/b")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    lead_to(elsewhere, {"static_analysis": on})  # chosen by the user: nobody looks for it in tmp/
+    link_old_location(elsewhere, {"static_analysis": on})  # chosen by the user: nobody looks for it in tmp/
     assert files_below(elsewhere) == []
 
 
@@ -391,7 +391,7 @@ def test_C3_the_models_output_options_have_their_effect_in_a_run(
         ]
     )  # fmt: skip
     assert code == 0
-    from llm_perf_opt.workloads.outputs.predictions import read_predictions
+    from llm_perf_opt.workloads.outputs.writer import read_predictions
 
     stage = tmp_path / "r" / "torch_profiler"
     records = list(read_predictions(stage / "pred" / "predictions.jsonl"))

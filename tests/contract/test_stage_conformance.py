@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +13,18 @@ from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw, register_schema
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import stage as registry
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.core.stage import (
-    Problem,
-    StageConfig,
-    StageResult,
-    stage_types,
-)
+from llm_perf_opt.core.stage import Problem, StageConfig, StageResult, stage_types
 from llm_perf_opt.runs.execute import execute
-from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
+from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.testing.stages import StageConformance
-from tests.support import QUICK, files_below
+from tests.serving_stub import ServingStub
+from tests.support import QUICK, copy_writable, files_below
 
-BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "telemetry", "nsys", "ncu")
+BUILT_IN = ("static_analysis", "torch_profiler", "direct_inference", "telemetry", "nsys", "ncu", "serve")
 
 
 def compose(*overrides: str) -> AppConfig:
@@ -52,7 +47,7 @@ def run(config: AppConfig, root: Path, *overrides: str):  # type: ignore[no-unty
     )
 
 
-@pytest.mark.contract("B16")
+@pytest.mark.contract("B16", "B18")  # telemetry samples NVML
 def test_built_in_stages_register_through_entry_points_like_any_other() -> None:
     assert set(BUILT_IN) <= set(stage_types())
     orders = [kind.order for kind in stage_types().values()]
@@ -79,7 +74,7 @@ class TestTelemetry(StageConformance):
     overrides = QUICK
 
 
-@pytest.mark.nsys
+@pytest.mark.needs("nsys")
 class TestNsys(StageConformance):
     stage = "nsys"
     overrides = (*QUICK, "pipeline.nsys.gating_nvtx=false")
@@ -94,7 +89,7 @@ class TestNcu(StageConformance):
     @pytest.fixture
     def finished(self, tmp_path: Path, shared_data: Path) -> Path:
         root = tmp_path / "run"
-        shutil.copytree(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
+        copy_writable(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
         artifacts = Artifacts.for_run(root)
         manifest = new_manifest(artifacts, ["test"])
         manifest.status, manifest.stages = "ok", {"ncu": StageRecord("ok")}
@@ -109,6 +104,23 @@ class TestNcu(StageConformance):
         assert not (finished / "ncu").exists()
 
 
+@pytest.mark.needs("serving")
+class TestServe(StageConformance):
+    """A server that already runs; started ones are in tests/unit/stages/serve and tests/integration."""
+
+    stage = "serve"
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def server(cls) -> Iterator[None]:
+        with ServingStub() as stub:
+            cls.overrides = (
+                *QUICK, "pipeline.serve.engine=attach", f"pipeline.serve.url={stub.url}", "pipeline.serve.concurrency=[2]",
+                "pipeline.serve.requests=4", "pipeline.serve.certify=false",
+            )  # fmt: skip
+            yield
+
+
 def test_every_built_in_stage_is_in_the_suite() -> None:
     suites = (
         TestStaticAnalysis,
@@ -117,6 +129,7 @@ def test_every_built_in_stage_is_in_the_suite() -> None:
         TestTelemetry,
         TestNsys,
         TestNcu,
+        TestServe,
     )
     assert {suite.stage for suite in suites} == set(BUILT_IN)
 
@@ -178,6 +191,9 @@ class ProbeStage(Stage):
 
 
 class _EntryPoint:
+    value = "tests.contract:ProbeStage"
+    dist = None
+
     def __init__(self, kind: type[Stage]) -> None:
         self.name, self._kind = kind.name, kind
 
@@ -274,21 +290,3 @@ def test_a_skip_is_typed_and_starts_nothing(
     outcome = run(compose("pipeline.static_analysis.enable=false", *QUIET), tmp_path / "run")
     assert (outcome.manifest.stages["power_probe"].status, outcome.exit_code) == ("skipped", 0)
     assert not (tmp_path / "run" / "power_probe").exists()
-
-
-def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class _Broken:
-        name = "broken"
-        dist = None
-
-        def load(self) -> type[Stage]:
-            raise ImportError("No module named 'gone'")
-
-    monkeypatch.setattr(registry, "entry_points", lambda group: [_Broken()])
-    stage_types.cache_clear()
-    try:
-        with pytest.raises(ToolError, match="stage 'broken' of an installed package cannot be loaded"):
-            stage_types()
-    finally:
-        monkeypatch.undo()
-        stage_types.cache_clear()

@@ -17,7 +17,7 @@ from llm_perf_opt.config.schema import (
     SamplingConfig,
 )
 from llm_perf_opt.process.launch import run_probe
-from llm_perf_opt.vendor.workload import (
+from llm_perf_opt.stages.workload import (
     WORKLOAD_MODULE,
     build_work_argv,
     replay_lines,

@@ -8,17 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.needs import need
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 
 
 def build(folder: Path, *kinds: str) -> Path:
     """Return a folder with ``libnvidia-ml.so.1``; ``kinds``: ``MIG``, ``OLD_DRIVER``, ``BUSY``."""
-    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (make installs it)")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (.ci/run installs one)")
+    need("nvidia-ml-py", "compiler")
+    compiler = shutil.which(os.environ.get("CC") or "cc")
+    assert compiler is not None
     folder.mkdir(parents=True, exist_ok=True)
     options = ["-shared", "-fPIC", "-Wall", "-Werror", *(f"-D{kind}" for kind in kinds)]
     library = str(folder / "libnvidia-ml.so.1")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support import python_program, write_program
+
 TRANSCRIPTS = Path(__file__).with_name("transcripts")
 
-_PROGRAM = """#!{python} -S
-import json, sys
+_PROGRAM = """import json, sys
 answers = json.loads({table!r})
 asked = " ".join(sys.argv[1:])
 with open({log!r}, "a") as log:
@@ -31,13 +31,8 @@ def transcript(name: str) -> str:
 def play(folder: Path, tool: str, answers: Mapping[str, tuple[int, str]]) -> Path:
     """Write a program ``tool`` that answers arguments beginning with a key; what it was asked goes to ``<tool>.asked``."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / tool
-    log = str(folder / f"{tool}.asked")
-    path.write_text(
-        _PROGRAM.format(python=sys.executable, table=json.dumps(dict(answers)), log=log), encoding="utf-8"
-    )
-    path.chmod(0o755)
-    return path
+    program = _PROGRAM.format(table=json.dumps(dict(answers)), log=str(folder / f"{tool}.asked"))
+    return write_program(folder / tool, python_program(program, "-S"))
 
 
 def asked(folder: Path, tool: str) -> list[str]:

@@ -15,7 +15,7 @@ from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.workloads.base import PhaseShapes, Sample, WorkloadConfig
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.models.decoding.model_state import OwnState
+from llm_perf_opt.workloads.models.caches import OwnState
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.families.tiny import tiny_arch
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.workloads.models.checkpoints.processors import images_only
-from llm_perf_opt.workloads.models.checkpoints.tokenizer import small_tokenizer
+from llm_perf_opt.workloads.models.processors import images_only, small_tokenizer
 
 VOCABULARY = 512
 SIDE, PATCH = 56, 14

@@ -14,8 +14,8 @@ from PIL import Image
 from llm_perf_opt.config.schema import DatasetConfig, SamplingConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Sample
-from llm_perf_opt.workloads.datasets.inputs import inputs_document
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench
+from llm_perf_opt.workloads.datasets.sampling import inputs_document
 
 
 def picture(path: Path, mode: str = "RGB", size: tuple[int, int] = (40, 60), **options: Any) -> Path:
@@ -132,7 +132,7 @@ def test_a_link_out_of_the_root_is_fine_but_dotdot_is_not(tmp_path: Path) -> Non
 def test_a_list_alone_needs_absolute_names(tmp_path: Path) -> None:
     image = picture(tmp_path / "a.png")
     assert [sample.path for sample in read(None, filelist(tmp_path, f"{image}\n"))[0]] == [image]
-    with pytest.raises(InputError, match=r"dataset\.root is not set"):
+    with pytest.raises(InputError, match=r"\ba\.png\b.*dataset\.root"):
         read(None, filelist(tmp_path, "a.png\n"))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.cli import VERBS
+from llm_perf_opt.commands.verbs import VERBS
 from tests.support import QUICK, cli
 
 LONG = "n" * 300
@@ -58,6 +59,10 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("improve", ("--budget", "nan"), 2, "90s, 10m or 2h"),
     ("improve", ("--only", "thread"), 2, "threads"),
     ("migrate", ("absent",), 3, "absent"),
+    ("serve", ("--rate", "fast"), 2, "rate"),
+    ("serve", ("--url", "http://192.0.2.1:8000", "--model", "x"), 2, "allow_remote"),
+    ("schema", ("summary",), 0, "$defs"),
+    ("schema", ("report",), 2, "improve"),
     ("completion", ("bash",), 0, "complete"),
     ("completion", ("tcsh",), 2, "bash, zsh, fish"),
     ("ncu-profile", ("--timeout", "nan", "--", "true"), 2, "seconds"),
@@ -92,7 +97,7 @@ def test_exit_codes(verb: str, arguments: tuple[str, ...], code: int, said: str,
 
 
 def _shell(command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    line = command.replace("PROGRAM", f"{sys.executable} -m llm_perf_opt")
+    line = command.replace("PROGRAM", f"{shlex.quote(sys.executable)} -m llm_perf_opt")
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
         cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **env}, check=False,

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llm_perf_opt.captures.cache import cached
+from llm_perf_opt.captures.documents import load_static
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.captures.ncu.csv import read_ncu_csv
+from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.ingest.cache import cached
-from llm_perf_opt.ingest.kineto.reader import read_kineto
-from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
-from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
-from llm_perf_opt.ingest.static import load_static
-from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.runs.assemble import assemble_run
+from llm_perf_opt.summary.file import load_summary
 from tests.faults.fuzz import seeds
 from tests.faults.fuzz.readers import READERS, Reader, input_folder
 from tests.faults.fuzz.verdict import judge

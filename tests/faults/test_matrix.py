@@ -17,7 +17,7 @@ QUICK = [case for case in CASES if not case.slow and not case.own_process]
 QUICK_PROCESSES = [case for case in CASES if not case.slow and case.own_process]
 GROUPS = {
     "tool", "workload", "signal", "disk", "clock", "checkpoint", "data", "configuration", "path", "concurrency",
-    "ingest", "report",
+    "ingest", "report", "server",
 }  # fmt: skip
 
 

@@ -102,6 +102,9 @@ def test_clocks_hours_apart_make_no_hours_of_waiting(format_: str, tmp_path: Pat
     ranks = damaged.training_ranks(2, 3)
     ranks[1].clock_offset_ns = 5 * 3_600 * 10**9
     code, summary = _ingest(ranks, format_, tmp_path)
+    if format_ == "kineto":  # traces that began hours apart are not taken for one job
+        assert (code, summary) == (3, None)
+        return
     assert code == 0
     assert summary is not None
     damaged.assert_possible(summary)

@@ -16,19 +16,21 @@ from typing import Any
 
 import pytest
 
+from llm_perf_opt.cli import main
 from llm_perf_opt.core.console import signals
 from llm_perf_opt.core.console.signals import (
     Interrupted,
-    held,
+    acknowledge_interruption,
+    defer_signals,
     interruption_first,
     raise_if_interrupted,
-    settle_interruption,
     stop_signals,
 )
 from llm_perf_opt.process import launch
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.process.leftovers import Leftovers
 from llm_perf_opt.process.tools import find_tools
+from llm_perf_opt.runs import app, execute, lock
 from tests.faults.processes import guards_of, nsys_files_of, nsys_part, started_by, wait_for
 from tests.nsys_support import alive, fake_nsys
 from tests.support import read_json
@@ -105,8 +107,10 @@ def test_a_signal_in_a_stage_leaves_the_right_manifest_and_a_report(
     wait_for(lambda: not guards_of(process.pid), 20)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("delay_s", [0.4, 0.8, 1.2, 1.6, 2.0, 2.6, 3.2])
+@pytest.mark.parametrize(
+    ("delay_s", "number"),
+    list(zip((0.4, 0.8, 1.0, 1.2, 1.6, 2.0, 2.6, 3.2), [signal.SIGTERM, signal.SIGINT] * 4, strict=True)),
+)
 def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
     delay_s: float, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -131,6 +135,38 @@ def test_a_signal_at_any_time_is_not_lost_and_leaves_nothing_half(
         assert read_json(run / "manifest.json")["status"] == "interrupted"
         assert (run / "report.md").is_file()
     assert started_by(process.pid) == []
+
+
+@pytest.mark.usefixtures("signals_arrive")
+@pytest.mark.parametrize("moment", ["run_directory", "lock", "run_log"])
+def test_a_signal_right_after_a_first_file_leaves_it_explained_or_removed(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = {
+        "run_directory": (app, "reserve_run_directory"),
+        "lock": (lock, "_acquire"),
+        "run_log": (execute, "run_log"),
+    }[moment]
+    original = getattr(module, name)
+
+    def then_stop(*arguments: Any, **options: Any) -> Any:
+        made = original(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return made
+
+    monkeypatch.setattr(module, name, then_stop)
+    monkeypatch.chdir(tmp_path)
+    tool, run = fake_nsys(tmp_path / "tool", "time.sleep(120)"), tmp_path / "run"
+    code = main(
+        ["run", *NO_OTHER_STAGE, f"pipeline.nsys.executable={tool}", "pipeline.workload.command=[sleep,1]",
+         f"artifacts.runs_dir={run}"]
+    )  # fmt: skip
+    assert code == 128 + signal.SIGTERM
+    if moment == "run_log":
+        assert read_json(run / "manifest.json")["status"] == "interrupted"
+        assert (run / "report.md").is_file()
+    else:
+        assert not run.exists()
 
 
 def test_a_signal_while_the_report_is_written_leaves_both(tmp_path: Path) -> None:
@@ -223,7 +259,7 @@ def test_a_signal_that_a_library_swallows_comes_again(
         try:
             time.sleep(60)
         finally:
-            settle_interruption()
+            acknowledge_interruption()
     assert caught.value.exit_code == 128 + number
 
 
@@ -233,7 +269,7 @@ def test_where_work_goes_on_a_lost_signal_is_raised_at_once() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted):
             raise_if_interrupted()
-        settle_interruption()
+        acknowledge_interruption()
         raise_if_interrupted()
 
 
@@ -282,9 +318,9 @@ def test_a_signal_that_somebody_makes_another_error_of_is_the_signal(number: sig
 def test_signals_wait_while_something_is_written_whole() -> None:
     done = []
     with pytest.raises(Interrupted), stop_signals():
-        with held():
+        with defer_signals():
             os.kill(os.getpid(), signal.SIGTERM)
-            with held(signal.SIGHUP):
+            with defer_signals(signal.SIGHUP):
                 os.kill(os.getpid(), signal.SIGHUP)
             done.append("whole")
         done.append("never")
@@ -357,15 +393,13 @@ def test_a_fork_that_keeps_the_pipe_does_not_keep_the_programs(tmp_path: Path) -
         os.kill(int(fork.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.nsys
+@pytest.mark.needs("nsys")
 @pytest.mark.parametrize("isolate", ["true", "false"])
 @pytest.mark.parametrize("victim", ["orchestrator", "nsys", "agent"])
 def test_killing_any_part_of_a_real_capture_leaves_no_process_and_no_file(
     victim: str, isolate: str, tmp_path: Path
 ) -> None:
     tools = find_tools("nsys")
-    if not tools:
-        pytest.skip("Nsight Systems is not installed")
     run, ready = tmp_path / "run", tmp_path / "ready"
     # A second try, after an agent that was lost early, ends by itself.
     program = (
@@ -417,8 +451,11 @@ def test_only_files_that_our_processes_name_are_removed(tmp_path: Path) -> None:
     mine, foreign = shared / f"sem.nsys_sem_{children[0].pid}", shared / "sem.nsys_sem_1"
     mine.touch()
     foreign.touch()
+    # A process has the name of its program a moment before it has its environment.
     wait_for(
-        lambda: all(Path(f"/proc/{child.pid}/comm").read_text().strip() == "sleep" for child in children)
+        lambda: all(
+            b"QUADD_INJECTION_CONFIG" in Path(f"/proc/{child.pid}/environ").read_bytes() for child in children
+        )
     )
     noted.note(child.pid for child in children)
     for child in children:
@@ -447,7 +484,7 @@ def test_a_signal_lost_in_a_destructor_prints_no_traceback(tmp_path: Path) -> No
         "signal.signal(signal.SIGINT, signals._on_signal)\n"
         "one = Asked()\n"
         "del one\n"
-        "signals.settle_interruption()\n"
+        "signals.acknowledge_interruption()\n"
         "other = Wrong()\n"
         "del other\n"
     )

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from llm_perf_opt.captures.documents import load_static
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.captures.nsys.csv import read_nsys_csv
+from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
+from llm_perf_opt.captures.timings import load_timings
 from llm_perf_opt.cli import main
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.ingest.kineto.reader import read_kineto
-from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
-from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
-from llm_perf_opt.ingest.static import load_static
-from llm_perf_opt.ingest.timings import load_timings
-from llm_perf_opt.model.summary_file import load_summary, save_summary
+from llm_perf_opt.summary.file import load_summary, save_summary
 from tests.faults.fuzz import seeds
 from tests.unit import kineto_traces, nsys_exports
 from tests.unit.report_summaries import full_summary
@@ -103,7 +103,7 @@ def test_one_bad_event_is_left_out_counted_and_said(bad: dict[str, Any], tmp_pat
 
 def test_a_trace_without_durations_is_refused(tmp_path: Path) -> None:
     events = [{key: value for key, value in GOOD.items() if key != "dur"}] * 5
-    with pytest.raises(InputError, match="5 of 5 events have no 'ts' or 'dur'"):
+    with pytest.raises(InputError, match=r"\b5 of 5\b.*'ts'.*'dur'"):
         read_kineto(_json(tmp_path / "t.json", kineto_traces.document(events)))
 
 
@@ -115,13 +115,11 @@ def test_one_bad_row_of_an_export_is_left_out_counted_and_said(end: int | None, 
         database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = ? WHERE rowid = 3", (end,))
     timeline = read_nsys_sqlite(path)
     assert len(timeline.ops) == 7
-    assert (
-        "1 of 8 rows of CUPTI_ACTIVITY_KIND_KERNEL have an impossible time and were left out"
-        in timeline.warnings
-    )
+    (warning,) = [text for text in timeline.warnings if "CUPTI_ACTIVITY_KIND_KERNEL" in text]
+    assert "1 of 8" in warning
     with sqlite3.connect(path) as database:
         database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = ?", (end,))
-    with pytest.raises(InputError, match=r"e\.sqlite: CUPTI_ACTIVITY_KIND_KERNEL: 8 of 8|8 of 8 rows"):
+    with pytest.raises(InputError, match=r"e\.sqlite: CUPTI_ACTIVITY_KIND_KERNEL: 8 of 8\b"):
         read_nsys_sqlite(path)
 
 
@@ -144,12 +142,12 @@ def test_a_static_document_that_cannot_be_is_refused_by_its_field(
 def test_a_summary_that_cannot_be_is_neither_read_nor_written(tmp_path: Path) -> None:
     summary = full_summary()
     summary.kernels[0].share_ratio = 1.4
-    with pytest.raises(InputError, match=r"kernels\[0\]\.share_ratio: expected at least 0 and at most 1"):
+    with pytest.raises(InputError, match=r"kernels\[0\]\.share_ratio: .*\b0\b.*\b1\b"):
         save_summary(summary, tmp_path)
     assert not (tmp_path / "summary.json").exists()
     document = seeds.summaries()[0]
     document["timings"]["tokens_per_s"]["median"] = -2.0
-    with pytest.raises(InputError, match=r"timings\.tokens_per_s\.median: expected at least 0"):
+    with pytest.raises(InputError, match=r"timings\.tokens_per_s\.median: .*\b0\b"):
         load_summary(_json(tmp_path / "summary.json", document))
 
 
@@ -159,7 +157,7 @@ def test_a_packed_bomb_is_refused_and_the_limit_can_be_set(
     text = b'{"traceEvents": [' + b" " * (64 << 20) + json.dumps(GOOD).encode() + b"]}"
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(text, 9))
-    with pytest.raises(InputError, match="unpacks to more than") as caught:
+    with pytest.raises(InputError, match=r"bomb\.json\.gz\b.*\d bytes") as caught:
         read_kineto(path)
     assert "LLM_PERF_OPT_MAX_UNPACK_FACTOR" in str(caught.value)
     monkeypatch.setenv("LLM_PERF_OPT_MAX_UNPACK_FACTOR", "2000")
@@ -168,10 +166,12 @@ def test_a_packed_bomb_is_refused_and_the_limit_can_be_set(
 
 def test_what_never_ends_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ingest", "--timings", "/dev/zero", "--out", str(tmp_path / "out")]) == 3
-    assert "is not a regular file" in capsys.readouterr().err
+    assert "/dev/zero" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_data_type_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _json(tmp_path / "t.json", SHORT)
     assert main(["ingest", "--timings", str(path), "--dtype", "float3", "--out", str(tmp_path / "o")]) == 2
-    assert "--dtype float3 is not a data type" in capsys.readouterr().err
+    message, _, hint = capsys.readouterr().err.partition("fix:")
+    assert "--dtype float3" in message and "float32" in hint

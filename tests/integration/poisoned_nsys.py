@@ -11,9 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llm_perf_opt.vendor.nsys.run import CaptureRequest, capture
-from llm_perf_opt.vendor.nsys.session_list import SHARED_MEMORY
-from llm_perf_opt.vendor.workload import Workload
+from llm_perf_opt.stages.nsys.run import SHARED_MEMORY, CaptureRequest, capture
+from llm_perf_opt.stages.workload import Workload
 
 
 def main(nsys: str, version: str, folder: Path) -> None:

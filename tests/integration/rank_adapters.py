@@ -11,6 +11,8 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.workloads.base import Batch, Sample
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
 
+NO_WEIGHTS = "the weights of this rank are not here"
+
 _SECOND = os.environ.get("RANK") == "1"
 
 
@@ -36,5 +38,5 @@ class Failing(HfCausalLmAdapter):
 
     def build(self, device: str, dtype: Any) -> Any:
         if _SECOND and device != "meta":
-            raise InputError("the weights of this rank are not here", hint="copy them")
+            raise InputError(NO_WEIGHTS, hint="copy them")
         return super().build(device, dtype)

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from benchmarks.catalogue_floors import REACHED, Checked, check_floors, data_folder, render_reached
 
+from tests.needs import need
+
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
+    need("silicon")
     found = data_folder()
-    if found is None:
-        pytest.skip("the tables are not installed: pip install 'llm-perf-opt[silicon]'")
+    assert found is not None
     return found
 
 

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llm_perf_opt.analysis.roofline.elsewhere import elsewhere
+from llm_perf_opt.analysis.roofline.what_if import on_other_devices
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts import figures as charts
+from llm_perf_opt.reporting.charts.axes import Kind
+from llm_perf_opt.reporting.charts.bars import Bar, bars
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
-from llm_perf_opt.reporting.charts.markers import Kind
+from llm_perf_opt.reporting.charts.lines import histogram
 from llm_perf_opt.reporting.charts.waterfall import Step, waterfall
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.needs("chromium")
 
 FAMILIES = list(charts.FAMILY_COLOURS)
 
@@ -99,17 +101,17 @@ def usual_charts() -> list[str]:
         ),
     ]
     long_names = [
-        charts.Bar("void cutlass::Kernel2<" + "cutlass_80_tensorop_" * 6 + f"{i}>", 2.0**-i) for i in range(9)
+        Bar("void cutlass::Kernel2<" + "cutlass_80_tensorop_" * 6 + f"{i}>", 2.0**-i) for i in range(9)
     ]
     return [
         charts.stacked_bars("Where the wall-clock goes", rows, colours=charts.BUDGET_COLOURS),
         charts.stacked_bars("Bytes", rows, as_share=False, formatter=units.seconds),
         charts.roofline("Roofline by kernel", points, compute=roofs, memory=memory, focusable=True),
         charts.memory_chart(curves, sizes),
-        charts.histogram("Kernel durations", durations, x_label="Duration", x_log=True),
-        charts.histogram("Time per token", [0.011 + 1e-5 * (i % 9) for i in range(64)], x_label="Duration"),
+        histogram("Kernel durations", durations, x_label="Duration", x_log=True),
+        histogram("Time per token", [0.011 + 1e-5 * (i % 9) for i in range(64)], x_label="Duration"),
         charts.timeline("One decode step", lanes, span_s=0.011),
-        charts.bars("Kernels", long_names),
+        bars("Kernels", long_names),
         *_what_if_charts(),
         *_comparison_charts(),
     ]
@@ -135,8 +137,8 @@ def _comparison_charts() -> list[str]:
 def _what_if_charts() -> list[str]:
     from tests.unit.analysis.roofline.test_elsewhere import priced
 
-    shown = elsewhere(priced())
-    return [charts.elsewhere_chart(shown), charts.elsewhere_chart(shown, first_token=True)]
+    shown = on_other_devices(priced())
+    return [charts.other_device_chart(shown), charts.other_device_chart(shown, first_token=True)]
 
 
 def open_page(browser: Browser, folder: Path, **options: Any) -> Any:

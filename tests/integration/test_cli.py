@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.cli import VERBS, main
-from llm_perf_opt.model.codec import json_schema
-from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.cli import main
+from llm_perf_opt.commands.verbs import VERBS
+from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary.codec import json_schema
 from tests.support import QUICK, cli, files_below, imported_modules, read_json
 
 HEAVY = {"torch", "transformers", "polars"}
@@ -81,7 +82,7 @@ def test_inputs_yaml_names_the_samples_with_hashes(quick_run: Path) -> None:
 
 
 def test_env_json_holds_no_secret(tmp_path: Path) -> None:
-    from llm_perf_opt.runs.records.provenance import environment
+    from llm_perf_opt.runs.provenance import environment
 
     os.environ["MY_API_TOKEN"] = "hunter2"
     try:
@@ -143,14 +144,14 @@ def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("overrides", "code", "words"),
     [
-        (["run.repeats=x"], 2, "run.repeats: 'x' is not a valid integer"),
+        (["run.repeats=x"], 2, "run.repeats: 'x'"),
         (
             ["pipeline.nsys.enable=true", "pipeline.nsys.capture_range=nvtx", "pipeline.nsys.nvtx_capture="],
             2,
             "nvtx_capture",
         ),
         (["dataset.root=/nowhere/at/all"], 3, "/nowhere/at/all"),
-        (["run.device=cuda:9"], 2, "run.device=cuda:9 is not available"),
+        (["run.device=cuda:9"], 2, "run.device=cuda:9"),
         (["model=llama_tny"], 2, "llama_tny"),
         (["model.adapter=deepseek_orc"], 2, "deepseek_ocr"),
     ],
@@ -216,7 +217,7 @@ def test_multirun_makes_one_run_per_combination(tmp_path: Path) -> None:
 def test_multirun_checks_every_job_before_the_first_starts(tmp_path: Path) -> None:
     done = cli("run", "--multirun", "infer.max_new_tokens=2,0", cwd=tmp_path)
     assert done.returncode == 2
-    assert "infer.max_new_tokens=0 is out of range" in done.stderr
+    assert "infer.max_new_tokens=0" in done.stderr and "infer.max_new_tokens=2" not in done.stderr
     assert files_below(tmp_path) == []
 
 
@@ -292,7 +293,7 @@ def test_a_job_of_a_sweep_is_recorded_as_itself(tmp_path: Path) -> None:
         (["artifacts.runs_dir=${oc.env:LLM_PERF_OPT_NO_SUCH}"], "artifacts.runs_dir"),
         (["dataset.root='~no-such-user-here/x'"], "dataset.root"),
         (["infer=5"], "section"),
-        (["=3"], "names no key"),
+        (["=3"], "=3"),
         (["--multirun", "dataset.root=[1"], "[1"),
     ],
 )
@@ -311,8 +312,8 @@ def test_overrides_that_cannot_be_meant_are_one_message(
 def test_a_mistyped_switch_of_run_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     done = cli("run", "--pln", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'--pln' is not an option of run" in done.stderr
-    assert "did you mean --plan?" in done.stderr
+    message, _, hint = done.stderr.partition("fix:")
+    assert "'--pln'" in message and "--plan" in hint
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
-from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.model.summary_file import load_summary
+from llm_perf_opt.core import units
+from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary.file import load_summary
 
 MS = 1e-3
 ROUNDING_S = 1e-6
@@ -42,10 +43,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def traces(shared_data: Path) -> Path:
-    folder = shared_data / "torch-traces-more"
-    if not folder.is_dir():
-        pytest.skip("the traces with independent answers are not beside the checkout")
-    return folder
+    return shared_data / "torch-traces-more"
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +114,7 @@ def test_a_backlog_is_not_idleness(summaries: dict[str, Summary]) -> None:
     (device,) = found.devices
     assert device.backlog_s == pytest.approx(463.25 * MS, abs=0.1 * MS)
     assert device.busy_ratio is not None and device.busy_ratio > 0.9
-    assert any("still busy with work from before the capture" in note for note in found.notes)
+    assert any(units.seconds(device.backlog_s) in note for note in found.notes)
     assert found.budget["all"].span_s == pytest.approx((473.75 - 463.25) * MS, abs=0.1 * MS)
     assert all((one.gain_upper_s or 0.0) < 1 * MS for one in found.findings if one.id in LOSSES)
 
@@ -176,7 +174,7 @@ def test_two_ranks_are_joined(traces: Path, tmp_path: Path, given: str) -> None:
     assert talk.total_s == pytest.approx((396.199 + 379.053) / 2 * MS, abs=ROUNDING_S)
     assert found.metrics["kernel_launches"] == 1_154 + 1_104
     assert found.budget["all"].span_s == pytest.approx((1_222.847 + 1_231.186) / 2 * MS, abs=ROUNDING_S)
-    assert any(note.startswith("2 of 128 ranks were given") for note in found.notes)
+    assert any("2 of 128 ranks" in note and "126" in note for note in found.notes)
     report = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
     assert "rank" in report.casefold()
 
@@ -195,4 +193,4 @@ def test_a_healthy_capture_has_no_finding_and_no_loss(shared_data: Path, tmp_pat
     assert found.budget["all"].span_s == pytest.approx(4.038, abs=0.002)
     assert found.utilisation["all"].device_busy_ratio == pytest.approx(4.0 / 4.038, abs=1e-3)
     page = (tmp_path / "run" / "stakeholder_summary.md").read_text(encoding="utf-8")
-    assert "Nothing stands out" in page
+    assert "at most" not in page  # no gain is promised

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-import llm_perf_opt.workloads.engine.driver as driver
-import llm_perf_opt.workloads.engine.engine as engine_module
 from llm_perf_opt.config.schema import (
     AppConfig,
     ArtifactsConfig,
@@ -26,13 +24,15 @@ from llm_perf_opt.config.schema import (
     SamplingConfig,
     WorkloadCommandConfig,
 )
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.stages.base import StageContext
 from llm_perf_opt.stages.direct_inference import NAME, DirectInferenceConfig, DirectInferenceStage
+from llm_perf_opt.workloads.engine import driver
+from llm_perf_opt.workloads.engine import engine as engine_module
 from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput
-from llm_perf_opt.workloads.outputs.predictions import read_predictions
+from llm_perf_opt.workloads.outputs.writer import read_predictions
 
 ARCH: dict[str, Any] = {
     "vision_config": {

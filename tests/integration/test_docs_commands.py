@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,16 @@ from PIL import Image
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.compose import known_keys
 from llm_perf_opt.config.legacy import LEGACY_KEYS
-from llm_perf_opt.process.tools import find_tools
+from tests.needs import need
 from tests.support import QUICK, REPOSITORY, cli
-from tests.unit.ingest.ncu.test_ncu_csv import lead, raw
+from tests.unit.captures.ncu.test_ncu_csv import lead, raw
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
+from tests.unit.serving_records import Plan, simulate, write_lines
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 _ENGINE = "needs an engine; tests/integration/engines runs the like of it on real ones"
+_SERVE = "tests/integration/test_serve.py runs the like of it on real servers"
 _RANKS = "tests/integration/test_ranks.py runs the like of it"
 _RANK_CAPTURES = "tests/integration/test_ranks.py makes such a capture with the real tool, and reads it"
 NOT_RUN = {
@@ -39,7 +42,6 @@ NOT_RUN = {
     "make mutants MODULE=analysis/ledger.py": "minutes",
     'make mutants MODULE="analysis/findings --most 25"': "minutes",
     ".venv/bin/python scripts/mutation-run.py analysis/ledger.py --list": "belongs to make mutants",
-    ". .venv/bin/activate": "belongs to make profile",
     'llm-perf-opt history tmp/runs --sql "SELECT r.commit, median(m.value) FROM runs r JOIN metrics m USING (run) WHERE m.name = '
     "'tpot' AND m.statistic = 'median' GROUP BY 1\"": "DuckDB is an extra; tests/unit/runs/history runs one where it is installed",
     "python benchmarks/compare_rates.py --out tmp/rates": "ten to twenty minutes, as it says",
@@ -55,6 +57,16 @@ NOT_RUN = {
     "nsys profile -s none --cpuctxsw=none -o all torchrun --nproc-per-node 2 -m llm_perf_opt run …": _RANK_CAPTURES,
     "llm-perf-opt ingest --nsys all.nsys-rep --out tmp/ranks": _RANK_CAPTURES,
     "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile -s none --cpuctxsw=none --session-new=r$RANK-$$ -o captures/rank%q{RANK} python bench.py'": _RANK_CAPTURES,
+    'pip install "llm-perf-opt[serve]"': _SERVE,
+    "llm-perf-opt serve --model llama_tiny": _SERVE,
+    "llm-perf-opt serve --engine vllm --model /models/X --rate 1,2,4,8 --slo ttft:500ms,tpot:50ms": _SERVE,
+    "llm-perf-opt serve --url http://127.0.0.1:8000 --model X --concurrency 1,8,32": _SERVE,
+    "llm-perf-opt run pipeline.serve.enable=true model=llama_tiny": _SERVE,
+    "llm-perf-opt serve --plan …": _SERVE,
+    'export PYTHONPATH=$(python -c "from llm_perf_opt.stages.serve.engines import PLUGIN; print(PLUGIN)")': _SERVE,
+    "LLM_PERF_OPT_VLLM_STEPS=/tmp/steps.jsonl vllm serve MODEL --enable-logging-iteration-details --enable-per-request-metrics": _SERVE,
+    "llm-perf-opt serve --url http://127.0.0.1:8000 --rate 2 --out run": _SERVE,
+    "llm-perf-opt ingest --serving run/serve/requests.jsonl --serving-steps /tmp/steps.jsonl --out together": _SERVE,
 }
 """Commands that are not run, with the reason."""
 
@@ -153,6 +165,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / program).write_text("print('done')\n")
     (folder / "bench").symlink_to("/bin/true")
     _make_captures(folder)
+    _make_serving_records(folder)
     _make_pages(folder / "data" / "OmniDocBench")
     (folder / "pages.txt").write_text("images/a.png\n")
     _make_checkpoint(folder / "my-checkpoint")
@@ -160,6 +173,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "models" / "DeepSeek-OCR").mkdir(parents=True)
     (folder / "models" / "DeepSeek-OCR" / "config.json").write_text("{}")
     return folder
+
+
+def _make_serving_records(folder: Path) -> None:
+    simulated = simulate(Plan(requests=120))
+    write_lines(folder / "steps.jsonl", simulated.vllm_steps())
+    (folder / "reports-20261101").mkdir()
+    for place in (folder, folder / "reports-20261101"):
+        write_lines(place / "requests.jsonl", simulated.own_requests())
 
 
 def _make_captures(folder: Path) -> None:
@@ -245,6 +266,8 @@ def arguments(command: Command, desk: Path) -> list[str]:
     if verb == "compare" and "--run" in rest:
         place = rest.index("--run")
         quick = [*(TEXT if "model=llama_tiny" in rest else QUICK), "--rounds", "1", "--resamples", "200"]
+        # Processes of their own are test_compare_run.py's.
+        quick += [] if "--together" in rest else ["--together"]
         return ["compare", *rest[:place], *quick, *rest[place:]]
     if verb == "improve" and not {"--list", "--plan"} & {*rest}:
         return ["improve", "--plan", *(word for word in rest if word != "--resume")]
@@ -287,8 +310,8 @@ def test_a_command_of_the_documentation_runs(
     program = shlex.split(command.line)[0]
     assert program.endswith("llm-perf-opt"), f"{command.where}: neither run nor listed: {command.line}"
     words = arguments(command, desk)
-    if words[0] == "ncu-profile" and not find_tools("ncu"):
-        pytest.skip("Nsight Compute is not installed")
+    if words[0] == "ncu-profile":
+        need("ncu")
     if re.search(r"byte_gru|machine_noise", command.line):
         words += ["pipeline.static_analysis.enable=false"] if "byte_gru" in command.line else EXAMPLE_STAGE
         words += ["--plan"] if "ByteGruAdapter" in command.line else []  # the same adapter under another name
@@ -296,6 +319,8 @@ def test_a_command_of_the_documentation_runs(
         assert done.returncode == 0, done.stderr
         return
     monkeypatch.chdir(desk)
+    # As in the activated environment, which the README begins with: a machine may have no other "python".
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     try:
         code = main(words)
     except SystemExit as leaving:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, SWITCH, installed
-from llm_perf_opt.model.summary import Kernel, Summary
+from llm_perf_opt.hardware.silicon.installation import SWITCH
+from llm_perf_opt.summary import Kernel, Summary
 from tests.integration.test_diagnosis_real import ingest
+from tests.needs import need
 
 
 @pytest.fixture(autouse=True)
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    if installed() is None:
-        pytest.skip(MISSING_WORDS)
+    need("silicon")
     monkeypatch.setenv(SWITCH, "on")  # tests run without the tables otherwise
 
 
@@ -36,8 +36,9 @@ def test_the_product_with_narrow_loads_is_the_slow_one(shared_data: Path, tmp_pa
     others = [k.target.ratio for k in found.kernels if k.target is not None and "_align2" not in k.name]
     assert len(others) == 4 and max(others) < narrow.ratio
     claims = {finding.id: finding for finding in found.findings}
-    assert "at the best measured times" in claims["misaligned-gemm"].arithmetic
-    assert "far-from-measured" not in claims  # the rest is a few microseconds per call
+    assert narrow.at_stake_s is not None
+    # 0.3 ms of kernels are below the evidence floor: the targets stand in the table, and no gain is promised.
+    assert not {"misaligned-gemm", "far-from-measured"} & set(claims)
 
 
 def test_products_at_what_the_silicon_gives_are_not_called_slow(shared_data: Path, tmp_path: Path) -> None:

@@ -10,26 +10,31 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llm_perf_opt.analysis.ncu.facts import analyse_ncu
-from llm_perf_opt.config.store import CONF_DIR
+from llm_perf_opt.analysis.ncu.kernels import analyse_ncu
+from llm_perf_opt.analysis.ncu.metrics import NVPROF_NAMES
+from llm_perf_opt.captures.ncu.csv import read_ncu_csv
+from llm_perf_opt.captures.ncu.reader import read_ncu
+from llm_perf_opt.captures.ncu.report import read_ncu_report
+from llm_perf_opt.captures.ncu.units import parse_number, parse_unit, significant_step
+from llm_perf_opt.config.keys import CONF_DIR
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
-from llm_perf_opt.ingest.ncu.reader import read_ncu
-from llm_perf_opt.ingest.ncu.report import read_ncu_report
-from llm_perf_opt.ingest.ncu.vendor_units import parse_number, parse_unit, significant_step
-from llm_perf_opt.vendor.ncu.command import NVPROF_NAMES, SECTION_PASSES, build_ncu_cmd
-from llm_perf_opt.vendor.ncu.probe import device_metrics, known_metrics, probe_ncu
-from tests.ncu_support import TOOLS, example_reports
+from llm_perf_opt.stages.ncu.command import SECTION_PASSES, build_ncu_cmd
+from llm_perf_opt.stages.ncu.diagnose import NO_KERNELS
+from llm_perf_opt.stages.ncu.probe import device_metrics, known_metrics, probe_ncu
+from tests.ncu_support import TOOLS
+from tests.needs import example_reports, need
 
-pytestmark = [
-    pytest.mark.ncu,
-    pytest.mark.skipif(not TOOLS, reason="Nsight Compute is not installed"),
-]
+pytestmark = pytest.mark.needs("ncu", "ncu-report")
 REPORTS = example_reports()
 PRESETS = sorted((CONF_DIR / "profiling" / "ncu").glob("*.yaml"))
-each_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda path: "-".join(path.parts[-5:-2]) or path.name)
-some_reports = pytest.mark.parametrize("report", REPORTS[::3], ids=lambda path: path.stem)
-each_report = pytest.mark.parametrize("report", REPORTS, ids=lambda path: f"{path.stem}-{path.parts[3][:6]}")
+each_tool = pytest.mark.parametrize(
+    "tool", TOOLS or [Path("ncu")], ids=lambda path: "-".join(path.parts[-5:-2]) or path.name
+)
+NO_REPORT = [pytest.param(None, marks=pytest.mark.needs("ncu example reports"), id="none")]
+some_reports = pytest.mark.parametrize("report", REPORTS[::3] or NO_REPORT, ids=lambda path: path.stem)
+each_report = pytest.mark.parametrize(
+    "report", REPORTS or NO_REPORT, ids=lambda path: f"{path.stem}-{path.parts[3][:6]}"
+)
 
 
 def newest() -> Path:
@@ -155,7 +160,8 @@ def test_pages_of_every_generation(tool: Path, tmp_path: Path) -> None:
     """An older ncu cannot open newer reports: each prints those that came with it."""
     own = sorted((tool.parent.parent / "share" / "doc" / "nsight-compute").rglob("*.ncu-rep"))
     if not own:
-        pytest.skip("no example report came with this installation")
+        need("ncu example reports")
+        return
     for page in ("raw", "details"):
         path = tmp_path / f"{page}.csv"
         path.write_text(printed(tool, own[0], "--page", page))
@@ -187,7 +193,7 @@ def test_corrupt_reports_are_refused(content: bytes, tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.skipif(not REPORTS, reason="no example reports")
+@pytest.mark.needs("ncu example reports")
 def test_a_report_cut_in_the_middle_is_refused(tmp_path: Path) -> None:
     data = REPORTS[0].read_bytes()
     path = tmp_path / "cut.ncu-rep"
@@ -218,5 +224,5 @@ def test_the_whole_command_is_accepted(tool: Path, tmp_path: Path) -> None:
     )
     subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
     log = (tmp_path / "ncu.log").read_text()
-    assert "No kernels were profiled" in log and "==ERROR==" not in log
+    assert NO_KERNELS in log and "==ERROR==" not in log
     assert not (tmp_path / "run.ncu-rep").exists()

@@ -16,40 +16,33 @@ import pytest
 
 from llm_perf_opt.process import tools as checks
 from llm_perf_opt.process.launch import run_probe
-from llm_perf_opt.stages.nsys import NsysConfig, NsysStage
-from llm_perf_opt.vendor.nsys.capture_set import CaptureSet
-from llm_perf_opt.vendor.nsys.command import build_export_cmd, build_nsys_cmd
-from llm_perf_opt.vendor.nsys.export import export_sqlite, has_kernels, write_summaries
-from llm_perf_opt.vendor.nsys.files import find_importer
-from llm_perf_opt.vendor.nsys.probe import probe_nsys
-from llm_perf_opt.vendor.nsys.run import Captured, CaptureRequest, capture
-from llm_perf_opt.vendor.workload import Workload
+from llm_perf_opt.stages.nsys.capture_set import CaptureSet, export_sqlite, has_kernels, write_summaries
+from llm_perf_opt.stages.nsys.command import build_export_cmd, build_nsys_cmd
+from llm_perf_opt.stages.nsys.config import NsysConfig
+from llm_perf_opt.stages.nsys.probe import probe_nsys
+from llm_perf_opt.stages.nsys.run import Captured, CaptureRequest, capture, find_importer
+from llm_perf_opt.stages.nsys.stage import NsysStage
+from llm_perf_opt.stages.workload import Workload
+from tests.needs import need, nsys_of, nsys_target_parts
 from tests.nsys_support import RecordedProgress, alive, ask_tool, stage_context, with_command, write_program
 from tests.support import within_a_limit
 
 TARGET = Path(__file__).with_name("nvtx_target.py")
 TOOLS = checks.find_tools("nsys")
-NO_TOOL = "Nsight Systems is not installed: scripts/install-nsight-debian.sh, or set LLM_PERF_OPT_NSYS"
 
-pytestmark = pytest.mark.nsys
+pytestmark = pytest.mark.needs("nsys")
 
 
 def _name(tool: Path) -> str:
     return ".".join(map(str, probe_nsys(tool).version[:2]))
 
 
-every_version = pytest.mark.parametrize(
-    "tool",
-    TOOLS or [pytest.param(None, marks=pytest.mark.skip(reason=NO_TOOL))],
-    ids=_name if TOOLS else None,
-)
+every_version = pytest.mark.parametrize("tool", TOOLS or [None], ids=_name if TOOLS else None)
 """The version matrix: what differs between generations runs on all of them, the rest on the first."""
 
 
 @pytest.fixture(scope="module")
 def one_tool() -> Path:
-    if not TOOLS:
-        pytest.skip(NO_TOOL)
     return TOOLS[0]
 
 
@@ -286,8 +279,7 @@ def test_an_importer_that_failed_once_is_asked_again_and_the_crash_is_still_told
 ) -> None:
     target = _target_part(tmp_path)
     real = [path for tool in TOOLS if (path := find_importer(str(tool)))]
-    if not real:
-        pytest.skip("no host part of Nsight Systems")
+    assert real, "no host part of Nsight Systems"
     failed = tmp_path / "failed"
     write_program(
         target.parent / "host-linux-x64" / "QdstrmImporter",
@@ -305,25 +297,13 @@ def test_an_importer_that_failed_once_is_asked_again_and_the_crash_is_still_told
 
 def _target_part(tmp_path: Path) -> Path:
     """A copy (hard links) of only the target part: what a headless installation looks like."""
-    parts = [tool.resolve().parent.parent for tool in TOOLS]
-    found = [
-        path for path in (folder / "target-linux-x64" for folder in _target_folders(parts)) if path.is_dir()
-    ]
-    if not found:
-        pytest.skip("no unpacked Nsight Systems whose target part could be copied")
+    need("nsys unpacked")
     copy = tmp_path / "nsight-systems" / "target-linux-x64"
     try:
-        shutil.copytree(found[0], copy, symlinks=True, copy_function=os.link)
+        shutil.copytree(nsys_target_parts()[0], copy, symlinks=True, copy_function=os.link)
     except (OSError, shutil.Error):
         pytest.skip("the tool is on another file system than the tests")
     return copy
-
-
-def _target_folders(roots: list[Path]) -> list[Path]:
-    multiarch = Path("lib") / "x86_64-linux-gnu" / "nsight-systems"
-    return [
-        base / multiarch for root in roots for base in (root, *root.parents) if (base / multiarch).is_dir()
-    ]
 
 
 @every_version
@@ -461,18 +441,15 @@ def test_A5_A10_the_built_in_workload_from_the_command_line(one_tool: Path, tmp_
     assert sorted(path.name for path in (run / "tmp").iterdir()) == ["nsys", "workload"]
 
 
+@pytest.mark.needs("nsys 2022.4", "unshare")
 def test_a_session_list_left_by_a_killed_nsys_is_removed(tmp_path: Path) -> None:
     """2022.4 waits for ever for a list in shared memory that nobody will finish, and says "Agent launcher failed"."""
-    old = [tool for tool in TOOLS if probe_nsys(tool).version[:2] == (2022, 4)]
-    unshare = shutil.which("unshare")
-    if not old:
-        pytest.skip("Nsight Systems 2022.4 is not installed")
-    if unshare is None or not run_probe([unshare, "--mount", "true"]).ok:
-        pytest.skip("no right to unshare mounts here")
+    old = nsys_of((2022, 4))
     version = probe_nsys(old[0]).version_text.partition("-")[0]
     script = Path(__file__).with_name("poisoned_nsys.py")
     done = run_probe(
-        [unshare, "--mount", sys.executable, str(script), str(old[0]), version, str(tmp_path)], timeout_s=120
+        ["unshare", "--mount", sys.executable, str(script), str(old[0]), version, str(tmp_path)],
+        timeout_s=120,
     )
     assert done.ok, done.text
     assert json.loads(done.stdout.splitlines()[-1]) == {"fault": None, "attempts": 2, "reports": 1}

@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.analysis.timeline.attribution import attribute, by_range_and_name
-from llm_perf_opt.ingest.nsys.csv import read_nsys_csv
-from llm_perf_opt.ingest.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
+from llm_perf_opt.captures.nsys.csv import read_nsys_csv
+from llm_perf_opt.captures.nsys.sqlite import read_kernel_totals, read_nsys_sqlite
 from llm_perf_opt.process import tools as checks
-from llm_perf_opt.vendor.nsys.probe import probe_nsys
+from llm_perf_opt.stages.nsys.probe import probe_nsys
 from tests.nsys_support import ask_tool
 
 TOOLS = checks.find_tools("nsys")
-pytestmark = pytest.mark.nsys
-every_version = pytest.mark.parametrize(
-    "tool", TOOLS or [pytest.param(None, marks=pytest.mark.skip(reason="Nsight Systems is not installed"))]
-)
+pytestmark = pytest.mark.needs("nsys")
+every_version = pytest.mark.parametrize("tool", TOOLS or [None])
 
 
 def stats(tool: Path, source: Path, folder: Path, *reports: str) -> Path:

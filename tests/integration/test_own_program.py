@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from llm_perf_opt.config.schema import WorkloadCommandConfig
-from llm_perf_opt.runs.pipeline import stages_of
-from llm_perf_opt.vendor.workload import program_name
+from llm_perf_opt.core import units
+from llm_perf_opt.runs.checks import stages_of
+from llm_perf_opt.stages.workload import program_name
 from tests.support import cli, files_below, read_json
 
 PROGRAM = """\
@@ -37,12 +39,8 @@ def run(tmp_path: Path, command: str, *more: str) -> int:
     return done.returncode
 
 
-@pytest.mark.nsys
+@pytest.mark.needs("nsys")
 def test_the_command_of_the_readme_reports_the_program_and_nothing_else(tmp_path: Path) -> None:
-    from llm_perf_opt.process.tools import find_tool
-
-    if find_tool("nsys") is None:
-        pytest.skip("nsys is not installed")
     code = run(
         tmp_path, "[python3,serve_bench.py]", "pipeline.nsys.enable=true", "pipeline.nsys.timeout_s=120"
     )
@@ -63,10 +61,9 @@ def test_the_command_of_the_readme_reports_the_program_and_nothing_else(tmp_path
         body = text[text.index("<body") :] if page.endswith("html") else text
         assert "serve_bench.py" in body
         assert not [word for word in ABOUT_A_MODEL if f" {word} " in f" {body} "], page
-    assert "Wall-clock of the program" in (folder / "report.md").read_text()
-    assert "wall-clock of the program" in (folder / "report.html").read_text()
-    said = (tmp_path / "said.txt").read_text()
-    assert "wall-clock of the program" in said
+    took = units.seconds(summary["timings"]["program_s"]["median"])
+    for shown in (folder / "report.md", folder / "report.html", tmp_path / "said.txt"):
+        assert took in shown.read_text(), "the wall-clock of the program"
     inputs = yaml.safe_load((folder / "inputs.yaml").read_text())
     assert inputs["program"]["argv"] == ["python3", "serve_bench.py"]
     assert inputs["program"]["cwd"] == str(tmp_path)
@@ -80,7 +77,7 @@ def test_a_program_that_fails_is_said_with_its_exit_code(tmp_path: Path) -> None
     stage = read_json(tmp_path / "run" / "manifest.json")["stages"]["program"]
     assert stage["status"] == "failed"
     assert stage["exit_codes"] == {"run-1": 7}, "what failed once is not run again"
-    assert "my bench ended with exit code 7" in stage["reason"]
+    assert re.match(r"my bench\b.*\b7\b", stage["reason"])
     assert "program/run-1.stderr.log" in stage["fix"]
     summary = read_json(tmp_path / "run" / "summary.json")
     assert summary["workload"]["model"] == "my bench"
@@ -90,7 +87,7 @@ def test_a_program_that_fails_is_said_with_its_exit_code(tmp_path: Path) -> None
 def test_the_time_limit_holds_for_the_program_alone(tmp_path: Path) -> None:
     assert run(tmp_path, "[sleep,'60']", "pipeline.workload.timeout_s=1") == 1
     stage = read_json(tmp_path / "run" / "manifest.json")["stages"]["program"]
-    assert "took longer than pipeline.workload.timeout_s=1" in stage["reason"]
+    assert "pipeline.workload.timeout_s=1" in stage["reason"]
     assert stage["seconds"] < 20
 
 
@@ -102,7 +99,8 @@ def test_nothing_to_do_for_a_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_there_is_found_before_any_work(tmp_path: Path) -> None:
     assert run(tmp_path, "[no-such-program]") == 2
-    assert "'no-such-program', which is not a program" in (tmp_path / "said.txt").read_text()
+    said = (tmp_path / "said.txt").read_text()
+    assert "pipeline.workload.command" in said and "'no-such-program'" in said
     assert not (tmp_path / "run").exists()
 
 

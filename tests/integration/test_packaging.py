@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -42,11 +44,23 @@ def test_the_wheel_holds_presets_schema_templates_and_data(wheel: Path) -> None:
         "llm_perf_opt/conf/model/deepseek_ocr/arch/deepseek_ocr.default.yaml",
         "llm_perf_opt/hardware/catalogue.yaml",
         "llm_perf_opt/analysis/kernels/kernel_families.yaml",
-        "llm_perf_opt/model/summary.schema.json",
+        "llm_perf_opt/summary/summary.schema.json",
         "llm_perf_opt/py.typed",
     ):
         assert wanted in names, wanted
     assert any(name.endswith(".j2") for name in names)
+
+
+def test_the_schemas_of_the_wheel_are_those_of_the_code(wheel: Path) -> None:
+    from llm_perf_opt.commands.schema import DOCUMENTS, schema
+
+    archive = zipfile.ZipFile(wheel)
+    for document, (_, place) in DOCUMENTS.items():
+        assert json.loads(archive.read(f"llm_perf_opt/{place}")) == schema(document)
+
+
+def test_schemas_are_not_kept_in_the_sources(repository: Path) -> None:
+    assert list((repository / "src").rglob("*.schema.json")) == []
 
 
 def test_the_installed_wheel_runs_from_any_directory(wheel: Path, tmp_path: Path) -> None:
@@ -147,3 +161,19 @@ def test_links_between_documents_exist(repository: Path) -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith(("http", "mailto")):
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_pinned_packages_run_on_the_oldest_python_we_promise(repository: Path) -> None:
+    """Debian 12 has 3.11.2: a pin that needs a later one would break ``make install`` there."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    from packaging.specifiers import SpecifierSet
+
+    lines = (repository / "constraints.txt").read_text().splitlines()
+    names = [line.partition("==")[0] for line in lines if "==" in line]
+    wanted = {}
+    for name in names:
+        with contextlib.suppress(PackageNotFoundError):
+            wanted[name] = metadata(name)["Requires-Python"] or ""
+    assert len(wanted) > 60
+    assert [name for name, versions in wanted.items() if "3.11.0" not in SpecifierSet(versions)] == []

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.runs.assemble import assemble_run
 from llm_perf_opt.runs.finish import report_run, save_and_render
-from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
-from tests.support import QUICK, cli, files_below
+from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
+from tests.support import QUICK, cli, copy_writable, files_below
 
 RAW = {"manifest.json", "env.json", "config.yaml", "inputs.yaml", "hardware.json", "run.log"}
 
@@ -42,7 +42,7 @@ def remade(root: Path, raw: set[str]) -> None:
     assert digests(root) == before
 
 
-@pytest.mark.nsys
+@pytest.mark.needs("nsys")
 def test_every_page_of_a_run_is_remade_byte_for_byte(tmp_path: Path) -> None:
     root = tmp_path / "run"
     stages = (
@@ -67,7 +67,7 @@ def test_every_page_of_counters_is_remade_byte_for_byte(
     tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "run"
-    shutil.copytree(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
+    copy_writable(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
     raw = set(digests(root))
     artifacts = Artifacts.for_run(root)
     manifest = new_manifest(artifacts, ["test"])

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.cli import main
+from llm_perf_opt.core import units
+from llm_perf_opt.reporting.wording import BOUND_NAMES, BOUNDS, FINDINGS, PHASE_NAMES, PHASES, capitalised
+from llm_perf_opt.summary.file import load_summary
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +29,19 @@ def rtx5090(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def test_report_says_that_decode_waits_for_launches(rtx5090: Path) -> None:
     page = (rtx5090 / "report.md").read_text("utf-8")
-    assert "- **decode: launching work.**" in page
-    assert re.search(r"\| whole capture \| 30\.\d % \|", page)
-    assert "Decode waits for the host to launch work" in page.split("## Time")[0]
+    summary = load_summary(rtx5090)
+    first = summary.findings[0]
+    assert (summary.verdicts["decode"].bound, first.id, first.phase) == ("launch", "launch-bound", "decode")
+    assert f"- **decode: {BOUND_NAMES['launch']}" in page
+    assert re.search(rf"\| {PHASE_NAMES['all']} \| 30\.\d % \|", page)
+    assert first.title in page.split("## Time")[0]
     plain = (rtx5090 / "stakeholder_summary.md").read_text("utf-8")
-    assert "Writing the answer: mostly waiting for instructions" in plain
+    assert f"- {capitalised(PHASES['decode'])}: {BOUNDS['launch']}" in plain
+    problem = re.escape(FINDINGS["launch-bound"].problem)
     assert re.search(
-        r"1\. \*\*The processor waits for its next instruction\.\*\* .* Worth at most \d+ ms, \d+", plain
+        rf"^1\. \*\*{problem}\*\* .*{re.escape(units.seconds(first.gain_upper_s))}, \d+",
+        plain,
+        re.MULTILINE,
     )
 
 
@@ -45,7 +54,8 @@ def test_kernels_stand_with_both_verdicts_and_full_names(rtx5090: Path) -> None:
     assert judged
     for kernel in judged:
         assert kernel["name"] in page
-    told = re.findall(r"^- \*\*\d+\*\* ", page, flags=re.MULTILINE)
+    verdicts = page[page.index("## Verdicts of NVIDIA's rules") : page.index("## Full names")]
+    told = re.findall(r"^- \*\*\d+\*\*: ", verdicts, flags=re.MULTILINE)
     assert len(told) == len(judged)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -51,17 +52,17 @@ def test_another_model_in_the_same_directory_is_reported_as_itself(tmp_path: Pat
     (run / "my-notes.txt").write_text("mine")
     second = cli("run", "model=qwen_moe_tiny", *TINY, *STATIC, "artifacts.runs_dir=run", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
-    assert "held an earlier run" in second.stderr
+    (earlier,) = run.glob("earlier-*")
+    assert earlier.name in second.stderr
     summary = read_json(run / "summary.json")
     assert "qwen" in summary["workload"]["model"].lower()
     assert summary["timings"]["tpot_s"] is None, "nothing was timed by this run"
-    assert any("held an earlier run" in note for note in summary["notes"])
-    assert "held an earlier run" in (run / "run.log").read_text()
+    assert any(earlier.name in note for note in summary["notes"])
+    assert earlier.name in (run / "run.log").read_text()
     assert list(summary["stages"]) == ["static_analysis"]
     assert not (run / "direct_inference").exists()
     assert (run / "my-notes.txt").read_text() == "mine"
     assert listed(run) == own(run) - {"my-notes.txt"}
-    (earlier,) = run.glob("earlier-*")
     assert "llama" in read_json(earlier / "summary.json")["workload"]["model"].lower()
     assert main(["report", str(earlier), "--json"]) == 0, "what was moved aside is a run of its own"
 
@@ -97,7 +98,7 @@ def test_a_second_run_at_the_same_time_is_refused_before_any_work(tmp_path: Path
         assert (tmp_path / "run" / "run.lock").is_file()
         third = cli("run", "model=qwen_moe_tiny", *TINY, *STATIC, "artifacts.runs_dir=run", cwd=tmp_path)
         assert third.returncode == 0, third.stderr
-        assert "run.lock was left behind by process" in third.stderr
+        assert re.search(rf"run\.lock\b.*\bprocess {first.pid}\b", third.stderr)
         assert not (tmp_path / "run" / "run.lock").exists()
     finally:
         first.kill()
@@ -132,7 +133,7 @@ def test_interrupted_predictions_are_continued_and_nothing_else(tmp_path: Path) 
         cwd=tmp_path,
     )
     assert again.returncode == 0, again.stderr
-    assert "1 of 3 predictions are there already" in again.stderr
+    assert re.search(r"\b1 of 3\b", again.stderr)
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == [
         json.loads(line)["id"] for line in lines
     ]
@@ -160,16 +161,16 @@ def test_no_stage_is_a_mistake_with_the_toggles_named(tmp_path: Path) -> None:
         "run", *STATIC, "pipeline.static_analysis.enable=false", "artifacts.runs_dir=run", cwd=tmp_path
     )
     assert done.returncode == 2
-    assert "no stage is enabled" in done.stderr
-    assert "pipeline.nsys.enable=true" in done.stderr
+    message, _, hint = done.stderr.partition("fix:")
+    assert "stage" in message and "pipeline.nsys.enable=true" in hint
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("prompts", "batch", "ran", "words"),
     [
-        ("[a,b]", 4, 2, "batches of 2 were run"),
-        ("[a,b,c]", 2, 1.5, "batches of 2 to 1"),
+        ("[a,b]", 4, 2, r"infer\.batch_size=4\b.*\b2\b"),
+        ("[a,b,c]", 2, 1.5, r"infer\.batch_size=2\b.*\b2\D+1\b"),
         ("[a,b]", 2, 2, None),
     ],
 )
@@ -195,7 +196,7 @@ def test_the_batch_size_is_what_ran(
     assert summary["workload"]["batch_size"] == ran
     notes = [note for note in summary["notes"] if "infer.batch_size" in note]
     assert bool(notes) == bool(words)
-    assert words is None or words in notes[0]
+    assert words is None or re.search(words, notes[0]), "what was asked for, and what ran"
     assert ("infer.batch_size=" in said) == bool(words)
     assert f"batch size {ran:g}" in (tmp_path / "run" / "report.md").read_text()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -37,7 +38,8 @@ def document(out: str) -> dict[str, Any]:
 def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> None:
     flag = tmp_path / "fixed"
     flaky = f'import os, sys; sys.exit(0 if os.path.exists("{flag}") else 3)'
-    command = ("run", "--multirun", "--json", *CHEAP, jobs("pass", flaky, "x = 1"), "hydra.sweep.dir=s")
+    programs = jobs("pass", flaky, "x = 1")
+    command = ("run", "--multirun", "--json", *CHEAP, programs, "hydra.sweep.dir=s")
     done = cli(*command, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     found = document(done.stdout)
@@ -59,24 +61,27 @@ def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> Non
 
     kept = {name: (tmp_path / "s" / name / "manifest.json").read_bytes() for name in "02"}
     flag.touch()
-    resumed = cli("run", "--resume=s", "--json", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    refused = cli("run", "--resume=s", "--json", cwd=tmp_path)  # programs of a file are not run unasked
+    assert refused.returncode == 2
+    resumed = cli("run", "--resume=s", "--json", programs, cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout
     assert document(resumed.stdout)["counts"] == {"ok": 3}
     assert {name: (tmp_path / "s" / name / "manifest.json").read_bytes() for name in "02"} == kept
     assert [path.name[:8] for path in (tmp_path / "s" / "1").glob("earlier-*")] == ["earlier-"]
 
 
 def test_resume_with_another_configuration_runs_every_job_again(tmp_path: Path) -> None:
-    command = (*CHEAP, jobs("pass", "x = 1"), "hydra.sweep.dir=s", "-q")
-    assert cli("run", "--multirun", *command, cwd=tmp_path).returncode == 0
-    done = cli("run", "--resume=s", "--json", "run.threads=1", cwd=tmp_path)
+    programs = jobs("pass", "x = 1")
+    assert cli("run", "--multirun", *CHEAP, programs, "hydra.sweep.dir=s", "-q", cwd=tmp_path).returncode == 0
+    done = cli("run", "--resume=s", "--json", programs, "run.threads=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "s").glob("*/earlier-*"))) == 2
     other = cli(
         "run", "--resume", "--multirun", *CHEAP, jobs("y = 2", "z = 3"), "hydra.sweep.dir=s", cwd=tmp_path
     )
     assert other.returncode == 2
-    assert "has other jobs than these" in other.stderr
+    message, _, hint = other.stderr.partition("fix:")
+    assert str(tmp_path / "s") in message and "2" in message and "hydra.sweep.dir=DIR" in hint
 
 
 def test_a_stopped_sweep_says_which_job_was_interrupted_and_which_never_began(tmp_path: Path) -> None:
@@ -132,16 +137,17 @@ def test_a_killed_sweep_is_told_of_afterwards(tmp_path: Path) -> None:
     told["heartbeat"] |= {"machine": "another", "host": "node7"}
     manifest.write_text(json.dumps(told), encoding="utf-8")
     for age_s, status, words in (
-        (5, "running", "sign of life"),
-        (600, "killed", "no sign of life for 10 min"),
+        (5, "running", r"\b\d+ s\b"),
+        (600, "killed", r"\b10 min\b"),
     ):
         written = time.time() - age_s
         os.utime(manifest, (written, written))
         done = cli("sweep-report", "--json", "s", cwd=tmp_path)
         job = document(done.stdout)["jobs"][0]
         assert (job["status"], done.returncode) == (status, int(status == "killed"))
-        assert words in job["reason"] and "on node7" in job["reason"]
-    assert "no sign of life for 10 min" in (tmp_path / "s" / "sweep.md").read_text(encoding="utf-8")
+        assert re.search(words, job["reason"]) and "on node7" in job["reason"]
+    page = (tmp_path / "s" / "sweep.md").read_text(encoding="utf-8")
+    assert re.search(r"on node7\b.*\b10 min\b", page)
 
 
 KILLED_WHILE_REPORTED = """
@@ -162,9 +168,9 @@ def test_a_job_that_is_killed_while_it_is_reported_is_not_done(tmp_path: Path) -
     assert json.loads((tmp_path / "s" / "0" / "manifest.json").read_text())["status"] == "ok"
     found = document(cli("sweep-report", "--json", "s", cwd=tmp_path).stdout)
     assert [job["status"] for job in found["jobs"]] == ["killed", "pending"]
-    assert "before its report was written" in found["jobs"][0]["reason"]
-    resumed = cli("run", "--resume=s", "--json", cwd=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    assert "report" in found["jobs"][0]["reason"]
+    resumed = cli("run", "--resume=s", "--json", jobs("pass", "x = 1"), cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout
     assert all(job["metrics"]["program_s"]["value"] > 0 for job in document(resumed.stdout)["jobs"])
 
 
@@ -172,7 +178,7 @@ def test_all_jobs_are_checked_before_the_first_starts_whatever_their_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from llm_perf_opt.core.errors import ConfigError
-    from llm_perf_opt.runs.sweep.check import check_sweep
+    from llm_perf_opt.sweep.plan import check_sweep
 
     monkeypatch.chdir(tmp_path)
     seen: list[tuple[str, ...]] = []
@@ -191,15 +197,16 @@ def test_all_jobs_are_checked_before_the_first_starts_whatever_their_number(
 def test_a_directory_for_two_jobs_is_refused(tmp_path: Path) -> None:
     done = cli("run", "--multirun", "--plan", "infer.batch_size=1,2", "hydra.sweep.subdir=x", cwd=tmp_path)
     assert done.returncode == 2
-    assert "jobs 0 and 1 would write into one directory, x" in done.stderr
+    message, _, hint = done.stderr.partition("fix:")
+    assert re.search(r"\b0 and 1\b.*\bx\b", message) and "hydra.sweep.subdir" in hint
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--resume", "--multirun", "infer.batch_size=1,2"], "--resume needs the directory"),
+        (["--resume", "--multirun", "infer.batch_size=1,2"], "--resume"),
         (["--resume=nowhere"], "sweep_plan.json"),
-        (["--multirun", "infer.batch_size=1,2", "sweep.objective=[tpott]"], "did you mean 'tpot_s'?"),
+        (["--multirun", "infer.batch_size=1,2", "sweep.objective=[tpott]"], "'tpot_s'"),
         (["--multirun", "hydra/launcher=slurm", "infer.batch_size=1,2"], "llm-perf-opt[slurm]"),
     ],
 )

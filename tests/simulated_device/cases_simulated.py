@@ -17,12 +17,9 @@ from llm_perf_opt.hardware import accelerator as module
 from llm_perf_opt.hardware.accelerator import HostProcessor, TorchAccelerator, open_accelerator, seeded
 from llm_perf_opt.hardware.detect import detect_device
 from llm_perf_opt.workloads.devices import confirm_device
-from llm_perf_opt.workloads.engine import release
-from llm_perf_opt.workloads.engine.clock import Clock, intervals
-from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.engine.phase_memory import PhaseMemory, memory_meter
-from llm_perf_opt.workloads.engine.release import require_room
-from llm_perf_opt.workloads.engine.stop_check import StopCheck
+from llm_perf_opt.workloads.engine import memory
+from llm_perf_opt.workloads.engine.engine import Clock, Engine, StopCheck, intervals
+from llm_perf_opt.workloads.engine.memory import PhaseMemory, memory_meter, require_room
 from tests.simulated_device import Simulation, load
 from tests.unit.small_workloads import samples, workload
 
@@ -228,7 +225,7 @@ def test_memory_is_given_back_and_proved_to_be(sim: Simulation, tmp_path: Path) 
 def test_what_is_still_held_is_named_and_a_child_without_room_refused(
     sim: Simulation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(release, "TOLERANCE_BYTES", 1 << 20)
+    monkeypatch.setattr(memory, "TOLERANCE_BYTES", 1 << 20)
     engine = engine_on(SECOND)
     kept = engine.model
     found = engine.release()
@@ -288,8 +285,8 @@ def test_seeds_are_set_and_put_back_on_the_device_too(sim: Simulation) -> None:
 
 
 def test_the_profiler_has_the_devices_kernels(sim: Simulation, tmp_path: Path) -> None:
-    from llm_perf_opt.ingest.kineto.reader import read_kineto
-    from llm_perf_opt.vendor.torch.passes import ProfileOptions, profile_pass
+    from llm_perf_opt.captures.kineto.reader import read_kineto
+    from llm_perf_opt.stages.torch_profiler.passes import ProfileOptions, profile_pass
 
     sim.virtual_time(False)  # a trace has the host's real time
     engine = engine_on(SECOND)

@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.facts import Capture
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.timeline import Timeline
 from tests.unit.timelines import ALL_REDUCE, LAUNCH, US, Op, make_timeline
 
 

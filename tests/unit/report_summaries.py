@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.shares import add_shares
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     Budget,
     BudgetPart,
     Coverage,

@@ -6,13 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.config.schema import (
-    CacheKind,
-    DatasetConfig,
-    ImageMode,
-    InferConfig,
-    ModelConfig,
-)
+from llm_perf_opt.config.schema import CacheKind, DatasetConfig, ImageMode, InferConfig, ModelConfig
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
 
 TEXT: dict[str, Any] = {

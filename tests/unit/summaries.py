@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llm_perf_opt.model.statistics import describe
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     Bound,
     Budget,
     BudgetPart,
@@ -25,6 +24,7 @@ from llm_perf_opt.model.summary import (
     Verdict,
     Workload,
 )
+from llm_perf_opt.summary.statistics import describe
 
 
 def summary(**fields: Any) -> Summary:

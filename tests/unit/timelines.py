@@ -9,10 +9,7 @@ import numpy as np
 
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, Total, by_path_and_name
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.ingest.linking import link_ranges, order_by_thread
-from llm_perf_opt.model.summary import Budget
-from llm_perf_opt.model.summary.parallel import IdleOwner
-from llm_perf_opt.model.timeline import (
+from llm_perf_opt.captures.timeline import (
     CollectiveCalls,
     DeviceOps,
     HostCalls,
@@ -21,6 +18,9 @@ from llm_perf_opt.model.timeline import (
     Ranges,
     Timeline,
 )
+from llm_perf_opt.core.arrays import link_ranges, order_by_thread
+from llm_perf_opt.summary import Budget
+from llm_perf_opt.summary.devices import IdleOwner
 
 Op = tuple[int, int, str, int]
 """(start, end, name, row of the launching call or -1)"""

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llm_perf_opt.process.runtime_env import DEFAULTS
+from llm_perf_opt.process.environment import DEFAULTS
 
 READ_AT_THE_START = (
     "PYTHON", "LD_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "ATEN_", "CUDA_", "NVTX_", "TORCH",

@@ -11,6 +11,7 @@ import json
 import os
 import pkgutil
 import runpy
+import signal
 import socket
 import sys
 import threading
@@ -40,13 +41,14 @@ class Request(NamedTuple):
 
 def warm_up() -> None:
     """Import what runs import, with the environment that a run sets before it does."""
-    from llm_perf_opt.process.runtime_env import prepare_process
+    from llm_perf_opt.process.environment import prepare_process
 
     before = dict(os.environ)
     prepare_process()
     for name in LIBRARIES:
         importlib.import_module(name)
     _import_our_own()
+    _compose_once()
     gc.collect()
     gc.freeze()  # what is never looked at again stays in memory that all forks share
     os.environ.clear()
@@ -54,6 +56,23 @@ def warm_up() -> None:
     threads = [path.name for path in Path("/proc/self/task").iterdir()]
     if len(threads) != 1:
         sys.exit(f"{len(threads)} threads after the imports: a fork would have one of them only")
+
+
+def _compose_once() -> None:
+    """Keep what composing the usual presets gives, so that no command chooses and merges them again."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from llm_perf_opt.config.hydra_bridge.compose import compose_raw
+
+    runpy.run_path(str(Path(__file__).with_name("compose_once.py")))["install"]()
+    for overrides in ([], ["model=llama_tiny"]):
+        compose_raw(overrides)
+    # What a new process has not, and finds out for itself: a command may have other plug-ins.
+    HydraConfig.instance().cfg = None
+    for name, module in list(sys.modules.items()):
+        if name.startswith("llm_perf_opt"):
+            for value in vars(module).values():
+                getattr(value, "cache_clear", lambda: None)()
 
 
 def _import_our_own() -> None:
@@ -143,6 +162,10 @@ def end(leaving: SystemExit) -> None:
 
 
 if __name__ == "__main__":
+    # Under nohup, and in the background of a script, tests ignore signals that a command is to meet.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     warm_up()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         asked = next_command(connection)

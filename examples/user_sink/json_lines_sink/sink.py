@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.runs.sinks.base import Sink
+from llm_perf_opt.runs.sinks import Sink
+from llm_perf_opt.summary import Summary
 
 VARIABLE = "JSON_LINES_FILE"
 

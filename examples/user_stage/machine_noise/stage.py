@@ -17,10 +17,10 @@ from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
-from llm_perf_opt.model.statistics import describe
-from llm_perf_opt.model.summary import Finding, Section, SectionTable
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.stages.facts.collect import Part, collect
+from llm_perf_opt.stages.facts import Part, collect
+from llm_perf_opt.summary import Finding, Section, SectionTable
+from llm_perf_opt.summary.statistics import describe
 
 NAME = "machine_noise"
 RESULT = "repetitions.json"

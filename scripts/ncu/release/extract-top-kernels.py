@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))
 
 if __name__ == "__main__":
     try:
-        from llm_perf_opt.runs.commands.top_kernels import extract_main
+        from llm_perf_opt.commands.top_kernels import extract_main
 
         code = extract_main(prog="extract-top-kernels.py")
     except ImportError as error:

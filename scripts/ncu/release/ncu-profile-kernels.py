@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))
 
 if __name__ == "__main__":
     try:
-        from llm_perf_opt.runs.commands.ncu_tools import profile_main
+        from llm_perf_opt.commands.ncu_profile import profile_main
 
         code = profile_main(prog="ncu-profile-kernels.py")
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""Tables into facts: pure functions without I/O."""
+"""Tables to facts, and facts to the summary. Pure functions: no files are opened and no program is started."""

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
-
 _FEW = 8
 
 
@@ -69,7 +68,7 @@ class IntervalSet:
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def apart(start: Int64, end: Int64) -> IntervalSet:
+def from_disjoint(start: Int64, end: Int64) -> IntervalSet:
     """Make a set of intervals that are known to be in order and not to touch; empty and negative ones count for nothing."""
     real = end > start
     return IntervalSet(start, end) if real.all() else IntervalSet(start[real], end[real])

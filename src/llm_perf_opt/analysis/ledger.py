@@ -11,20 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llm_perf_opt.analysis.cautions import below_floor
 from llm_perf_opt.analysis.roofline.limits import Limits, floor_time, limits_for
+from llm_perf_opt.analysis.validation import below_floor
 from llm_perf_opt.core import units
-from llm_perf_opt.model.statistics import decode_steps
-from llm_perf_opt.model.summary import (
-    Hardware,
-    LedgerRow,
-    Stat,
-    Static,
-    Timings,
-)
+from llm_perf_opt.summary import Hardware, LedgerRow, Stat, Static, Timings
+from llm_perf_opt.summary.statistics import decode_steps
 
 Time = TypeVar("Time")
-
 TOLERANCE = 0.25
 """Relative difference between sources from which it is worth showing."""
 SHALLOWEST, MOST_MODULES = 3, 200

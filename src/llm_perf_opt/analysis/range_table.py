@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_perf_opt.analysis.facts import Capture
-from llm_perf_opt.analysis.ranks.join import rank_of
-from llm_perf_opt.analysis.ranks.names import ranks_in_names, without_rank
-from llm_perf_opt.analysis.timeline.range_meaning import meaning_of
+from llm_perf_opt.analysis.ranks import rank_of, ranks_in_names, without_rank
+from llm_perf_opt.analysis.timeline.range_names import meaning_of
+from llm_perf_opt.captures.timeline import KernelTotals, Timeline
 from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import RankUse, Section, SectionTable
-from llm_perf_opt.model.timeline import KernelTotals, Timeline
+from llm_perf_opt.summary import RankUse, Section, SectionTable
 
 _MOST = 60
 
@@ -50,7 +49,7 @@ def range_totals(found: Timeline | KernelTotals) -> list[RangeTotal]:
 def range_sections(captures: Sequence[Capture]) -> list[Section]:
     """Return a section per capture that holds ranges and no kernel; captures of one range on several ranks share one."""
     sections: list[Section | None] = []
-    for group in _beside_one_another(captures):
+    for group in _overlap(captures):
         ranked = _by_rank(group)
         alone = [one for one in group if not any(one is other for other in ranked.values())]
         sections += [_section_of_ranks(ranked), *map(_section, alone)]
@@ -60,7 +59,7 @@ def range_sections(captures: Sequence[Capture]) -> list[Section]:
 def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
     """Return the ranks of captures without device work: all that is known is from when to when each had ranges open."""
     rows: list[RankUse] = []
-    for group in _beside_one_another(captures):
+    for group in _overlap(captures):
         found = []
         for rank, capture in _by_rank(group).items():
             if isinstance(capture.found, Timeline):
@@ -71,7 +70,7 @@ def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
     return rows
 
 
-def _beside_one_another(captures: Sequence[Capture]) -> list[list[Capture]]:
+def _overlap(captures: Sequence[Capture]) -> list[list[Capture]]:
     """Group captures without device work by tool and by what their names say beside the rank."""
     groups: dict[tuple[str, str], list[Capture]] = {}
     for one in captures:

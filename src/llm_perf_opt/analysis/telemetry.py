@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from llm_perf_opt.ingest.telemetry import TelemetryColumns, TelemetryDocument
-from llm_perf_opt.model.statistics import describe
-from llm_perf_opt.model.summary import EnergyUse, MemoryUse, Stat, Telemetry, TelemetrySeries
+import numpy as np
+
+from llm_perf_opt.analysis.timeline.attribution import Attribution
+from llm_perf_opt.captures.documents import TelemetryColumns, TelemetryDocument
+from llm_perf_opt.captures.kineto.reader import KinetoCapture
+from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL, REQUEST_PHASES, WHOLE
+from llm_perf_opt.summary import EnergyUse, MemoryUse, Stat, Static, Telemetry, TelemetrySeries, Workload
+from llm_perf_opt.summary.statistics import describe
 
 MOST_POINTS = 240
 LEAST_SPAN_S = 0.5
@@ -141,3 +147,95 @@ def _series(columns: TelemetryColumns, rows: Sequence[int]) -> list[TelemetrySer
         if any(value is not None for _, value in points):
             found.append(TelemetrySeries(name, points))
     return found
+
+
+# Memory in use over one pass: the peak, and the peak of every phase.
+
+
+_HOST, _CUDA = 0, 1
+
+
+def memory_document(capture: KinetoCapture, attribution: Attribution, device: str) -> dict[str, Any] | None:
+    """Return ``memory.json``: what the device's allocator had in use; ``None`` when it reported nothing.
+
+    CUDA's allocator reports everything it holds, weights included. The host's counts from the start of the
+    profile, so a CPU run shows what the pass itself added.
+    """
+    on_cuda = device.startswith("cuda")
+    number = int(device.partition(":")[2] or 0)
+    samples = capture.memory
+    mine = samples.device_type == (_CUDA if on_cuda else _HOST)
+    if on_cuda:
+        mine &= samples.device == number
+    time, used = samples.time_ns[mine], samples.allocated_bytes[mine]
+    if not len(time):
+        return None
+    return {
+        "schema": 1,
+        "device": device,
+        "counts": "everything the allocator holds" if on_cuda else "allocated since the pass began",
+        "peak_bytes": int(used.max()),
+        "events": len(time),
+        "phases": _by_phase(capture, attribution, time, used),
+    }
+
+
+def _by_phase(
+    capture: KinetoCapture, attribution: Attribution, time: Any, used: Any
+) -> dict[str, dict[str, int]]:
+    ranges = capture.timeline.ranges
+    found: dict[str, dict[str, int]] = {}
+    for path, meaning in enumerate(attribution.meanings):
+        if meaning.role != "phase" or meaning.phase is None:
+            continue
+        for row in np.flatnonzero(attribution.paths.of_range == path).tolist():
+            first, last = np.searchsorted(time, (ranges.start_ns[row], ranges.end_ns[row]))
+            before = int(used[first - 1]) if first else 0
+            inside = used[first:last]
+            peak = max(before, int(inside.max(initial=0)))
+            after = int(inside[-1]) if len(inside) else before
+            entry = found.setdefault(
+                meaning.phase, {"peak_bytes": peak, "begin_bytes": before, "end_bytes": after}
+            )
+            entry["peak_bytes"] = max(entry["peak_bytes"], peak)
+            entry["end_bytes"] = after
+    return {phase: found[phase] for phase in attribution.phases if phase in found}
+
+
+# What the static model says a phase needs in memory, beside what it had.
+
+
+def predict_memory(memory: Mapping[str, MemoryUse], static: Static | None, workload: Workload) -> None:
+    """Fill in the predictions. A profiler's count on a CPU has no weights in it, so nothing is set against it."""
+    for phase, use in memory.items():
+        if use.counts is None and (workload.device or "cpu") == "cpu":
+            continue
+        use.predicted = _needs(phase, static, workload) if static is not None else {}
+        use.predicted_bytes = sum(use.predicted.values()) if use.predicted else None
+
+
+def _needs(phase: str, static: Static, workload: Workload) -> dict[str, float]:
+    resident = static.resident_bytes
+    prompt, new = workload.prompt_tokens, workload.new_tokens
+    if "weights" not in resident or static.scaling is None or prompt is None or new is None:
+        return {}
+    found = {"weights": resident["weights"]}
+    if phase not in BEFORE_PREFILL:  # the cache begins with the prompt; the last token is never fed back
+        found["kv_cache"] = _cache(
+            static, workload, prompt if phase == PREFILL else prompt + max(0.0, new - 1)
+        )
+    # The static model knows the largest operator of all phases: it is in the phase that has most positions at once.
+    largest_in = next((name for name in BEFORE_PREFILL if name in static.phases), PREFILL)
+    if phase in (largest_in, WHOLE) and "activations" in resident:
+        found["activations"] = resident["activations"]
+    return found if phase in (*REQUEST_PHASES, WHOLE) else {}
+
+
+def _cache(static: Static, workload: Workload, positions: float) -> float:
+    if static.scaling is None:
+        return 0.0
+    sequences = workload.batch_size or static.scaling.batch_size
+    return sequences * sum(
+        part.layers * part.bytes_per_token * min(positions, part.window or positions)
+        for part in static.scaling.kv
+    )

@@ -10,29 +10,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_perf_opt.analysis.cpu.verdict import DISPATCH_LEVER, cpu_answer
+from llm_perf_opt.analysis.context import (
+    LEAST_LAUNCHES,
+    LEAST_SPAN_S,
+    describe_families,
+    evidence_of,
+    seconds_by_limit,
+)
+from llm_perf_opt.analysis.cpu import DISPATCH_LEVER, cpu_answer
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
-from llm_perf_opt.model.summary import (
-    Bound,
-    Budget,
-    BudgetPart,
-    Kernel,
-    Summary,
-    Verdict,
-    Workload,
-)
+from llm_perf_opt.summary import Bound, Budget, BudgetPart, Kernel, Summary, Verdict, Workload
 
 BUSY_ENOUGH = 0.5
 """Below this share of device activity, waiting is the problem whatever the kernels do."""
 QUEUE_DECIDES = 0.5
+FULL = 0.8
+"""Share of the time that kernels fill, from which the verdict is about kernels."""
+_MOST_UNDER_ONE = 0.6
+MOSTLY_ONCE = 0.5
+"""Share of one-off costs from which a capture says nothing of the steady state."""
 _HOST_PARTS = ("host", "data", "allocation")
 NEAR_A_LIMIT = 0.4
 """MFU or MBU from which a limit of the hardware is a fair explanation."""
 COUNTER_NEAR = 0.6
 """Share of a unit's peak from which ncu itself calls it the limiter."""
 BALANCED_WITHIN = 0.1
-
 _LESS_WORK = "less work: fewer tokens, fewer pixels"
 _LEVERS: dict[Bound, str | None] = {
     "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
@@ -41,6 +44,7 @@ _LEVERS: dict[Bound, str | None] = {
     "communication": "overlap collectives with computing, send fewer bytes, or use faster links",
     "host": "take work off the thread that feeds the device, or do it ahead in another one",
     "queue": None,
+    "one-off": "capture after warm-up: these costs do not recur",
     "memory": "move fewer bytes: lower-precision weights and cache, larger batch, fused operators",
     "compute": f"lower precision, or {_LESS_WORK}",
     "balanced": "both limits are near: only less work or other hardware helps much",
@@ -103,25 +107,44 @@ def _judge_phase(summary: Summary, phase: str) -> _Answer | None:
     if not known:
         return None
     for question in (
+        _too_little,
         _waiting_by_budget,
         _waiting_by_busy_share,
         _near_a_counter_limit,
         _near_a_model_limit,
+        _full_device,
         _host_by_operators,
     ):
         answer = question(summary, phase)
         if answer is not None:
             return answer
-    return _Answer("unknown", _what_is_missing(summary, phase), [])
+    return _Answer("unknown", _missing_inputs(summary, phase), [])
+
+
+def _too_little(summary: Summary, phase: str) -> _Answer | None:
+    """Abstain where the capture holds too little for a share of its time to mean anything."""
+    evidence = evidence_of(summary)
+    if evidence is None or evidence.is_enough or phase not in summary.budget or _is_full(summary, phase):
+        return None
+    return _Answer(
+        "unknown",
+        f"too little was captured to conclude anything: {evidence.describe()} (at least {LEAST_LAUNCHES} launches in "
+        f"{units.seconds(LEAST_SPAN_S)} are needed)",
+        [],
+    )
 
 
 def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
-    """Compare what a device does in a timeline: computing, talking, copying, waiting. The largest decides."""
+    """Compare what a device does in a timeline: computing against each other part by itself, and against all waiting.
+
+    The largest part that is not computing is the cause: single parts are compared with single parts.
+    """
     budget = summary.budget.get(phase)
     if budget is None or budget.span_s <= 0:
         return None
     parts = {part.name: part for part in budget.parts}
     share = {name: part.share_ratio for name, part in parts.items()}
+    once, compute = share.get("one-off", 0.0), share.get("compute", 0.0)
     waits: dict[Bound, float] = {
         "launch": share.get("launch", 0.0),
         "sync": share.get("sync", 0.0),
@@ -132,29 +155,37 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     )  # nobody's fault that the capture shows: it decides only where it is most of the time
     if queue > QUEUE_DECIDES:
         waits["queue"] = queue
-    busy: dict[Bound, float] = {
+    single: dict[Bound, float] = {
+        **waits,
         "communication": share.get("communication", 0.0),
         "copy": share.get("copy", 0.0),
     }
-    waiting = max(waits, key=lambda name: waits[name])
-    worst = max(busy, key=lambda name: busy[name])
-    answer: Bound
-    waited = sum(waits.values())
-    if waited > 0 and waited >= max(share.get("compute", 0.0), busy[worst]):
-        answer = waiting
-    elif busy[worst] > share.get("compute", 0.0):
-        answer = worst
-    else:
-        return None
+    answer = max(single, key=lambda name: single[name])
     listed = ", ".join(
         f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts if part.seconds
     )
-    owner = _owner_words(parts, answer)
-    arithmetic = f"of {units.seconds(budget.span_s)}: {listed}; the largest: {answer}{owner}"
+    if once >= MOSTLY_ONCE:
+        answer = "one-off"
+    elif single[answer] <= 0 or (sum(waits.values()) < compute and single[answer] <= compute):
+        return None
+    owner = _describe_owner(parts, answer)
+    decided = single.get(answer, once)
+    of = (
+        "the largest"
+        if decided >= max(compute, queue)
+        else "the largest with a cause"
+        if decided >= compute
+        else "the largest wait"
+    )
+    arithmetic = f"of {units.seconds(budget.span_s)}: {listed}; {of}: {_named(answer)}{owner}"
     return _Answer(answer, arithmetic, [f"timeline: {budget.source or 'capture'}", *_against(budget)])
 
 
-def _owner_words(parts: Mapping[str, BudgetPart], answer: Bound) -> str:
+def _named(answer: Bound) -> str:
+    return f"host ({' + '.join(_HOST_PARTS)})" if answer == "host" else answer
+
+
+def _describe_owner(parts: Mapping[str, BudgetPart], answer: Bound) -> str:
     names = _HOST_PARTS if answer == "host" else (answer,)
     found = [parts[name] for name in names if name in parts and parts[name].owner is not None]
     if not found:
@@ -265,6 +296,30 @@ def _larger(compute: float, memory: float) -> Bound:
     return "compute" if compute > memory else "memory"
 
 
+def _is_full(summary: Summary, phase: str) -> bool:
+    """Whether kernels fill the time of a phase, so that the time is theirs to explain."""
+    budget = summary.budget.get(phase)
+    return budget is not None and sum(p.share_ratio for p in budget.parts if p.name == "compute") >= FULL
+
+
+def _full_device(summary: Summary, phase: str) -> _Answer | None:
+    """A device that always computes: which of its limits most of the kernel time is under, by shapes and families."""
+    if not _is_full(summary, phase):
+        return None
+    total, found = seconds_by_limit(summary, phase)
+    side: Bound = "compute" if found["compute"] >= found["memory"] else "memory"
+    if total <= 0 or found[side] < _MOST_UNDER_ONE * total:
+        return None
+    use = summary.utilisation.get(phase)
+    ratio = use.mfu_ratio if use is not None and side == "compute" else None
+    mfu = f"; MFU {units.percent(ratio)}" if ratio is not None else ""
+    arithmetic = (
+        f"{_device_full(summary, phase)}; {units.percent(found[side] / total)} of the kernel time is in work that "
+        f"{'arithmetic' if side == 'compute' else 'memory'} limits by its shapes and kinds{mfu}"
+    )
+    return _Answer(side, arithmetic, _sources(summary, "trace", "nsys"))
+
+
 def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
     """On a CPU there is no device to wait: what the operators do decides."""
     answer = cpu_answer(summary, phase)
@@ -273,7 +328,7 @@ def _host_by_operators(summary: Summary, phase: str) -> _Answer | None:
     return _Answer(answer.bound, answer.arithmetic, _sources(summary, *answer.sources))
 
 
-def _what_is_missing(summary: Summary, phase: str) -> str:
+def _missing_inputs(summary: Summary, phase: str) -> str:
     use = summary.utilisation.get(phase)
     wants = []
     traced = summary.hardware.kind == "cpu" and any(op.phase == phase for op in summary.operators)
@@ -281,6 +336,8 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
         wants.append(
             "a torch trace of this phase"
             if summary.hardware.kind == "cpu"
+            else "the device's activity in the trace (ProfilerActivity.CUDA)"
+            if summary.metrics.get("device_events") == 0.0
             else "a timeline (nsys or torch trace with a GPU)"
         )
     if use is None or use.mfu_ratio is None:
@@ -296,6 +353,8 @@ def _what_is_missing(summary: Summary, phase: str) -> str:
     full = _device_full(summary, phase)
     if full is not None and wants:
         return f"{full}; which limit of the device they meet would need {' or '.join(wants)}"
+    if full is not None:
+        return f"{full}; neither arithmetic nor memory limits most of it"
     return "not decided; would need " + " or ".join(wants) if wants else "not decided: no limit is near"
 
 
@@ -305,7 +364,10 @@ def _device_full(summary: Summary, phase: str) -> str | None:
     compute = sum(part.share_ratio for part in budget.parts if part.name == "compute") if budget else 0.0
     if budget is None or compute < BUSY_ENOUGH:
         return None
-    return f"kernels run for {units.percent(compute)} of {units.seconds(budget.span_s)}"
+    families = describe_families(summary, phase)
+    return f"kernels run for {units.percent(compute)} of {units.seconds(budget.span_s)}" + (
+        f" ({families} of the kernel time)" if families else ""
+    )
 
 
 def _sources(summary: Summary, *kinds: str) -> list[str]:

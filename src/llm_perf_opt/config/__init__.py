@@ -1,1 +1,1 @@
-"""Typed configuration: schema, composition, legacy keys."""
+"""The typed configuration: schema, composition, checks and legacy keys."""

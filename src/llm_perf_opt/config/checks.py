@@ -2,15 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_perf_opt.config.dimensions import wrong_dimensions
 from llm_perf_opt.config.schema import AppConfig, CacheKind, ModelConfig, Weights
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.phases import REQUEST_PHASES
+
+# Dimensions that no model can have, found by name before anything is built: transformers takes them all.
+
+
+_POSITIVE = frozenset(
+    {
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+        "image_size",
+        "patch_size",
+        "mlp_dim",
+        "head_dim",
+    }
+)
+_COUNTED = ("_size", "_dim", "_heads", "_layers", "_experts", "_per_tok", "_rank", "_channels")
+"""Endings of further dimensions. Zero means "none of these" (``v_head_dim`` without latent attention)."""
+_WINDOW = "window"
+"""In the names of windows, below zero means "without end"."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrongDimension:
+    """One value that is no dimension."""
+
+    key: str
+    """Dotted, relative to what was looked at."""
+    value: Any
+    meaning: str
+    """What it must be, in words."""
+
+
+def wrong_dimensions(document: Mapping[str, Any], prefix: str = "") -> Iterator[WrongDimension]:
+    """Yield what cannot be, at every level; ``None`` leaves a dimension to the model's own default."""
+    for name, value in document.items():
+        key = f"{prefix}{name}"
+        sizes = value if isinstance(value, list) else [value]
+        if isinstance(value, Mapping):
+            yield from wrong_dimensions(value, f"{key}.")
+        elif value is None:
+            continue
+        elif name in _POSITIVE and not all(_is_positive(size) for size in sizes):
+            yield WrongDimension(key, value, "a positive whole number")
+        elif _is_counted(str(name)) and any(_is_negative(size) for size in sizes):
+            yield WrongDimension(key, value, "at least 0")
+
+
+def _is_counted(name: str) -> bool:
+    return name.endswith(_COUNTED) and _WINDOW not in name
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +95,6 @@ _MOST_THREADS = 4096
 _SIDE = f"a positive multiple of 64, at most {_MOST_SIDE}"
 _LARGEST_SEED = 2**63 - 1
 MOST_TIMEOUT_S = 30 * 86_400.0
-
-
 RANGES: tuple[RangeRule, ...] = (
     _between("run.repeats", 1, _MANY),
     RangeRule("run.target_interval_ratio", lambda v: 0 < v <= 1, "more than 0, and at most 1"),

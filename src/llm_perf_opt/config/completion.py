@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -12,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 from llm_perf_opt.config.keys import CONF_DIR
 from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
-from llm_perf_opt.core.stage import ENTRY_POINT_GROUP
+from llm_perf_opt.core.stage import ENTRY_POINT_GROUP, PluginError, load_stage_type
 
 _MOUNT = re.compile(r"^\s*- (?:override )?/?([\w/]+)(@[\w.]+)?:", re.MULTILINE)
 _DEVICES = ("auto", "cpu", "cuda", "cuda:0", "mps", "xpu", "xpu:0")
@@ -51,7 +52,8 @@ def _leaves(word: str) -> Iterator[tuple[str, Any]]:
     name, dot, _ = rest.partition(".")
     stages = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if dot and name in stages:
-        yield from _fields(f"pipeline.{name}", stages[name].load().config_type)
+        with contextlib.suppress(PluginError):  # a broken one has no keys to offer
+            yield from _fields(f"pipeline.{name}", load_stage_type(stages[name]).config_type)
     elif not dot:
         yield from ((f"pipeline.{stage}.enable", bool) for stage in stages)
     yield from _fields("pipeline.workload", WorkloadCommandConfig)

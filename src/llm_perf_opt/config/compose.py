@@ -19,15 +19,14 @@ from llm_perf_opt.config.hydra_bridge.compose import compose_raw, copied
 from llm_perf_opt.config.hydra_bridge.errors import explain
 from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import translate_config
-from llm_perf_opt.config.schema import AppConfig, WorkloadCommandConfig
-from llm_perf_opt.config.store import SECTIONS, schema_node
+from llm_perf_opt.config.schema import SECTIONS, AppConfig, WorkloadCommandConfig
+from llm_perf_opt.config.store import schema_node
 from llm_perf_opt.core.console.logs import ONCE
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.secrets import mask_tree
-from llm_perf_opt.core.stage import stage_types
+from llm_perf_opt.core.stage import stage_types, unusable_stages
 
 LOGGER = logging.getLogger("llm_perf_opt.config")
-
 _FREE_FORM = (
     "model.arch",
     "pipeline.torch_profiler.output.extra",
@@ -37,7 +36,6 @@ _FREE_FORM = (
     "run.phase_threads",
 )
 """Subtrees whose keys are the user's own; who uses them checks them."""
-
 _PATH_KEYS = (
     "model.path",
     "model.config_name",
@@ -191,4 +189,7 @@ def _check_keys(raw: DictConfig) -> None:
     for key in leaf_keys(tree):  # type: ignore[arg-type]
         if key in known or any(key.startswith(f"{free}.") for free in _FREE_FORM):
             continue
+        broken = unusable_stages().get(key.split(".")[1]) if key.startswith("pipeline.") else None
+        if broken is not None:
+            raise ConfigError(broken, hint=f"update its package, or leave {key} out", key=key)
         raise ConfigError(f"unknown configuration key '{key}'", hint=did_you_mean(key, known), key=key)

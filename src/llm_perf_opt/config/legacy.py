@@ -70,9 +70,7 @@ LEGACY_KEYS: tuple[LegacyKey, ...] = (
     LegacyKey("pipeline.ncu.target_processes", "pipeline.ncu.ncu_cli.target_processes"),
     LegacyKey("pipeline.ncu.csv", "pipeline.ncu.ncu_cli.export.csv"),
 )
-
 LEGACY_ROOTS = frozenset({"device", "repeats", "analysis", "runners", "torch_profiler", "outputs", "output"})
-
 _RUNNER_PRESETS = {
     "stage1.default": ["pipeline.static_analysis.enable=true", "pipeline.torch_profiler.enable=true"],
     "stage1.no-static": ["pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=true"],
@@ -80,7 +78,6 @@ _RUNNER_PRESETS = {
     "default": [],
 }
 """Choice of the old group ``runner`` → the overrides it stood for."""
-
 _RUNNER_CONFIGS = {
     **_RUNNER_PRESETS,
     "stage2": [

@@ -1,4 +1,7 @@
-"""The schema as OmegaConf nodes, under the YAML presets of ``conf/``."""
+"""The schema as OmegaConf nodes.
+
+A module of its own: shell completion reads the schema without importing OmegaConf.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from llm_perf_opt.config import schema
-from llm_perf_opt.config.keys import CONF_DIR as CONF_DIR
-from llm_perf_opt.config.schema import SECTIONS as SECTIONS
+from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
 from llm_perf_opt.core.stage import stage_types
+
+# The schema as OmegaConf nodes, under the YAML presets of ``conf/``.
+
 
 SCHEMA_NAME = "base_schema"
 
@@ -29,7 +33,7 @@ def schema_node() -> DictConfig:
     It is shared: not to be changed.
     """
     pipeline: dict[str, Any] = {name: _typed_node(kind.config_type) for name, kind in stage_types().items()}
-    pipeline["workload"] = _typed_node(schema.WorkloadCommandConfig)
+    pipeline["workload"] = _typed_node(WorkloadCommandConfig)
     return OmegaConf.create(
         {**{name: _typed_node(cls) for name, cls in SECTIONS.items()}, "pipeline": pipeline}
     )

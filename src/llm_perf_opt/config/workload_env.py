@@ -1,4 +1,7 @@
-"""``pipeline.workload.env``: the variables a captured program gets beside the allow-listed ones."""
+"""``pipeline.workload.env``: variables that a captured program gets in addition to the allow-listed ones.
+
+A module of its own because the shipped scripts use it without the package's dependencies.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import re
 from collections.abc import Mapping
 
 from llm_perf_opt.core.errors import ConfigError
+
+# ``pipeline.workload.env``: the variables a captured program gets beside the allow-listed ones.
+
 
 KEY = "pipeline.workload.env"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -1,1 +1,1 @@
-"""What every room uses and that uses no room: errors, files, units, names."""
+"""Errors, files, units, escaping, console, signals and the layout of a run directory. Imports nothing else of the package."""

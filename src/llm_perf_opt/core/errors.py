@@ -10,13 +10,15 @@ Exit codes of the command line:
 2    the configuration or the command line is wrong; nothing was written
 3    an input (capture, dataset, checkpoint, run directory) cannot be used
 4    an external tool or the machine did not do what was needed (out of memory included, where no other stage went on)
-70   a defect of this program (``core/console/last_resort.py``); the message names a file with the details
+70   a defect of this program (``core/console/command_line.py``); the message names a file with the details
 130  interrupted (Ctrl-C); 143 by SIGTERM, 129 by SIGHUP
 ==== =====================================================================
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -63,3 +65,20 @@ class ToolError(LlmPerfError):
 
     code = "tool"
     exit_code = 4
+
+
+# The known name a user most likely meant.
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """Return the known key a user most likely meant, or ``None`` when nothing is near."""
+    known = sorted(known)
+    whole = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if whole:
+        return whole[0]
+    # The last word may be right and the path wrong (``repeats`` for ``run.repeats``).
+    by_last: dict[str, str] = {}
+    for candidate in known:
+        by_last.setdefault(candidate.rsplit(".", 1)[-1], candidate)
+    last = difflib.get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.7)
+    return by_last[last[0]] if last else None

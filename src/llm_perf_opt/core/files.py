@@ -11,25 +11,23 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS}
 _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
-
-
 RUN_DIRECTORY = "another run directory: artifacts.runs_dir=/some/dir"
 """Where else a run can write."""
-
 _ELSEWHERE = contextvars.ContextVar("elsewhere", default="another directory")
 
 
 @contextlib.contextmanager
-def writing_elsewhere(where: str) -> Iterator[None]:
+def hint_other_directory(where: str) -> Iterator[None]:
     """Say how a user of this command chooses where it writes (``another directory: --out DIR``), for all that it writes."""
     before = _ELSEWHERE.set(where)
     try:
@@ -42,7 +40,7 @@ def writing_elsewhere(where: str) -> Iterator[None]:
 def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[None]:
     """Turn a full disk or a read-only directory into a message that says which and what to do.
 
-    ``elsewhere`` says how to choose another place; by default what the command said (:func:`writing_elsewhere`).
+    ``elsewhere`` says how to choose another place; by default what the command said (:func:`hint_other_directory`).
     """
     try:
         yield
@@ -160,3 +158,137 @@ def sha256_of(path: Path) -> str:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+# How much of a file is read: documents and tables up to a size, packed text up to a factor. Both can be set.
+#
+# A few megabytes of gzip unpack to gigabytes, and a link to ``/dev/zero`` never ends.
+
+
+DOCUMENT_VARIABLE = "LLM_PERF_OPT_MAX_DOCUMENT_BYTES"
+"""Environment variable: the largest JSON, YAML or CSV file that is read."""
+UNPACK_VARIABLE = "LLM_PERF_OPT_MAX_UNPACK_FACTOR"
+"""Environment variable: how many times its size a packed trace may unpack to."""
+_DOCUMENT_BYTES = 512 << 20
+_UNPACK_FACTOR = 100
+
+
+def most_document_bytes() -> int:
+    """Return the largest document that is read."""
+    return _from_environment(DOCUMENT_VARIABLE, _DOCUMENT_BYTES)
+
+
+def most_unpacked() -> int:
+    """Return how many times its size packed text may be."""
+    return _from_environment(UNPACK_VARIABLE, _UNPACK_FACTOR)
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is there and is no file: a pipe, a device. What is not there is the caller's to say."""
+    if path.exists() and not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"{path} is not a regular file", hint="give a file", path=str(path))
+
+
+def read_document(path: Path) -> bytes:
+    """Return a file's content; too large a one, or no file, is an :class:`InputError`; other faults stay OSError."""
+    require_regular(path)
+    most = most_document_bytes()
+    with path.open("rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise InputError(
+            f"{path} is larger than {most} bytes",
+            hint=f"if that is right, set {DOCUMENT_VARIABLE} to more",
+            path=str(path),
+        )
+    return content
+
+
+def _from_environment(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
+        raise ConfigError(
+            f"{variable}={text} is not a positive whole number", hint=f"the default is {default}"
+        )
+    return int(text)
+
+
+# YAML of others. The C loader recurses natively (200,000 brackets end the process), and both loaders follow aliases and merge
+# keys however much they stand for. The events of a document cost neither, so they are checked first.
+
+
+_MOST_YAML_DEPTH = 100
+_MOST_YAML_NODES = 1_000_000
+"""Of a document with its aliases written out."""
+_MOST_YAML_NUMBER = 1000
+"""Characters of a plain scalar that begins like a number."""
+
+
+def parse_yaml(text: bytes | str) -> Any:
+    """Return the contents of a YAML document; :class:`ValueError` for what is none, or would not end."""
+    import yaml
+
+    # Both loaders are the safe ones; the C one is ten times faster, where it was built.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _check_yaml_events(yaml, yaml.parse(text, Loader=loader))
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"its content cannot be represented ({type(error).__name__})") from error
+
+
+def _check_yaml_events(yaml: Any, events: Iterator[Any]) -> None:
+    """Refuse nesting, aliases that stand for too much, and text that no file can hold."""
+    sizes = [0]
+    """Nodes of every open collection, written out."""
+    names: list[str | None] = []
+    anchors: dict[str | None, int] = {}
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors:
+                raise ValueError(f"the alias *{event.anchor} stands for itself, or for nothing")
+            sizes[-1] += anchors[event.anchor]
+        elif isinstance(event, yaml.CollectionStartEvent):
+            sizes.append(1)
+            names.append(event.anchor)
+            if len(names) > _MOST_YAML_DEPTH:
+                raise ValueError(f"it is nested more than {_MOST_YAML_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size, name = sizes.pop(), names.pop()
+            sizes[-1] += size
+            anchors[name] = size
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[-1] += 1
+            anchors[event.anchor] = 1  # None: without a name
+            _check_yaml_scalar(event.value, plain=event.implicit[0])
+        if sizes[-1] > _MOST_YAML_NODES:
+            raise ValueError(f"its aliases stand for more than {_MOST_YAML_NODES} values")
+
+
+def _check_yaml_scalar(value: str, *, plain: bool) -> None:
+    if plain and len(value) > _MOST_YAML_NUMBER and value[0] in "+-.0123456789":
+        raise ValueError(f"a number has more than {_MOST_YAML_NUMBER} characters")
+    if not value.isascii():
+        value.encode("utf-8")  # a lone surrogate is a ValueError
+
+
+# Data that ships with the package as YAML: ordered rules, and the catalogue of devices.
+
+
+def packaged_yaml(package: str, file_name: str) -> Any:
+    """Return the contents of a YAML file of a package."""
+    import yaml  # slow to import, and most callers never get here
+
+    text = resources.files(package).joinpath(file_name).read_text("utf-8")
+    # Both loaders are the safe ones; the C one is ten times faster, where it was built.
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def packaged_rows(package: str, file_name: str) -> list[dict[str, Any]]:
+    """Return the rows of one rule file, in order."""
+    rows: list[dict[str, Any]] = packaged_yaml(package, file_name)
+    return rows

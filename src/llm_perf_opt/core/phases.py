@@ -9,12 +9,16 @@ PREFILL = "prefill"
 DECODE = "decode"
 MIXED = "mixed"
 """A step of an engine that holds prompts of some requests and next tokens of others."""
+DRAFT = "draft"
+"""Speculative decoding: the draft model proposes tokens."""
+VERIFY = "verify"
+"""Speculative decoding: the model checks proposed tokens, and so decodes several at once."""
 BEFORE_PREFILL = (VISION, ENCODE)
 """What a request may go through before its prefill; a model has one of them or none. Part of the time to first token."""
 REQUEST_PHASES = (*BEFORE_PREFILL, PREFILL, DECODE)
 """What one request goes through, in order: what is timed by itself and counted on paper. A mixed step belongs to
 many requests, so only captures know it."""
-PHASES = (*BEFORE_PREFILL, PREFILL, MIXED, DECODE)
+PHASES = (*BEFORE_PREFILL, PREFILL, MIXED, DRAFT, VERIFY, DECODE)
 """All that a capture can hold, in the order they are shown."""
 WHOLE = "all"
 """What is known of a capture as a whole, without its phases."""

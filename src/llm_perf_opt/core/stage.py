@@ -6,16 +6,20 @@ register the same way. Importing a stage module must stay cheap: heavy libraries
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import logging
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, cast
 
-from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.errors import ToolError
 
 ENTRY_POINT_GROUP = "llm_perf_opt.stages"
-
 Severity = Literal["error", "skip", "degraded"]
 Status = Literal["ok", "skipped", "failed", "degraded"]
 
@@ -69,23 +73,109 @@ class RegisteredStage(Protocol):
     config_type: ClassVar[type[StageConfig]]
 
 
+LOGGER = logging.getLogger("llm_perf_opt.run")
+_OWN_PACKAGE = "llm_perf_opt."
+_METHODS = ("check", "plan", "run", "facts", "continues")
+_SLOW_S = 5.0
+
+
+_UNUSABLE: dict[str, str] = {}
+"""What :func:`stage_types` found last that cannot be used: name → reason."""
+
+
 @functools.cache
 def stage_types() -> dict[str, type[RegisteredStage]]:
-    """Return every registered stage by name, in pipeline order."""
+    """Return every registered stage by name, in pipeline order; one of another package that cannot be used is left out."""
+    _UNUSABLE.clear()
     found: dict[str, type[RegisteredStage]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: not _is_ours(point)):
+        package = point.dist.name if point.dist is not None else "an installed package"
         try:
-            kind = cast("type[RegisteredStage]", point.load())
-        except (ImportError, AttributeError) as error:
-            package = point.dist.name if point.dist is not None else "an installed package"
-            raise ToolError(
-                f"the stage '{point.name}' of {package} cannot be loaded: {error}",
-                hint=f"update or uninstall {package}",
-            ) from error
-        if kind.name != point.name:
-            raise ConfigError(
-                f"stage entry point '{point.name}' loads a class named '{kind.name}'",
-                hint="use the same name for both",
-            )
-        found[point.name] = kind
+            found[point.name] = load_stage_type(point, found)
+        except PluginError as error:
+            if _is_ours(point):
+                raise ToolError(
+                    f"the stage '{point.name}' cannot be loaded: {error}", hint="install this package again"
+                ) from error
+            reason = f"the stage '{point.name}' of {package} cannot be used: {error}"
+            _UNUSABLE.setdefault(point.name, reason)
+            LOGGER.warning("%s; it is left out (fix: update or uninstall %s)", reason, package)
     return dict(sorted(found.items(), key=lambda item: (item[1].order, item[0])))
+
+
+def unusable_stages() -> dict[str, str]:
+    """Return the stages of other packages that cannot be used, with the reason."""
+    stage_types()
+    return {name: reason for name, reason in _UNUSABLE.items() if name not in stage_types()}
+
+
+def load_stage_type(point: EntryPoint, known: Collection[str] = ()) -> type[RegisteredStage]:
+    """Import the class of a stage and check it; :class:`PluginError` says why it cannot be used."""
+    return _checked_stage(load_entry_point(point), point.name, known)
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.value.startswith(_OWN_PACKAGE)
+
+
+def _checked_stage(kind: Any, name: str, known: Collection[str]) -> type[RegisteredStage]:
+    """Return a loaded class; :class:`PluginError` says what it lacks to be a stage."""
+    if not isinstance(kind, type):
+        raise PluginError(f"it is {type(kind).__name__}, not a class")
+    if name in known:
+        raise PluginError("another stage has this name")
+    if getattr(kind, "name", None) != name:
+        raise PluginError(f"its class is named '{getattr(kind, 'name', None)}': use the same name for both")
+    if not isinstance(getattr(kind, "order", None), int) or not isinstance(getattr(kind, "title", None), str):
+        raise PluginError("its class has no 'order' (a whole number) or no 'title'")
+    lacking = [method for method in _METHODS if not callable(getattr(kind, method, None))]
+    if lacking:
+        raise PluginError(f"its class has no method {', '.join(lacking)}")
+    config = getattr(kind, "config_type", None)
+    if not (isinstance(config, type) and issubclass(config, StageConfig)):
+        raise PluginError("its config_type does not derive from StageConfig")
+    if kind.__module__.startswith(_OWN_PACKAGE):
+        return cast("type[RegisteredStage]", kind)
+    _guarded(kind, "it cannot be instantiated")
+    from omegaconf import OmegaConf  # late: reading finished runs needs no configuration
+
+    _guarded(lambda: OmegaConf.structured(config), "its config_type is no configuration")
+    return cast("type[RegisteredStage]", kind)
+
+
+class PluginError(Exception):
+    """A plug-in of another package that cannot be used; the message says why."""
+
+
+def load_entry_point(point: EntryPoint) -> Any:
+    """Import what an entry point names; whatever goes wrong is a :class:`PluginError`, and what it prints is left out."""
+    began = time.monotonic()
+    loaded = _guarded(point.load, "it cannot be loaded")
+    seconds = time.monotonic() - began
+    if seconds > _SLOW_S:
+        LOGGER.warning("importing the plug-in '%s' took %.0f s", point.name, seconds)
+    return loaded
+
+
+def _guarded(call: Callable[[], Any], what: str) -> Any:
+    """Call code of another package: it may raise anything, end the program, or print without end."""
+    try:
+        with contextlib.redirect_stdout(_Discarded()), contextlib.redirect_stderr(_Discarded()):
+            return call()
+    except SystemExit as error:
+        raise PluginError(f"{what}: it ends the program (sys.exit({error.code!r:.80}))") from error
+    except Exception as error:
+        # The boundary to packages of others: importing one may raise anything.
+        LOGGER.debug("a plug-in: %s", what, exc_info=True)
+        said = " ".join(str(error).split())[:300]
+        raise PluginError(f"{what}: {type(error).__name__}{f': {said}' if said else ''}") from error
+
+
+class _Discarded(io.TextIOBase):
+    """Takes any text and keeps none."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from datetime import UTC, datetime
+
+
+def format_p_value(p: float) -> str:
+    """``p = 0.031``, or ``p < 0.001`` where more digits say nothing."""
+    return "p < 0.001" if p < 0.001 else f"p = {number(p)}"
+
+
+def format_signed_percent(ratio: float) -> str:
+    """``1.031`` → ``+3.1 %``."""
+    return f"{(ratio - 1) * 100:+.1f} %"
+
 
 MISSING = "–"
 """What every formatter prints for ``None``: a dash, never a zero."""
-
 _ROUNDS_UP = 0.9995
 """What is this near to the next unit is shown in it: 999.96 ms is 1.00 s."""
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -85,3 +97,61 @@ def percent(ratio: float | None) -> str:
 def number(value: float | None, unit: str = "") -> str:
     """Three significant digits and a unit, for quantities without a formatter of their own."""
     return MISSING if value is None else f"{_digits(value)} {unit}".rstrip()
+
+
+# Data types by one spelling, and their size.
+
+
+_DTYPE_ALIASES = {
+    "fp64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "float": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp8": "float8",
+    "float8_e4m3fn": "float8",
+    "float8_e5m2": "float8",
+    "fp4": "float4",
+    "nvfp4": "float4",
+    "mxfp4": "float4",
+}
+_DTYPE_BYTES = {
+    "float64": 8.0,
+    "float32": 4.0,
+    "tf32": 4.0,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "float8": 1.0,
+    "int8": 1.0,
+    "float4": 0.5,
+    "int4": 0.5,
+}
+
+
+def canonical_dtype(name: str) -> str:
+    """Return the one spelling used as a key of peaks: ``torch.bfloat16``, ``bf16`` → ``bfloat16``."""
+    plain = name.strip().lower().removeprefix("torch.")
+    return _DTYPE_ALIASES.get(plain, plain)
+
+
+def known_dtypes() -> tuple[str, ...]:
+    """Return every data type that has a size, by its one spelling."""
+    return tuple(_DTYPE_BYTES)
+
+
+def dtype_bytes(name: str) -> float | None:
+    """Return the bytes of one element as stored in memory; ``None`` for a type we do not know."""
+    return _DTYPE_BYTES.get(canonical_dtype(name).split("_accumulate_")[0])
+
+
+# The time of day, for people. Durations are taken from a clock that nobody sets (``time.monotonic``).
+
+
+def timestamp() -> str:
+    """Return the time now, ISO 8601 with the offset of this machine's zone, to the second."""
+    now = datetime.now(UTC)
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # TZ is none: the time in UTC is as true
+        now = now.astimezone()
+    return now.isoformat(timespec="seconds")

@@ -1,1 +1,1 @@
-"""What machines can do: catalogue and measurement."""
+"""Device limits and state: catalogue, detection, probe, sensors, leases and measured operator tables."""

@@ -1,7 +1,7 @@
 """A device is measured by one run at a time: a lock for each GPU (by its UUID) and each processor core.
 
 The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They bind
-runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.contention.sharing`).
+runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.contention`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from pathlib import Path
 
 import filelock
 
-from llm_perf_opt.core.clock import now_text
 from llm_perf_opt.core.files import atomic_write_text
+from llm_perf_opt.core.units import timestamp
 
 LOGGER = logging.getLogger("llm_perf_opt.lease")
-
 LEASE_VARIABLE = "LLM_PERF_OPT_LEASES"
 """Environment variable: directory of the locks. Default: one of this user's in a place that all jobs of a machine see."""
 _PLACES = (Path("/tmp"), Path("/dev/shm"))
@@ -44,7 +43,7 @@ class LeasedDevice:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldDevice:
     """How a device was had."""
 
     waited_s: float = 0.0
@@ -77,13 +76,13 @@ def lease_directory() -> Path:
 
 
 @contextlib.contextmanager
-def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) -> Iterator[Held]:
+def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) -> Iterator[HeldDevice]:
     """Hold a device while the block runs; wait for it where another run does, and say so.
 
     ``who`` is told to those who wait. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
     had at all (a directory that cannot be written), the block runs without, and :attr:`Held.reason` says why.
     """
-    held = Held()
+    held = HeldDevice()
     with contextlib.ExitStack() as stack:
         try:
             directory = _own_directory(lease_directory())
@@ -117,7 +116,7 @@ def _locked(path: Path, device: LeasedDevice, who: str, check: Callable[[], None
             check()
             time.sleep(_POLL_S)
     try:
-        note = {"host": socket.gethostname(), "pid": os.getpid(), "run": who, "since": now_text()}
+        note = {"host": socket.gethostname(), "pid": os.getpid(), "run": who, "since": timestamp()}
         atomic_write_text(path.with_suffix(".holder"), json.dumps(note))
         yield
     finally:

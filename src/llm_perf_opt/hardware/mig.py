@@ -12,9 +12,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from llm_perf_opt.model.summary import Hardware, Peak
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.hardware.sensors import gpu
+from llm_perf_opt.process.tools import find_program, has_package, import_optional
+from llm_perf_opt.summary import Hardware, Peak
 
 _NAME = re.compile(
     r"(?P<gpu>.+?) MIG (?P<profile>(?:(?P<part>\d)c\.)?(?P<compute>\d)g\.(?P<gb>\d+)gb(?:\+[\w.+-]+)?)"
@@ -184,3 +187,77 @@ def _memory_share(one: MigSlice, gpu_bytes: float | None) -> tuple[float | None,
         eighths / _MEMORY_SLICES,
         f"× {eighths} of {_MEMORY_SLICES} memory slices of MIG {one.profile}{shared} ({GUIDE})",
     )
+
+
+# Ask the driver which MIG slice a CUDA device is, and how large; no torch.
+
+
+_PROBE_S = 10.0
+_CORES_OF_A100 = 64
+_CORES = 128
+"""FP32 cores of a multiprocessor: 64 in compute capability 8.0, 128 in every later one that can be cut."""
+
+
+def listed_slices() -> list[MigSlice]:
+    """Return every slice of this machine that the driver lists."""
+    tool = find_program("nvidia-smi")
+    listed = _ask(tool, "-L") if tool is not None else ""
+    return [one for gpu in parse_list(listed) for one in gpu.slices]
+
+
+def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
+    """Return the slice that ``cuda:<index>`` is, with all the driver tells of it; ``None``: a whole GPU."""
+    tool = find_program("nvidia-smi")
+    listed = _ask(tool, "-L") if tool is not None else ""
+    # Nearly every machine: one short question, and no slice in the answer.
+    if tool is None or "MIG " not in listed:
+        return None
+    gpus = parse_list(listed)
+    chosen = visible_slice(gpus, index)
+    return describe_slice(chosen, gpus, tool) if isinstance(chosen, MigSlice) else chosen
+
+
+def describe_slice(one: MigSlice, gpus: list[ListedGpu], tool: str) -> MigSlice:
+    """Add multiprocessors and memory: from nvidia-ml-py, else from the driver's list of profiles."""
+    told = _from_nvml(one)
+    if told.multiprocessors is not None:
+        return told
+    number = next((place for place, gpu in enumerate(gpus) if gpu.uuid == one.gpu_uuid), 0)
+    return with_profile(told, _ask(tool, "mig", "-lgip"), number)
+
+
+def _from_nvml(one: MigSlice) -> MigSlice:
+    if one.uuid is None or one.gpu_uuid is None or not has_package(gpu.MODULE):
+        return one
+    library: Any = import_optional(gpu.MODULE)
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        return one  # no driver library, or another version than the driver's: the other ways remain
+    try:
+        part = library.nvmlDeviceGetHandleByUUID(one.uuid)
+        whole = library.nvmlDeviceGetHandleByUUID(one.gpu_uuid)
+        sizes = library.nvmlDeviceGetAttributes(part)
+        capability = tuple(library.nvmlDeviceGetCudaComputeCapability(whole))
+        cores = int(library.nvmlDeviceGetNumGpuCores(whole))
+    except gpu.refusals(library):
+        return one  # an old driver lacks a question
+    finally:
+        library.nvmlShutdown()
+    return replace(
+        one,
+        memory_bytes=float(sizes.memorySizeMB) * 2**20,
+        multiprocessors=int(sizes.multiprocessorCount),
+        gpu_multiprocessors=cores // (_CORES_OF_A100 if capability == (8, 0) else _CORES),
+        told_by="nvidia-ml-py",
+    )
+
+
+def _ask(tool: str, *arguments: str) -> str:
+    from llm_perf_opt.process.launch import run_probe
+
+    try:
+        answer = run_probe([tool, *arguments], timeout_s=_PROBE_S)
+    except ToolError:
+        return ""  # a driver tool that cannot be started tells nothing
+    return answer.stdout if answer.returncode == 0 else ""

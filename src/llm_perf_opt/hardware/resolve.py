@@ -8,8 +8,8 @@ from pathlib import Path
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.detect import detect_cpu, detect_device
 from llm_perf_opt.hardware.mig import MigSlice, limits_of_slice, slice_by_name
-from llm_perf_opt.hardware.probe.measured import ProbeResult
-from llm_perf_opt.model.summary import Hardware
+from llm_perf_opt.hardware.probe import ProbeResult
+from llm_perf_opt.summary import Hardware
 
 _UNCLEAR_SLICE = (
     "some GPUs of this machine are cut into MIG slices, and which one the run uses is not told; "
@@ -82,7 +82,7 @@ def resolve_hardware(
 
 def _resolve_gpu(catalogue: Catalogue, name: str, memory_bytes: float | None, run_device: str) -> Hardware:
     """Return the data sheet's limits of a GPU, or of the slice of it that the run sees."""
-    from llm_perf_opt.hardware.mig_detect import detect_slice
+    from llm_perf_opt.hardware.mig import detect_slice
 
     kind, _, index = run_device.partition(":")
     part = detect_slice(int(index or 0)) if kind == "cuda" else None
@@ -130,7 +130,7 @@ def _resolve_cpu(
     cache_dir: Path | None,
     items: tuple[str, ...] | None,
 ) -> Hardware:
-    from llm_perf_opt.hardware.probe.ceilings import cpu_hardware, probe
+    from llm_perf_opt.hardware.probe import cpu_hardware, probe
 
     cpu = detect_cpu()
     device, _ = catalogue.look_up(cpu.name)
@@ -153,7 +153,7 @@ def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
 ) -> ProbeResult:
     """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
-    from llm_perf_opt.hardware.probe.ceilings import probe
+    from llm_perf_opt.hardware.probe import probe
 
     measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)
     measured.describe(hardware)

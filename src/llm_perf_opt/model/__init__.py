@@ -1,1 +1,1 @@
-"""Pure data: what is measured, joined, compared and stored."""
+"""Deprecated: the module path of earlier releases. Use :mod:`llm_perf_opt.summary`."""

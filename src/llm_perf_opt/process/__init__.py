@@ -1,1 +1,1 @@
-"""The only door to other programs."""
+"""Start, limit and end programs; find tools."""

@@ -9,8 +9,10 @@ the name.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
+from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.secrets import is_secret_variable
 
 _NAMES = frozenset(
@@ -131,3 +133,56 @@ def withheld_names(named: Mapping[str, str] | None = None) -> list[str]:
 
 def _is_allowed(name: str, value: str) -> bool:
     return (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret_variable(name, value)
+
+
+# Start this program again with variables that libraries read only when a process starts.
+
+
+_MARK = "LLM_PERF_OPT_RESTARTED"
+"""Set for a process that was started again, so that it is not started a third time."""
+
+
+def missing_variables(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that this process was started without, or with another value."""
+    return {name: value for name, value in wanted.items() if os.environ.get(name) != value}
+
+
+def restart_with(variables: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Replace this process by one with these variables and the same command line; returns only when none is missing."""
+    missing = missing_variables(variables)
+    if not missing:
+        return
+    if os.environ.get(_MARK):
+        names = ", ".join(sorted(missing))
+        raise ToolError(
+            f"run.env: {names} did not take effect although the run was started again with it",
+            hint="set it in the shell before starting",
+        )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    command = [sys.executable, "-m", "llm_perf_opt", *arguments]
+    try:
+        os.execve(sys.executable, command, {**os.environ, **missing, _MARK: "1"})
+    except (OSError, ValueError) as error:
+        raise ToolError(
+            f"run.env: the run cannot be started again with {', '.join(sorted(missing))}: {error}",
+            hint="check names and values",
+        ) from error
+
+
+# Environment of a measuring process, set before torch is imported. What the user has set stays.
+
+
+DEFAULTS = {
+    # Idle CPU threads sleep instead of spinning. With the default, one other busy program on the machine slows
+    # small operators down tenfold (a spinning thread keeps the one it waits for off the core).
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # The torch profiler's own log lines would run through the progress display.
+    "KINETO_LOG_LEVEL": "99",
+}
+
+
+def prepare_process() -> None:
+    """Set what is not set yet; without effect once torch is loaded."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)

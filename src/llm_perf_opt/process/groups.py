@@ -12,17 +12,20 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.process.leftovers import Leftovers
 
 JOB_VARIABLE = "LLM_PERF_OPT_JOB"
 """Environment variable with the marker; nested jobs append to it, so an outer job finds inner ones."""
-
 NO_GROUP = -1
 """Stands for a job whose process group is not known yet."""
-
 _PROC = Path("/proc")
+_KERNEL_THREAD, _EXITING = 0x00200000, 0x00000004
+"""``PF_KTHREAD`` and ``PF_EXITING`` in the flags of ``/proc/<pid>/stat``: neither has an environment, or will have one."""
+_LOOKS, _LOOK_S = 200, 0.005
 
 
 def new_job() -> str:
@@ -70,8 +73,8 @@ def _descends_from(pid: int, root: int) -> bool:
 def _starters(pid: int) -> list[int]:
     """Return the live processes that the marker of a process names: who started the jobs it is part of."""
     try:
-        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
+        variables = _environment(_PROC / str(pid)).split(b"\0")
+    except (OSError, ValueError, IndexError):
         return []
     found = []
     for variable in variables:
@@ -121,9 +124,120 @@ def _is_in_job(entry: Path, group: int, marker: bytes) -> bool:
     """Tell by ``stat`` (state, group) and ``environ``; a process that ends meanwhile does not belong."""
     try:
         # The command name may hold spaces and parentheses: fields start after the last one.
-        state, _parent, process_group = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:3]
-        if state in (b"Z", b"X"):
+        fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] in (b"Z", b"X"):
             return False
-        return int(process_group) == group or marker in (entry / "environ").read_bytes()
-    except (OSError, ValueError):
+        return int(fields[2]) == group or marker in _environment(entry)
+    except (OSError, ValueError, IndexError):
         return False
+
+
+def _environment(entry: Path) -> bytes:
+    """Return the environment of a process.
+
+    While a process is replaced by another program (``execve``) it has neither arguments nor environment for a moment, which on
+    a busy machine can be long: waited for, or the process would be missed and live on.
+    """
+    for _ in range(_LOOKS):
+        found = (entry / "environ").read_bytes()
+        if found:
+            return found
+        if not _is_in_execve(entry):
+            break
+        time.sleep(_LOOK_S)
+    return (entry / "environ").read_bytes()
+
+
+def _is_in_execve(entry: Path) -> bool:
+    """Whether a process without an environment has no arguments either, and neither is ending nor belongs to the kernel."""
+    fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+    ending = fields[0] in (b"Z", b"X") or int(fields[6]) & (_KERNEL_THREAD | _EXITING)
+    return not ending and not (entry / "cmdline").read_bytes()
+
+
+# Programs of earlier runs that nobody watches any more, and agents of nsys that somebody left behind.
+#
+# Only what carries the marker of a run whose starter is gone is ours to end. An agent of nsys without it belongs to
+# somebody's own nsys: it is named, never touched.
+
+
+_MARKER = f"{JOB_VARIABLE}=".encode()
+_AGENT = b"--start-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A process that outlived its run, or an agent that outlived its nsys."""
+
+    pid: int
+    name: str
+    began: int
+    """Start time in the kernel's ticks: the id may be another process's by now."""
+    ours: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid})"
+
+
+def find_orphans() -> list[Orphan]:
+    """Return processes of this user that a finished run left, and agents of nsys whose nsys is gone."""
+    return sorted(_found(), key=lambda orphan: orphan.pid)
+
+
+def end_orphans() -> tuple[list[Orphan], list[Path]]:
+    """End those that are ours; return them, and the files of theirs that were removed."""
+    ended: list[Orphan] = []
+    leftovers = Leftovers()
+    for orphan in find_orphans():
+        if orphan.ours and start_time(orphan.pid) == orphan.began:
+            leftovers.note([orphan.pid])
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan.pid, signal.SIGKILL)
+                ended.append(orphan)
+    return ended, leftovers.remove()
+
+
+def advice(orphans: list[Orphan]) -> str:
+    """Say in one sentence who is there and how to end them."""
+    ours = [str(orphan) for orphan in orphans if orphan.ours]
+    others = [orphan for orphan in orphans if not orphan.ours]
+    parts = [f"an earlier run left {', '.join(ours)}: llm-perf-opt doctor --clean ends it"] if ours else []
+    if others:
+        pids = " ".join(str(orphan.pid) for orphan in others)
+        parts.append(
+            f"an agent of another nsys still runs, {', '.join(map(str, others))}: "
+            f"when nobody uses it, kill {pids}"
+        )
+    return "; ".join(parts)
+
+
+def _found() -> Iterator[Orphan]:
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            # Ids of another namespace (a container, a capture of its own) mean other processes.
+            if not (entry / "ns/pid").samefile(_PROC / "self/ns/pid") or entry.stat().st_uid != os.geteuid():
+                continue
+            environment = (entry / "environ").read_bytes().split(b"\0")
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        markers = [value.removeprefix(_MARKER).decode() for value in environment if value.startswith(_MARKER)]
+        ours = bool(markers) and not _is_watched(markers[0])
+        stray = _AGENT in words and parent == 1 and not markers
+        if ours or stray:
+            pid = int(entry.name)
+            name = "nsys agent" if _AGENT in words else os.fsdecode(words[0]).rpartition("/")[2]
+            yield Orphan(pid, name or "a process", start_time(pid), ours)
+
+
+def _is_watched(marker: str) -> bool:
+    """Tell whether one of those who started the job, or the job around it, still runs; unknown forms count as such."""
+    for owner in filter(None, marker.split(":")):
+        pid, _, rest = owner.partition("-")
+        began = rest.partition("-")[0]
+        if not (pid.isdigit() and began.isdigit()) or start_time(int(pid)) == int(began):
+            return True
+    return False

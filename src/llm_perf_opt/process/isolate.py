@@ -20,7 +20,6 @@ from pathlib import Path
 
 NOT_POSSIBLE = 125
 """Exit code when there is no namespace to be had; nothing was started."""
-
 _NEW_NAMESPACES = 0x00020000 | 0x20000000  # CLONE_NEWNS, CLONE_NEWPID
 _NEW_USER = 0x10000000
 _PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE

@@ -10,30 +10,237 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import IO, Literal
 
-from llm_perf_opt.core.console.signals import raise_if_interrupted, settle_interruption
+from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.core.files import explain_os_errors, refuse_link
+from llm_perf_opt.core.files import explain_os_errors, open_new, refuse_link
 from llm_perf_opt.process.groups import JOB_VARIABLE, kill_all, new_job, survivors
 from llm_perf_opt.process.guard import GUARD
-from llm_perf_opt.process.leftovers import Leftovers
-from llm_perf_opt.process.output import HEAD_BYTES, BoundedLog, OutputReader
-from llm_perf_opt.process.sizes import SizeLimit
+from llm_perf_opt.process.leftovers import Leftovers, SizeLimit
 
-Ended = Literal["exit", "timeout", "signal", "size", "interrupted"]
+# What a program says, read without bound on its side and with one on ours.
+#
+# A program may write gigabytes a second, or one line that never ends. Its output comes through pipes that one thread
+# reads piece by piece: the log keeps the beginning and the end, lines are handed over in pieces of bounded length, and a
+# program that is faster than the reader waits. Nobody else waits: limits and Ctrl-C are watched by the caller's thread.
 
+
+HEAD_BYTES = 8 << 20
+"""Beginning of a stream that a log keeps, and ..."""
+TAIL_BYTES = 8 << 20
+"""... its end."""
+LINE_BYTES = 64 << 10
+"""A longer line is handed over in pieces."""
+_PIECE_BYTES = 64 << 10
+_TICK_S = 1.0
+_PAUSE_S = 0.1
+_DRAIN_BYTES = 4 << 20
+"""Read at most this of what is still in a pipe that somebody else keeps open."""
+
+
+class BoundedLog:
+    """A stream's beginning and end, in a file or in memory; what lies between is counted and left out."""
+
+    def __init__(
+        self, path: Path | None, *, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES
+    ) -> None:
+        self._path, self._room, self._tail_bytes = path, head_bytes, tail_bytes
+        self._file: IO[bytes] | None = open_new(path) if path is not None else None
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._closed = False
+        self.left_out = 0
+        """Bytes that were read and are not kept."""
+
+    def write(self, data: bytes) -> None:
+        """Take the next piece."""
+        head, rest = data[: self._room], data[self._room :]
+        if head:
+            self._room -= len(head)
+            self._keep(head)
+        if rest:
+            self._tail.append(rest)
+            self._tail_size += len(rest)
+            while self._tail_size - len(self._tail[0]) >= self._tail_bytes:
+                dropped = len(self._tail.popleft())
+                self._tail_size -= dropped
+                self.left_out += dropped
+
+    def close(self) -> None:
+        """Put the end behind the beginning, with a line between them that says what is missing."""
+        if self._closed:
+            return
+        self._closed = True
+        end = b"".join(self._tail)
+        self._tail.clear()
+        if self.left_out:
+            end = f"\n[… {self.left_out} bytes left out …]\n".encode() + end
+        self._keep(end)
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    def _keep(self, data: bytes) -> None:
+        """Write to the file. A full disk costs the log, not the run: whoever watches the disk says so."""
+        if self._file is None:
+            self._head += data
+            return
+        try:
+            self._file.write(data)
+        except OSError:
+            self.left_out += len(data)
+
+    def last(self, keep_bytes: int) -> str:
+        """Return the end of what was kept; of a closed log only."""
+        if self._path is None:
+            return bytes(self._head[-keep_bytes:]).decode("utf-8", errors="replace")
+        with os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - keep_bytes))
+            return stream.read().decode("utf-8", errors="replace")
+
+
+class LineSplitter:
+    """Hands over lines as they are complete; a carriage return (progress bar) ends a line too."""
+
+    def __init__(self, handle: Callable[[str], None], *, longest: int = LINE_BYTES) -> None:
+        self._handle, self._longest = handle, longest
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece; a line without an end is handed over before it grows."""
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            self._hand_over(line)
+        while len(self._rest) > self._longest:
+            piece, self._rest = self._rest[: self._longest], self._rest[self._longest :]
+            self._hand_over(piece)
+
+    def end(self) -> None:
+        """Hand over a last line without an end."""
+        self._hand_over(self._rest)
+        self._rest = b""
+
+    def _hand_over(self, line: bytes) -> None:
+        if line.strip():
+            self._handle(line.decode("utf-8", errors="replace"))
+
+
+@dataclass(slots=True)
+class _Stream:
+    descriptor: int
+    log: BoundedLog
+    lines: LineSplitter | None
+
+    def read(self) -> bytes | None:
+        """Return the next piece; empty at the end, ``None`` when there is nothing now."""
+        try:
+            return os.read(self.descriptor, _PIECE_BYTES)
+        except BlockingIOError:
+            return None
+
+    def take(self, data: bytes) -> None:
+        """Keep a piece and hand over its lines."""
+        self.log.write(data)
+        if self.lines is not None:
+            self.lines.feed(data)
+
+
+class OutputReader:
+    """One thread that reads both streams of a program until it and all it started are gone."""
+
+    def __init__(
+        self,
+        streams: Sequence[tuple[int, BoundedLog]],
+        *,
+        on_line: Callable[[str], None] | None,
+        on_tick: Callable[[float], None] | None,
+    ) -> None:
+        self._streams = [
+            # Of its own: a reader that a callback holds up outlives the program's pipes.
+            _Stream(os.dup(descriptor), log, LineSplitter(on_line) if on_line else None)
+            for descriptor, log in streams
+        ]
+        self._on_tick = on_tick
+        self._over = threading.Event()
+        self.error: Exception | None = None
+        """What a callback raised; reading goes on, so that the program does not hang."""
+        self._thread = threading.Thread(target=self._run, name="llm-perf-opt-output", daemon=True)
+        self._thread.start()
+
+    def finish(self, wait_s: float = 10.0) -> None:
+        """Take what is left in the pipes, and end; called when the program is gone."""
+        self._over.set()
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        next_tick = 0.0
+        with selectors.DefaultSelector() as selector:
+            for stream in self._streams:
+                os.set_blocking(stream.descriptor, False)
+                selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+            while not self._over.is_set():
+                self._read_once(selector)
+                elapsed = time.monotonic() - began
+                if self._on_tick and elapsed >= next_tick:
+                    next_tick = elapsed + _TICK_S
+                    with self._error_kept():
+                        self._on_tick(elapsed)
+        for stream in self._streams:
+            self._drain(stream)
+            os.close(stream.descriptor)
+            stream.log.close()
+
+    def _read_once(self, selector: selectors.BaseSelector) -> None:
+        if not selector.get_map():  # both closed by a program that goes on
+            self._over.wait(_PAUSE_S)
+            return
+        for key, _ in selector.select(_PAUSE_S):
+            stream: _Stream = key.data
+            data = stream.read()
+            if data == b"":
+                selector.unregister(stream.descriptor)
+            elif data is not None:
+                with self._error_kept():
+                    stream.take(data)
+
+    def _drain(self, stream: _Stream) -> None:
+        """Take what is there. Somebody who left the job may hold the pipe open and go on writing."""
+        taken = 0
+        while taken < _DRAIN_BYTES and (data := stream.read()):
+            taken += len(data)
+            with self._error_kept():
+                stream.take(data)
+        with self._error_kept():
+            if stream.lines is not None:
+                stream.lines.end()
+
+    @contextlib.contextmanager
+    def _error_kept(self) -> Iterator[None]:
+        """Keep the first error of a callback for the thread that waits for the program, which raises it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever a callback raises belongs to the caller's thread
+            self.error = self.error or error
+
+
+Ended = Literal["exit", "timeout", "signal", "size", "interrupted", "stopped"]
 _TAIL_BYTES = 1 << 20
 _PROBE_BYTES = 32 << 20
-_SIZE_CHECK_S = 0.5
+_GRACE_CHECK_S = 0.01
 _NOTE_S = 2.0
 
 
@@ -53,6 +260,8 @@ class ProcessResult:
     stderr_path: Path | None = None
     killed: int = 0
     """Processes that had to be killed although the program itself was over, or would not stop."""
+    written_bytes: int | None = None
+    """What was on disk when it was over, where it was stopped at a size limit."""
 
     @property
     def text(self) -> str:
@@ -86,14 +295,15 @@ def run_process(
     before_kill: Callable[[], None] | None = None,
     keep_bytes: int = _TAIL_BYTES,
     base_env: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> ProcessResult:
     """Run a program to its end, or to a limit, and return what happened; nothing it started survives.
 
     ``env`` is added to ``base_env``, by default this process's environment. Output goes to
     ``<log_dir>/<name>.stdout.log`` and ``.stderr.log`` (``log_dir=None``: memory), of which a flood keeps beginning and
     end. ``on_start`` gets the process id; ``on_line`` each line of either stream as it comes, ``on_tick`` the elapsed
-    seconds once a second, both in another thread; what they raise is raised here. At a limit the whole group gets
-    ``stop_signal``, then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed.
+    seconds once a second, both in another thread; what they raise is raised here. At a limit, and when ``stop`` is set, the
+    whole group gets ``stop_signal``, then after ``grace_s`` ``before_kill`` is called (a tool's own clean-up) and the rest is killed.
     Ctrl-C and SIGTERM of this process do the same before they take effect. Raises :class:`ToolError` when the program
     cannot be started.
     """
@@ -104,6 +314,7 @@ def run_process(
     job = new_job()
     complete_env = {**(os.environ if base_env is None else base_env), **(env or {}), JOB_VARIABLE: job}
     leftovers = Leftovers()
+    limit = size_limit and size_limit.also(out_path, err_path)
     ended: Ended | None = None
     killed = 0
     with contextlib.ExitStack() as stack:
@@ -120,22 +331,22 @@ def run_process(
             if on_start is not None:
                 on_start(process.pid)
             reader = OutputReader(_pipes(process, logs), on_line=on_line, on_tick=on_tick)
-            limit = size_limit and size_limit.also(out_path, err_path)
 
             def note() -> None:
                 leftovers.note(survivors(process.pid, job))
 
-            ended = _watch(process, started, timeout_s, limit, reader, note)
+            ended = _watch(process, started, timeout_s, limit, reader, note, stop)
             seconds = time.monotonic() - started  # of the program, without clearing up after it
         except KeyboardInterrupt:
             # It has arrived, and clearing up is not to be cut short by it. Only then: settled on any other way out, one that
             # was swallowed while the program ran would be lost for good.
-            settle_interruption()
+            acknowledge_interruption()
             raise
         finally:
             # Also reached by KeyboardInterrupt, SystemExit and an error in a callback: nothing may survive.
             if process.poll() is None:
-                killed = _stop(process, job, stop_signal, grace_s, before_kill, leftovers)
+                over = limit if ended == "size" else None
+                killed = _stop(process, job, stop_signal, grace_s, before_kill, leftovers, over)
             killed += kill_all(
                 process.pid, job, settle_s=1.0 if ended == "exit" else 0.0, leftovers=leftovers
             )
@@ -156,7 +367,73 @@ def run_process(
         stdout_path=out_path,
         stderr_path=err_path,
         killed=killed,
+        written_bytes=limit.written_bytes() if limit is not None and ended == "size" else None,
     )
+
+
+class BackgroundProcess:
+    """A program that runs beside this one until it is stopped (a server); a context manager that leaves nothing behind."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        log_dir: Path,
+        name: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        base_env: Mapping[str, str] | None = None,
+        on_line: Callable[[str], None] | None = None,
+        grace_s: float = 5.0,
+    ) -> None:
+        self._stop = threading.Event()
+        self._started = threading.Event()
+        self._result: ProcessResult | None = None
+        self._error: BaseException | None = None
+        self.pid: int | None = None
+
+        def started(pid: int) -> None:
+            self.pid = pid
+            self._started.set()
+
+        def run() -> None:
+            try:
+                self._result = run_process(
+                    argv, log_dir=log_dir, name=name, timeout_s=None, cwd=cwd, env=env, base_env=base_env,
+                    on_line=on_line, on_start=started, grace_s=grace_s, stop=self._stop,
+                )  # fmt: skip
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                self._error = error
+            finally:
+                self._started.set()
+
+        self._thread = threading.Thread(target=run, name=f"llm-perf-opt-{name}")
+
+    def __enter__(self) -> BackgroundProcess:
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program has not ended."""
+        return self._thread.is_alive()
+
+    def stop(self) -> ProcessResult:
+        """End the program and all it started, and return how it ended; the second call returns the same."""
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise ToolError("the program was not started", hint="enter the context first")
+        return self._result
 
 
 def run_probe(
@@ -233,23 +510,32 @@ def _watch(
     limit: SizeLimit | None,
     reader: OutputReader,
     note: Callable[[], None],
-) -> Literal["exit", "timeout", "size"]:
+    stop: threading.Event | None = None,
+) -> Literal["exit", "timeout", "size", "stopped"]:
     """Wait for the end or a limit; nothing here depends on how much the program says, or on a callback."""
     next_size, next_note = 0.0, _NOTE_S
+    before, looked = 0, 0.0
     pause = 0.005
     while reader.error is None:
         raise_if_interrupted()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=pause)
             return "exit"
-        pause = min(pause * 1.5, 0.1)
         elapsed = time.monotonic() - started
+        pause = min(pause * 1.5, 0.1)
+        if stop is not None and stop.is_set():
+            return "stopped"
         if timeout_s is not None and elapsed > timeout_s:
             return "timeout"
-        if limit and elapsed >= next_size:
-            next_size = elapsed + _SIZE_CHECK_S
-            if limit.is_exceeded():
-                return "size"
+        if limit:
+            if elapsed >= next_size:
+                written = limit.written_bytes()
+                if written > limit.max_bytes:
+                    return "size"
+                rate = (written - before) / max(elapsed - looked, 1e-3)
+                next_size = elapsed + limit.seconds_until_next_check(written, rate)
+                before, looked = written, elapsed
+            pause = min(pause, max(next_size - elapsed, 0.001))
         if elapsed >= next_note:
             next_note = elapsed + _NOTE_S
             note()
@@ -263,20 +549,33 @@ def _stop(
     grace_s: float,
     before_kill: Callable[[], None] | None,
     leftovers: Leftovers,
+    limit: SizeLimit | None = None,
 ) -> int:
-    """Ask, wait, let the tool clean up, kill. A second Ctrl-C while waiting goes straight to killing."""
+    """Ask, wait, let the tool clean up, kill. A second Ctrl-C while waiting goes straight to killing.
+
+    ``limit``: the size limit it was stopped at; who then goes on writing is killed at once.
+    """
     try:
         leftovers.note(survivors(process.pid, job))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, stop_signal)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=grace_s)
+        _wait_until_over(process, grace_s, limit)
         if before_kill and survivors(process.pid, job):
             before_kill()
     finally:
         killed = kill_all(process.pid, job, leftovers=leftovers)
         process.wait()
     return killed
+
+
+def _wait_until_over(process: subprocess.Popen[bytes], grace_s: float, limit: SizeLimit | None) -> None:
+    until = time.monotonic() + grace_s
+    while (left := until - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=left if limit is None else min(left, _GRACE_CHECK_S))
+            return
+        if limit is not None and limit.is_out_of_control(limit.written_bytes()):
+            return
 
 
 @contextlib.contextmanager

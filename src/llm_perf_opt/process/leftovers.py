@@ -11,7 +11,8 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _VARIABLES = (b"QUADD_INJECTION_CONFIG", b"QUADD_OS_RUNTIME_CONFIG")
@@ -61,3 +62,49 @@ def _remove_own_file(path: Path) -> bool:
     except OSError:  # gone already: nsys cleans up when it ends by itself
         return False
     return True
+
+
+# How much a program may leave on disk.
+
+
+_FAST_DISK_BYTES_PER_S = 4e9
+_SHORTEST_CHECK_S, _LONGEST_CHECK_S = 0.005, 0.5
+_SLACK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimit:
+    """Most bytes that the given files and directory trees may hold together."""
+
+    paths: tuple[Path, ...]
+    max_bytes: int
+
+    def also(self, *paths: Path | None) -> SizeLimit:
+        """Return the same limit for further files."""
+        return SizeLimit((*self.paths, *(path for path in paths if path is not None)), self.max_bytes)
+
+    def written_bytes(self) -> int:
+        """Return how much there is now."""
+        return total_bytes(self.paths)
+
+    def seconds_until_next_check(self, written: int, rate_bytes_per_s: float) -> float:
+        """Return when to look again: before a fast disk could fill what is left, and rarely while much is left."""
+        left = max(0, self.max_bytes - written)
+        return min(
+            _LONGEST_CHECK_S, max(_SHORTEST_CHECK_S, left / max(_FAST_DISK_BYTES_PER_S, 2 * rate_bytes_per_s))
+        )
+
+    def is_out_of_control(self, written: int) -> bool:
+        """Tell whether a program that was asked to stop writes more than a last report: as much again as was allowed."""
+        return written > 2 * self.max_bytes + _SLACK_BYTES
+
+
+def total_bytes(paths: Sequence[Path]) -> int:
+    """Sum of sizes of files and trees; each file once. Files that vanish meanwhile count nothing."""
+    sizes: dict[tuple[int, int], int] = {}
+    for root in paths:
+        for path in (root, *root.rglob("*")) if root.is_dir() else (root,):
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())

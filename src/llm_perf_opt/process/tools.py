@@ -1,22 +1,63 @@
-"""What this machine offers to vendor captures: tools, disk space, permissions. Nothing is changed."""
+"""What this machine offers: programs and packages that are optional, disk space, permissions. Nothing is changed."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from llm_perf_opt.core.errors import ToolError
 
 UNPACKED_TOOLS = Path("/opt/nsight")
 """Where ``scripts/install-nsight-debian.sh --unpack`` puts tools by default (``<suite>/usr/bin/nsys``)."""
+HIDE = "LLM_PERF_OPT_HIDE"
+"""Environment variable: optional programs and Python packages, separated by commas, that are treated as not installed.
 
+A tool that is configured by its path (``pipeline.nsys.executable``, ``LLM_PERF_OPT_NSYS``) is used all the same.
+"""
 _VENDOR_PATTERNS = {
     "nsys": ("nvidia/nsight-systems/*/bin/nsys", "nvidia/nsight-systems-cli/*/bin/nsys"),
     "ncu": ("nvidia/nsight-compute/*/ncu",),
 }
 """Where NVIDIA's own packages put them below ``/opt``; often not on PATH."""
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a program or package is to be treated as not installed."""
+    return name in _hidden_names(os.environ.get(HIDE, ""))
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of an optional program on ``PATH``."""
+    return None if is_hidden(name) else shutil.which(name)
+
+
+def has_package(name: str) -> bool:
+    """Whether an optional Python package is installed. Nothing is imported, except the parents of a submodule."""
+    root = name.partition(".")[0]
+    if is_hidden(root) or importlib.util.find_spec(root) is None:
+        return False
+    return root == name or importlib.util.find_spec(name) is not None
+
+
+def import_optional(name: str) -> ModuleType:
+    """Import an optional Python package; raises :class:`ImportError` where it is not installed."""
+    root = name.partition(".")[0]
+    if is_hidden(root):
+        raise ModuleNotFoundError(f"No module named {name!r}: hidden by {HIDE}", name=root)
+    return importlib.import_module(name)
+
+
+@functools.cache
+def _hidden_names(value: str) -> frozenset[str]:
+    return frozenset(filter(None, (part.strip() for part in value.split(","))))
 
 
 def environment_variable(tool: str) -> str:
@@ -97,6 +138,8 @@ def nvidia_driver() -> str | None:
 
 def _candidates(tool: str) -> Iterator[Path]:
     yield from _from_environment(tool)
+    if is_hidden(tool):
+        return
     on_path = shutil.which(tool)
     if on_path:
         yield Path(on_path)
@@ -141,3 +184,73 @@ def _nearest_existing(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
+
+
+# Whether this process may read GPU performance counters: what the driver demands, and what this process really has.
+#
+# The driver asks for ``CAP_SYS_ADMIN`` or ``CAP_PERFMON`` in the machine's own user namespace, not for the name root: root in a
+# container has neither unless it was given them, and root in a user namespace has them there only.
+
+
+_SYS_ADMIN, _PERFMON = 21, 38
+"""Bits of ``CapEff`` (linux/capability.h)."""
+_WHOLE_USER_MAP = ["0", "0", "4294967295"]
+"""``/proc/self/uid_map`` outside of any user namespace."""
+_HOST_FIX = "set the module option NVreg_RestrictProfilingToAdminUsers=0 on the host and reboot it (all users may then read them)"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterPermission:
+    """The answer, and why."""
+
+    allowed: bool | None
+    """``None``: there is no NVIDIA driver to ask."""
+    reason: str
+    fix: str | None = None
+
+
+def counter_permission(root: Path = Path("/"), euid: int | None = None) -> CounterPermission:
+    """Read the driver's parameter and this process's capabilities; nothing is tried."""
+    parameters = _text(root / "proc/driver/nvidia/params")
+    if not parameters:
+        return CounterPermission(None, "no NVIDIA driver is loaded")
+    if re.search(r"^RmProfilingAdminOnly:\s*1\s*$", parameters, re.MULTILINE) is None:
+        return CounterPermission(True, "open to all users")
+    is_root = (os.geteuid() if euid is None else euid) == 0
+    held = _capabilities(_text(root / "proc/self/status"))
+    if held is None:
+        reason = "running as root; what root may do here is not told" if is_root else "not running as root"
+        return CounterPermission(is_root, reason, None if is_root else f"run as root, or {_HOST_FIX}")
+    if held and _text(root / "proc/self/uid_map").split() not in ([], _WHOLE_USER_MAP):
+        return CounterPermission(
+            False,
+            "this user namespace's capabilities (rootless container) do not count for the driver",
+            f"run a container that is not rootless with --cap-add=SYS_ADMIN, or {_HOST_FIX}",
+        )
+    if held:
+        return CounterPermission(True, f"this process has {' and '.join(held)}")
+    if is_root:
+        return CounterPermission(
+            False,
+            "root, but without CAP_SYS_ADMIN and CAP_PERFMON (a container), which the driver asks for",
+            f"start the container with --cap-add=SYS_ADMIN (Kubernetes: securityContext.capabilities.add), or {_HOST_FIX}",
+        )
+    return CounterPermission(
+        False, "the driver allows counters to administrators only", f"run as root, or {_HOST_FIX}"
+    )
+
+
+def _capabilities(status: str) -> list[str] | None:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)\s*$", status, re.MULTILINE)
+    if found is None:
+        return None
+    bits = int(found.group(1), 16)
+    names = {_SYS_ADMIN: "CAP_SYS_ADMIN", _PERFMON: "CAP_PERFMON"}
+    return [name for bit, name in names.items() if bits >> bit & 1]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,1 +1,1 @@
-"""Summary into documents; nothing is computed here."""
+"""Reports: tables, charts, and the HTML, Markdown and console writers."""

@@ -10,27 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
-from llm_perf_opt.core.escape import (
-    csv_text,
-    md_block,
-    md_cell,
-    md_code,
-    md_target,
-    md_text,
-)
+from llm_perf_opt.core.escape import csv_text, md_block, md_cell, md_code, md_target, md_text
 from llm_perf_opt.core.files import atomic_path, atomic_write_text
-from llm_perf_opt.reporting.charts.ceilings import Roof
 from llm_perf_opt.reporting.charts.lines import histogram
-from llm_perf_opt.reporting.charts.roofline import RooflinePoint, roofline
+from llm_perf_opt.reporting.charts.roofline import Roof, RooflinePoint, roofline
+from llm_perf_opt.reporting.markdown import table
 
 if TYPE_CHECKING:
-    from llm_perf_opt.analysis.ncu.facts import NcuKernelFacts, PrecisionFacts
-    from llm_perf_opt.analysis.ncu.rules import RankedRule
-    from llm_perf_opt.model.counters import NcuRule
+    from llm_perf_opt.analysis.ncu.kernels import NcuKernelFacts, PrecisionFacts
+    from llm_perf_opt.analysis.ncu.vendor_rules import RankedRule
+    from llm_perf_opt.captures.ncu.launches import NcuRule
 
 Namer = Callable[[str], tuple[str, str]]
 """Full kernel name → (readable name, family)."""
-
 _COUNTERS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("duration_s", "duration of a launch", units.seconds),
     ("compute_ratio", "SM throughput, of peak", units.percent),
@@ -118,7 +110,7 @@ def _page(facts: NcuKernelFacts, names: tuple[str, str, str]) -> str:
         "## Work against the roofline",
         _precision_table(facts.precisions, facts.peak_bytes_per_s),
         "## Counters",
-        _table(
+        table(
             ("quantity", "value"),
             [
                 (label, md_cell(show(facts.counters.get(key))))
@@ -133,7 +125,7 @@ def _page(facts: NcuKernelFacts, names: tuple[str, str, str]) -> str:
     if doubts:
         parts += ["## Remarks", "\n".join(f"- {md_text(doubt)}" for doubt in doubts)]
     parts += ["## Read from", "\n".join(f"- {md_code(Path(source).name)}" for source in facts.sources)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
 
 def _vendor(facts: NcuKernelFacts) -> str:
@@ -157,8 +149,8 @@ def _precision_table(precisions: Sequence[PrecisionFacts], bandwidth: float | No
         )
     if not rows:
         return "No floating-point operations were counted in this capture."
-    table = _table(("precision", "work of a launch", "achieved", "intensity", "ceiling"), rows)
-    return f"{table}\n\nMemory ceiling: {units.bytes_per_s(bandwidth)}."
+    body = table(("precision", "work of a launch", "achieved", "intensity", "ceiling"), rows)
+    return f"{body}\nMemory ceiling: {units.bytes_per_s(bandwidth)}."
 
 
 def _rules(facts: NcuKernelFacts) -> list[str]:
@@ -219,7 +211,7 @@ def _index(
     parts = [
         "# Kernels under Nsight Compute",
         "Shares are of the peak the hardware sustains; intensity is FLOP per byte of DRAM traffic.",
-        _table(header, rows),
+        table(header, rows),
         "![Roofline of the profiled kernels](roofline.svg)",
         "![Durations of the profiled launches](durations.svg)",
     ]
@@ -236,13 +228,8 @@ def _index(
             )
             for row in gains[:20]
         ]
-        parts.append(_table(("kernel", "rule", "at most", "arithmetic"), listed))
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+        parts.append(table(("kernel", "rule", "at most", "arithmetic"), listed))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 # --- charts ----------------------------------------------------------------------------------------------

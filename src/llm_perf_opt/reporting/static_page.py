@@ -2,22 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from llm_perf_opt.analysis.static.tree import TreeRow, fold_tree, weights_by_component
 from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import md_text
 from llm_perf_opt.core.phases import BEFORE_PREFILL, PREFILL
-from llm_perf_opt.model.static.document import StaticDocument
-from llm_perf_opt.model.summary import Hardware, Static
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
-from llm_perf_opt.reporting.charts.figures import (
-    bytes_chart,
-    component_chart,
-    component_colours,
-    memory_chart,
-    phase_roofline,
-)
+from llm_perf_opt.reporting.charts.figures import bytes_chart, component_chart, memory_chart, phase_roofline
+from llm_perf_opt.reporting.charts.svg import component_colours
+from llm_perf_opt.reporting.markdown import table
+from llm_perf_opt.summary import Hardware, Static, StaticModule
+from llm_perf_opt.summary.static import StaticDocument
+
+# The module tree for reading: equal layers folded into one line, sums kept.
+
+
+_INDEX = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class TreeRow:
+    """One line of the folded tree."""
+
+    label: str
+    """Last part of the path; ``1-11 ×11`` or ``2, 5, 8, 11 ×4`` for folded layers."""
+    path: str
+    type: str
+    depth: int
+    times: int
+    """How many equal modules the line stands for; the numbers are their sum."""
+    params: int
+    flops: dict[str, float]
+    weight_bytes: dict[str, float]
+    counted_ratio: float | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    module: StaticModule
+    children: list[_Node]
+
+    def signature(self) -> tuple[object, ...]:
+        """Equal for subtrees that do the same: types, sizes and work of every module, names left out."""
+        module = self.module
+        inner = tuple((child.module.name.rpartition(".")[2], child.signature()) for child in self.children)
+        work = tuple(sorted(module.flops.items())), tuple(sorted(module.weight_bytes.items()))
+        return (module.type, module.params, *work, inner)
+
+
+def fold_tree(modules: Sequence[StaticModule]) -> list[TreeRow]:
+    """Return the tree top-down with equal numbered siblings folded into one line each."""
+    nodes = {module.name: _Node(module, []) for module in modules}
+    roots: list[_Node] = []
+    for name, node in nodes.items():
+        parent = _parent(name, nodes)
+        (roots if parent is None else nodes[parent].children).append(node)
+    rows: list[TreeRow] = []
+    for group in _groups(roots):
+        _add(group, 0, 1, rows)
+    return rows
+
+
+def _parent(name: str, nodes: dict[str, _Node]) -> str | None:
+    """Nearest listed module above; modules without work may be missing in between."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in nodes:
+            return name
+    return None
+
+
+def _groups(children: Sequence[_Node]) -> list[list[_Node]]:
+    """Put equal numbered siblings together, in the order of their first member."""
+    groups: dict[object, list[_Node]] = {}
+    for child in children:
+        numbered = _INDEX.fullmatch(child.module.name.rpartition(".")[2]) is not None
+        groups.setdefault(child.signature() if numbered else child.module.name, []).append(child)
+    return list(groups.values())
+
+
+def _add(group: list[_Node], depth: int, times: int, rows: list[TreeRow]) -> None:
+    """Add a group's line and its children's; ``times`` multiplies what an enclosing fold stands for."""
+    first, module = group[0], group[0].module
+    number = times * len(group)
+    rows.append(
+        TreeRow(
+            label=_label(group),
+            path=module.name,
+            type=module.type,
+            depth=depth,
+            times=number,
+            params=module.params * number,
+            flops={phase: value * number for phase, value in module.flops.items()},
+            weight_bytes={phase: value * number for phase, value in module.weight_bytes.items()},
+            counted_ratio=module.counted_ratio,
+        )
+    )
+    for inner in _groups(first.children):
+        _add(inner, depth + 1, number, rows)
+
+
+def _label(group: list[_Node]) -> str:
+    names = [node.module.name.rpartition(".")[2] or "(model)" for node in group]
+    if len(group) == 1:
+        return names[0]
+    runs: list[list[int]] = []
+    for number in map(int, names):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{', '.join(parts)} ×{len(group)}"
+
+
+def weights_by_component(modules: Sequence[StaticModule], phase: str) -> dict[str, float]:
+    """Return bytes of weights a phase reads, by component: each label's topmost modules, summed."""
+    found: dict[str, float] = {}
+    by_name = {module.name: module for module in modules}
+    for module in modules:
+        label = module.component
+        above = _parent_module(module.name, by_name)
+        if label is None or (above is not None and above.component == label):
+            continue
+        found[label] = found.get(label, 0.0) + module.weight_bytes.get(phase, 0.0)
+        if above is not None and above.component is not None:
+            # A labelled module inside another one: its weights belong to the inner label alone.
+            found[above.component] = found.get(above.component, 0.0) - module.weight_bytes.get(phase, 0.0)
+    return {label: value for label, value in found.items() if value > 0}
+
+
+def _parent_module(name: str, by_name: Mapping[str, StaticModule]) -> StaticModule | None:
+    """Nearest listed module above, the unlabelled root left out."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name and name in by_name:
+            return by_name[name]
+    return None
+
 
 COMPONENTS_CHART = "flops_by_component.svg"
 COMPONENT_BYTES_CHART = "weights_by_component.svg"
@@ -25,7 +149,6 @@ BYTES_CHART = "bytes_by_phase.svg"
 ROOFLINE_CHART = "roofline.svg"
 MEMORY_CHART = "memory_by_context.svg"
 KV_CHART = "kv_by_context.svg"
-
 Curves = dict[str, list[tuple[float, float]]]
 
 
@@ -99,10 +222,10 @@ def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
     """A Markdown table; ``align`` has one of ``l`` or ``r`` per column."""
-    marks = {"l": ":---", "r": "---:"}
     align = align or "l" + "r" * (len(header) - 1)
-    lines = [header, [marks[letter] for letter in align], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(header, rows, numbers=[place for place, side in enumerate(align) if side == "r"]).rstrip(
+        "\n"
+    )
 
 
 def _images(charts: Sequence[str], *names: str) -> list[str]:
@@ -284,9 +407,9 @@ def _memory(document: StaticDocument) -> str:
         ]
         for context in contexts
     ]
-    table = _table(["context", *(f"batch {batch}" for batch in batches)], rows) if rows else ""
+    drawn = _table(["context", *(f"batch {batch}" for batch in batches)], rows) if rows else ""
     text = f"At these shapes: {now}. Activations are estimated by the largest single operator."
-    return f"{text}\n\n{table}"
+    return f"{text}\n\n{drawn}"
 
 
 def _coverage(document: StaticDocument) -> str:
@@ -323,10 +446,10 @@ def _tree(document: StaticDocument) -> str:
     small = document.static.params.total / 1000
     lines = [row for row in fold_tree(document.static.modules) if row.flops or row.params >= small]
     header = ("module", "type", "parameters", *phases, "counted")
-    table = _table(header, [_tree_line(row, phases) for row in lines], "ll" + "r" * (len(phases) + 2))
+    drawn = _table(header, [_tree_line(row, phases) for row in lines], "ll" + "r" * (len(phases) + 2))
     return (
         "Equal layers are folded; a line shows their sum. Left out: modules without counted work that hold less"
-        f" than a thousandth of the parameters.\n\n{table}"
+        f" than a thousandth of the parameters.\n\n{drawn}"
     )
 
 

@@ -3,23 +3,297 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 
-from llm_perf_opt.analysis.expected.compose import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
-from llm_perf_opt.analysis.roofline.elsewhere import Fit
+from llm_perf_opt.analysis.roofline.expected_times import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
+from llm_perf_opt.analysis.roofline.what_if import Fit
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.silicon.locate import MISSING_WORDS, PACKAGE
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS, PACKAGE
+from llm_perf_opt.summary import (
     Compilations,
     Finding,
+    Hardware,
     SiliconUse,
     Static,
     Summary,
+    Timings,
     Verdict,
     WhatIf,
 )
-from llm_perf_opt.reporting.plain_words import MEASUREMENT
 
-PHASE_ORDER = ("preprocess", "vision", "encode", "prefill", "ttft", "mixed", "decode", "tpot", "total", "all")
+# Where limits and times come from, in words: which source, when, how often, how disturbed.
+
+
+THEIR_CLOCK = "as given in the file; whether the run was warmed up and synchronised is not known"
+
+
+def describe_hardware(hardware: Hardware) -> str:
+    """Say which limits the run is measured against and where they come from."""
+    name = hardware.name or "this device"
+    if hardware.source == "none":
+        return f"No limits are known for {name}: {hardware.reason or 'unknown device'}."
+    peaks = ", ".join(
+        f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.peak_flops_per_s.items()
+    )
+    memory = units.bytes_per_s(hardware.bandwidth_bytes_per_s)
+    origins = {
+        "catalogue": "from the device catalogue",
+        "probe": _measured_when(hardware),
+        "user": "given by the user",
+    }
+    origin = origins.get(hardware.source, f"source: {hardware.source or 'not recorded'}")
+    text = f"{name}: dense peaks {peaks or units.MISSING}; memory {memory} ({origin})."
+    return f"{text} {reached}" if (reached := _describe_reached(hardware)) else text
+
+
+def _describe_reached(hardware: Hardware) -> str:
+    """Say what was measured on devices of this kind; empty where nothing was."""
+    rates = [
+        f"{dtype} {units.flops_per_s(peak.dense)}" for dtype, peak in hardware.reached_flops_per_s.items()
+    ]
+    if hardware.reached_bandwidth_bytes_per_s is not None:
+        rates.append(f"memory {units.bytes_per_s(hardware.reached_bandwidth_bytes_per_s)}")
+    return f"The best measured on such a device: {', '.join(rates)}." if rates else ""
+
+
+def _measured_when(hardware: Hardware) -> str:
+    """Say when the machine was measured, and whether anything disturbed it."""
+    text = "measured on this machine"
+    if hardware.measured_at is not None:
+        text += f" {hardware.measured_at[:16].replace('T', ' ')}"
+    if (hardware.measurements or 1) > 1:
+        text += f", the best of {hardware.measurements} measurements"
+    if hardware.measured_under_load is None:
+        return text
+    share = hardware.measured_other_load_ratio
+    used = "GPU" if hardware.kind == "gpu" else "processor"
+    load = f" ({units.percent(share)} of the {used})" if share is not None else ""
+    return (
+        f"{text} while other programs ran{load}" if hardware.measured_under_load else f"{text}, undisturbed"
+    )
+
+
+_OUR_CLOCK = (
+    "wall-clock per sample, warmed up, device-synchronised at phase edges, no profiler attached; "
+    "median over samples and "
+)
+_STOPPED = {
+    "asked": "as asked for",
+    "narrow": "enough for a narrow interval",
+    "time": "as many as the time limit allows",
+    "most": "as many as are sensible",
+}
+
+
+def describe_clock(timings: Timings) -> str:
+    """Say how times were measured, how often and how well they are known."""
+    if timings.repeats is None:
+        return _OUR_CLOCK + "repeats"
+    text = f"{_OUR_CLOCK}{timings.repeats} repeat{'s' if timings.repeats > 1 else ''}"
+    if timings.stopped is not None:
+        text += f" ({_STOPPED[timings.stopped]})"
+    if timings.interval_ratio is not None:
+        text += f"; the 95 % interval of a pass is {units.percent(timings.interval_ratio)} wide"
+    return text
+
+
+# What the findings and verdicts mean, for readers who do not build models. Keys are those of the summary.
+
+
+PHASES = {
+    "preprocess": "preparing the input",
+    "vision": "looking at the image",
+    "encode": "taking in the input",
+    "prefill": "reading the request",
+    "mixed": "reading requests and writing answers in the same step",
+    "draft": "guessing the next words with a smaller model",
+    "verify": "checking guessed words",
+    "decode": "writing the answer",
+    "all": "the recording as a whole",
+}
+BOUNDS = {
+    "compute": "limited by how fast the processor can calculate",
+    "memory": "limited by how fast data can be read from memory",
+    "launch": "mostly waiting for instructions: the processor could do more but is not told to in time",
+    "sync": "mostly waiting because the program stops to look at intermediate results",
+    "communication": "mostly busy with accelerators talking to one another",
+    "host": "mostly waiting while the computer does other work, such as preparing the next input",
+    "queue": "mostly waiting for something that the recording does not show",
+    "one-off": "mostly one-time preparation, such as loading and compiling programs: the recording began too early",
+    "copy": "mostly busy moving data between the computer and the accelerator",
+    "balanced": "well balanced: calculating and reading memory take about the same time",
+    "unknown": "what holds it back cannot be told from this measurement",
+}
+STAGES = {
+    "program": "timing the program",
+    "static_analysis": "counting the model's calculations",
+    "torch_profiler": "timing the model and recording its operations",
+    "telemetry": "watching clock, power and memory",
+    "nsys": "recording what the accelerator does",
+    "ncu": "measuring single programs on the accelerator",
+    "direct_inference": "answering the requests without measuring",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A finding in everyday words: what is wrong, what to do."""
+
+    problem: str
+    action: str
+
+
+FINDINGS = {
+    "launch-bound": Plain(
+        "The processor waits for its next instruction",
+        "Have the engineers hand over the whole series of steps at once instead of one by one, or answer several "
+        "requests together.",
+    ),
+    "host-sync": Plain(
+        "The program stops to look at intermediate results",
+        "Have the engineers keep those decisions on the accelerator, so that it never has to wait.",
+    ),
+    "exposed-communication": Plain(
+        "The accelerators spend much time talking to one another, and calculate nothing meanwhile",
+        "Have the engineers let them talk while they calculate, or say less.",
+    ),
+    "straggler": Plain(
+        "One accelerator is slower than the others, and all of them wait for it",
+        "Find out why that one is late: more work, a slower device, or a busy computer.",
+    ),
+    "input-pipeline": Plain(
+        "The accelerator waits for its next input to be prepared",
+        "Prepare the next input while the current one is being worked on.",
+    ),
+    "allocation": Plain(
+        "The accelerator waits while memory is reserved and given back",
+        "Have the engineers reserve the memory once and keep it.",
+    ),
+    "host-idle": Plain(
+        "The accelerator waits while the computer does something else",
+        "Have the engineers do that work at another time, or beside it.",
+    ),
+    "queued-work": Plain(
+        "The accelerator has work and does not start it",
+        "Have the engineers look for what else uses the accelerator at that time.",
+    ),
+    "one-off-costs": Plain(
+        "The recording holds much preparation that happens only once",
+        "Record again after the program has warmed up.",
+    ),
+    "slow-kernels": Plain(
+        "A calculation that takes much of the time runs far slower than the accelerator could do it",
+        "Have the engineers try another version of that calculation.",
+    ),
+    "growing-cache": Plain(
+        "The program copies everything it has read so far for every word it writes",
+        "Have the engineers reserve room for the whole answer, so that nothing needs to be copied.",
+    ),
+    "memory-movement": Plain(
+        "Much time goes into copying and rearranging data, not into calculating",
+        "Have the engineers find those copies and leave them out.",
+    ),
+    "dispatch": Plain(
+        "Much time goes into preparing many small calculations, not into calculating",
+        "Have the engineers put the small calculations together, or answer several requests together.",
+    ),
+    "full-precision": Plain(
+        "The model calculates with more digits than it usually needs",
+        "Let it calculate with fewer digits, and check that the answers stay as good.",
+    ),
+    "full-precision-kernels": Plain(
+        "Parts of the model calculate with more digits than they usually need",
+        "Find those parts, let them calculate with fewer digits, and check that the answers stay as good.",
+    ),
+    "eager-attention": Plain(
+        "The model compares words with one another in a roundabout way",
+        "Have the engineers switch on the fused version of that step; the answers stay the same.",
+    ),
+    "misaligned-gemm": Plain(
+        "Some tables have sizes that the processor reads slowly",
+        "Have the engineers round those sizes up.",
+    ),
+    "old-flash-attention": Plain(
+        "An older program is used for a step that has a faster one on this accelerator",
+        "Have the engineers try the newer one, and check that the answers stay as good.",
+    ),
+    "far-from-measured": Plain(
+        "Some steps take much longer than others measured for the same work on the same accelerator",
+        "Have the engineers find out why, first of all whether the software is up to date.",
+    ),
+    "unfused-elementwise": Plain(
+        "Much time goes into very small calculations",
+        "Let a compiler join them into fewer, larger ones.",
+    ),
+    "copy-kernels": Plain(
+        "Time is lost copying and converting data",
+        "Keep the data in one form from start to end.",
+    ),
+    "copies": Plain(
+        "The accelerator waits for data from the computer",
+        "Prepare the next input while the current one is being worked on.",
+    ),
+    "more-work-than-needed": Plain(
+        "The program calculates more than the model asks for",
+        "Use software that skips the parts of the model a word does not need.",
+    ),
+    "kv-cache-growth": Plain(
+        "The model's working memory grows with the length of the text and slows it down",
+        "Use shorter requests or smaller images, or store that memory with fewer digits.",
+    ),
+    "module-gap": Plain(
+        "One part of the model runs far slower than the machine could",
+        "Have the engineers look at that part first: a faster version of it, or fewer digits.",
+    ),
+    "vision-dominated-ttft": Plain(
+        "Looking at the image takes most of the time before the first word",
+        "Use smaller images where quality allows, or work on several pages together.",
+    ),
+    "underfilled-grids": Plain(
+        "The pieces of work are too small to keep the accelerator busy",
+        "Answer several requests together, so that each piece is larger.",
+    ),
+    "throttled": Plain(
+        "The device was slowed down while it worked, by heat or by a limit",
+        "Have cooling, the power limit and the share of the machine looked after, then measure again.",
+    ),
+    "padding-waste": Plain(
+        "Short requests are filled up to the length of long ones",
+        "Group requests of similar length.",
+    ),
+}
+"""Finding id → everyday words. A finding that is not listed is shown in its own words."""
+MEASUREMENT = {
+    "noisy-timings": "The measurements varied from one repetition to the next, so small differences mean nothing.",
+    "warm-up-pollution": (
+        "The first repetition was slower than the others, which makes the typical times look a little worse."
+    ),
+    "profiler-pollution": (
+        "Recording the details slowed the program down; the times on this page were taken without recording."
+    ),
+}
+"""Findings about the measurement itself: they say how far to trust the page, not what to change."""
+
+
+def explain_finding(finding: Finding) -> Plain:
+    """Return everyday words for a finding."""
+    return FINDINGS.get(finding.id) or Plain(finding.title, finding.advice)
+
+
+PHASE_ORDER = (
+    "preprocess",
+    "vision",
+    "encode",
+    "prefill",
+    "ttft",
+    "mixed",
+    "draft",
+    "verify",
+    "decode",
+    "tpot",
+    "total",
+    "all",
+)
 PHASE_NAMES = {
     "all": "whole capture",
     "mixed": "mixed steps",
@@ -28,16 +302,17 @@ PHASE_NAMES = {
     "tpot": "one output token",
 }
 BOUND_NAMES = {
-    "compute": "arithmetic (compute)",
-    "memory": "memory bandwidth",
-    "launch": "launching work",
-    "sync": "synchronisation",
-    "copy": "copies",
-    "communication": "communication between devices",
-    "host": "host work between launches",
-    "queue": "work held in the queue",
+    "compute": "compute-bound",
+    "memory": "memory-bound",
+    "launch": "launch-bound",
+    "sync": "synchronisation-bound",
+    "copy": "copy-bound",
+    "communication": "communication-bound",
+    "host": "host-bound",
+    "queue": "queue-bound",
+    "one-off": "one-off costs (capture after warm-up)",
     "balanced": "balanced",
-    "unknown": "not decided",
+    "unknown": "undetermined",
 }
 
 
@@ -56,15 +331,13 @@ SAMPLES_TEXT = (
     "Every sample by itself, as medians of its repeats. Where samples differ in size, the spread above is between "
     "sizes, not noise."
 )
-
-
 IDLE_TEXT = (
     "Time in which a device ran nothing, by what the thread that launches its next work was doing meanwhile. Names are "
     "those of the innermost range, operator or Python function that the capture holds."
 )
 
 
-def budget_text(summary: Summary) -> str:
+def describe_budget(summary: Summary) -> str:
     """Say what a budget is, and what it is measured against."""
     words = "Every instant of the captured time counted once: the parts of a phase sum to its span."
     if len(summary.devices) > 1 or len(summary.ranks) > 1:
@@ -82,7 +355,7 @@ def budget_text(summary: Summary) -> str:
     return words
 
 
-def communication_text(summary: Summary) -> str:
+def describe_communication(summary: Summary) -> str:
     """Say how much time communication takes, and who waits for whom."""
     talk = summary.communication
     if talk is None:
@@ -102,18 +375,20 @@ def communication_text(summary: Summary) -> str:
     return words
 
 
-def elsewhere_text(summary: Summary) -> str:
+def describe_other_devices(summary: Summary) -> str:
     """Say what times on other devices are, where they come from, and at which point they were made."""
-    words = times_text(
+    words = describe_times(
         summary.silicon,
         expects=any(row.tpot_expected_s is not None for row in summary.what_if),
         counted=summary.static is not None and summary.static.operators is not None,
         row=next((row for row in summary.what_if if row.eager_host_s is not None), None),
     )
-    return f"{words} {point_text(summary.what_if[0])}"
+    return f"{words} {describe_point(summary.what_if[0])}"
 
 
-def times_text(used: SiliconUse | None, *, expects: bool, counted: bool, row: WhatIf | None = None) -> str:
+def describe_times(
+    used: SiliconUse | None, *, expects: bool, counted: bool, row: WhatIf | None = None
+) -> str:
     """Say what expected times and floors are; ``counted``: the model's operators are known by shape."""
     if used is None:
         return FLOORS_TEXT
@@ -125,14 +400,14 @@ def times_text(used: SiliconUse | None, *, expects: bool, counted: bool, row: Wh
         return f"{FLOORS_TEXT} Nothing is expected: no limits are known."
     return (
         f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, {used.framework} kernels "
-        f"first), added up. What no table holds is a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
-        f"{units.percent(MEMORY_SHARE)} of the bandwidth, and {units.seconds(KERNEL_S)} a kernel, products, attention and experts times "
-        f'what measured ones take of theirs in the median; "measured" says how much of a '
-        f"step rests on tables, and a device without any has 0 %. {_eager_text(row)}{FLOORS_TEXT}"
+        f"first), added up. Operators without a table use a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
+        f"{units.percent(MEMORY_SHARE)} of the bandwidth, plus {units.seconds(KERNEL_S)} per kernel; matrix products, attention and "
+        f'experts are scaled by the median measured/roofline ratio. "measured" is the share of a step that rests on tables; '
+        f"0 % for a device without any. {_describe_eager(row)}{FLOORS_TEXT}"
     )
 
 
-def _eager_text(row: WhatIf | None) -> str:
+def _describe_eager(row: WhatIf | None) -> str:
     """Say what eager times take launching an operator to cost."""
     if row is None or row.eager_host_s is None:
         return ""
@@ -149,7 +424,7 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def point_text(row: WhatIf) -> str:
+def describe_point(row: WhatIf) -> str:
     """Say at which point floors on other devices were made."""
     return f"At {row.dtype}, batch {row.batch_size}, {row.context_tokens:,} cached positions."
 
@@ -174,14 +449,12 @@ def title_of(summary: Summary) -> str:
 
 
 _CAPTURES = ("nsys", "trace", "ncu")
-
-
-_TOKENS_VERIFIED = {
-    True: "as generate() gives them",
-    False: "NOT as generate() gives them (see the notes)",
+TOKENS_VERIFIED = {
+    True: "The first tokens match generate().",
+    False: "The first tokens do NOT match generate() (see the notes).",
     None: None,
 }
-"""``workload.tokens_verified`` → how a report says it; that nothing was checked, a note explains."""
+"""``workload.tokens_verified`` → text of a report; a note explains why nothing was checked."""
 
 
 def workload_facts(summary: Summary) -> list[tuple[str, str]]:
@@ -201,7 +474,6 @@ def workload_facts(summary: Summary) -> list[tuple[str, str]]:
         ("new tokens", units.count(workload.new_tokens) if workload.new_tokens else None),
         ("compilations", _compilations(workload.compilations)),
         ("decode step", "replayed as a CUDA graph" if workload.cuda_graphs else None),
-        ("first tokens", _TOKENS_VERIFIED[workload.tokens_verified] if workload.new_tokens else None),
     ]
     return [(name, str(value)) for name, value in facts if value is not None]
 
@@ -226,28 +498,28 @@ def coverage_facts(summary: Summary) -> list[tuple[str, str]]:
         ("kernel time classified", coverage.kernel_time_classified_ratio),
         ("arithmetic (FLOPs) counted", coverage.flops_counted_ratio),
     ]
-    return [(name, share_text(value)) for name, value in shares if value is not None]
+    return [(name, format_share(value)) for name, value in shares if value is not None]
 
 
-def share_text(ratio: float) -> str:
+def format_share(ratio: float) -> str:
     """Return a share of which 100 % means all."""
     shown = units.percent(ratio)
     return "more than 99.9 %" if ratio < 1 and shown == units.percent(1.0) else shown
 
 
-def gain_text(finding: Finding) -> str:
+def describe_gain(finding: Finding) -> str:
     """Say what solving it is worth at most, as a time and a share."""
     if finding.id in MEASUREMENT:
         return "about the measurement, not a saving"
     if finding.gain_upper_s is None:
-        return "worth not bounded by the data at hand"
+        return "gain cannot be estimated from this data"
     text = f"at most {units.seconds(finding.gain_upper_s)}"
     if finding.gain_share_ratio is not None and finding.gain_of:
         return f"{text}, {units.percent(finding.gain_share_ratio)} of {finding.gain_of}"
     return f"{text} per sample"
 
 
-def shapes_text(static: Static) -> str:
+def describe_shapes(static: Static) -> str:
     """Say at which shapes the work was counted; empty when the static model does not tell."""
     at = static.scaling
     if at is None:
@@ -258,7 +530,7 @@ def shapes_text(static: Static) -> str:
     )
 
 
-def counted_text(static: Static) -> str:
+def describe_counted(static: Static) -> str:
     """Say how much of the arithmetic was counted, and what was left out of the count."""
     ratio, left_out = static.coverage.counted_ratio, static.coverage.uncounted_ops
     if ratio is None:
@@ -268,11 +540,11 @@ def counted_text(static: Static) -> str:
             else "."
         )
     if not left_out:
-        return f"Counted {share_text(ratio)} of the arithmetic."
-    return f"Counted {share_text(ratio)} of the arithmetic; not counted, for want of a formula: {', '.join(left_out[:12])}."
+        return f"Counted {format_share(ratio)} of the arithmetic."
+    return f"Counted {format_share(ratio)} of the arithmetic; not counted, for want of a formula: {', '.join(left_out[:12])}."
 
 
-def fit_text(fit: Fit) -> str:
+def describe_fit(fit: Fit) -> str:
     """Say where the model fits, the smallest devices first."""
     need = f"It needs {units.size(fit.needed_bytes)} of memory"
     if not fit.fitting:
@@ -329,9 +601,9 @@ def missing_sections(summary: Summary) -> list[tuple[str, str]]:
     return [(", ".join(names), need) for need, names in by_need.items()]
 
 
-def why(verdict: Verdict) -> str:
+def explain_verdict(verdict: Verdict) -> str:
     """Return a verdict's arithmetic as a sentence that does not repeat the verdict."""
-    return sentence(verdict.arithmetic.removeprefix("not decided; "))
+    return sentence(verdict.arithmetic.removeprefix("not decided; ").removeprefix("not decided: "))
 
 
 def sentence(text: str) -> str:

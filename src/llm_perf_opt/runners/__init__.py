@@ -1,1 +1,1 @@
-"""Entry points that tie configuration, stages and reports together."""
+"""Entry points at the module paths of earlier releases."""

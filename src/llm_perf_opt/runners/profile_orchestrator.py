@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from llm_perf_opt.commands import run
 from llm_perf_opt.core.console.command_line import run_guarded
-from llm_perf_opt.runs.commands import run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; return the exit code (see :mod:`llm_perf_opt.core.errors`)."""
-    return run_guarded(run_command.main, list(sys.argv[1:] if argv is None else argv))
+    return run_guarded(run.main, list(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

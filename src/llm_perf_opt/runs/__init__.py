@@ -1,1 +1,1 @@
-"""One run from configuration to report, and the verbs around it."""
+"""One run: prepare, execute, record, assemble, report."""

@@ -18,27 +18,26 @@ from llm_perf_opt.config.compose import (
     typed_config,
 )
 from llm_perf_opt.config.hydra_bridge import compose
+from llm_perf_opt.config.hydra_bridge.compose import SharedComposition
 from llm_perf_opt.config.hydra_bridge.launch import JobSettings, job_settings, run_job
-from llm_perf_opt.config.hydra_bridge.shared import SharedComposition
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
 from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.ranks import this_rank
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.artifacts import Artifacts, reserve_directory
-from llm_perf_opt.runs.checks import check_names, ranks_of
-from llm_perf_opt.runs.directory import old_places
-from llm_perf_opt.runs.directory.lock import hold
+from llm_perf_opt.runs import directory as runs_directory
+from llm_perf_opt.runs.checks import check_names, check_stages, problems_of, ranks_of, stages_of
 from llm_perf_opt.runs.execute import execute
-from llm_perf_opt.runs.pipeline import check_stages, problems_of, stages_of
-from llm_perf_opt.runs.records.heartbeat import beating
-from llm_perf_opt.runs.records.manifest import SweepMark
+from llm_perf_opt.runs.heartbeat import beating
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import SweepMark
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.workloads.setup import settle_adapters
+from llm_perf_opt.workloads.setup import resolve_adapters
 
 RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
 
@@ -83,7 +82,7 @@ def check_configuration(
         else compose.compose_raw(overrides, config_dir=config_dir, config_name=config_name)
     )
     current = current_config(raw, overrides, cwd=Path.cwd())
-    config = settle_adapters(typed(current, here=here), here=here)
+    config = resolve_adapters(typed(current, here=here), here=here)
     return Prepared(
         config=config,
         raw=raw,
@@ -123,7 +122,8 @@ def reserve_run_directory(prepared: Prepared, overrides: Sequence[str]) -> list[
         directory = Artifacts.for_run(prepared.run_dir).root
     else:
         directory = reserve_directory(prepared.run_dir)
-        old_places.lead_to(directory, prepared.config.pipeline)
+        prepared.run_dir = directory
+        runs_directory.link_old_location(directory, prepared.config.pipeline)
     # Both, so that config.yaml says where the run is, whichever of them was given, and relative to what.
     return [override(key, str(directory)) for key in RUN_DIRECTORY_KEYS]
 
@@ -172,9 +172,9 @@ def run_and_report(
     from llm_perf_opt.runs.finish import finish_run
 
     here = settings.original_directory
-    config = settle_adapters(typed_config(raw, overrides, cwd=here))
+    config = resolve_adapters(typed_config(raw, overrides, cwd=here))
     if config.run.ranks > 1 and this_rank() is None:
-        from llm_perf_opt.runs.ranks.launch import RankJob, run_ranks
+        from llm_perf_opt.runs.ranks import RankJob, run_ranks
 
         return run_ranks(
             RankJob(

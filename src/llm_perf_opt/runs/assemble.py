@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.analysis.join import Joined, join
-from llm_perf_opt.analysis.ranks.paper import add_rank_shares
-from llm_perf_opt.analysis.ranks.slim import MOST_ROWS, kept_in_bounds, of_further_rank
-from llm_perf_opt.analysis.summarise import Subject, missing_clock_note, summarise
-from llm_perf_opt.core.run_directory import layout
+from llm_perf_opt.analysis.captures import CapturedWork, join_captures
+from llm_perf_opt.analysis.facts import Facts, merge_facts
+from llm_perf_opt.analysis.ranks import MOST_ROWS, add_rank_shares, kept_in_bounds, of_further_rank
+from llm_perf_opt.analysis.summarise import Subject, summarise
+from llm_perf_opt.core import layout
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.resolve import unknown_hardware
 from llm_perf_opt.hardware.silicon import AUTO, open_silicon
-from llm_perf_opt.model.codec import decode_file, to_plain
-from llm_perf_opt.model.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
+from llm_perf_opt.runs.checks import known_stages
 from llm_perf_opt.runs.experiments import add_experiments
-from llm_perf_opt.runs.pipeline import known_stages
-from llm_perf_opt.runs.records.manifest import Manifest, StageRecord, known_facts, read_manifest
+from llm_perf_opt.runs.manifest import Manifest, StageRecord, known_facts, read_manifest
+from llm_perf_opt.summary import Hardware, RunInfo, StageInfo, StageStatus, Summary, Workload
+from llm_perf_opt.summary.codec import decode_file, to_plain
+
+if TYPE_CHECKING:
+    from llm_perf_opt.analysis.ncu.summary import CounterFacts
 
 T = TypeVar("T")
-
 _NOTHING_LEFT = ("pending", "skipped")
 """Stages of these states wrote nothing in this run."""
 
@@ -142,39 +143,50 @@ def assemble(
     hardware: Hardware | None = None,
     root: Path | None = None,
 ) -> Assembled:
-    """Join the facts, find the device's limits, analyse, and put everything in its place.
+    """Merge the facts, join their captures, find the device's limits, join the counters, and summarise.
 
     Files below ``root`` are named relative to it, so that a run means the same wherever it is moved.
     """
-    joined = join(facts)
-    if root is not None:
-        _name_relative_to(joined, root)
-    joined.notes = [*missing_clock_note(facts), *joined.notes]
-    hardware = hardware or _look_up(joined, choice)
-    counters = None
-    if joined.counters is not None:
-        from llm_perf_opt.analysis.ncu.conditions import condition_notes, counter_conditions
-        from llm_perf_opt.analysis.ncu.counters import add_counters, analyse_counters
-        from llm_perf_opt.stages.facts.ncu import run_configurations
-
-        counters = analyse_counters(joined.counters, joined.kernels, hardware)
-        configurations = run_configurations(joined.used_captures)
-        joined.kernels = add_counters(joined.kernels, counters, configurations)
-        joined.conditions = counter_conditions(joined.counters, joined.kernels)
-        joined.notes += condition_notes(joined.conditions, joined.kernels)
-        joined.notes += [f"Counters contradict each other: {text}" for text in counters.violations()]
-    catalogue = load_catalogue(choice.catalogue) if joined.static is not None else None
+    merged = merge_facts("", facts)
+    work = join_captures(merged)
+    if hardware is None:
+        hardware = _look_up(merged, work, choice)
+        if hardware.reason and merged.static is not None:
+            work.notes.append(f"No hardware limits: {hardware.reason}")
+    counters = _counters(merged, work, hardware)
+    catalogue = load_catalogue(choice.catalogue) if merged.static is not None else None
     silicon = open_silicon(catalogue, choice.silicon)
-    if joined.shaped_calls or counters is not None:
-        from llm_perf_opt.stages.facts.targets import add_kernel_targets
-
-        add_kernel_targets(joined, hardware, silicon, counters)
-    summary = summarise(subject, joined, hardware, catalogue, silicon)
-    if counters is not None and counters.facts:
-        from llm_perf_opt.analysis.ncu.vendor_gains import vendor_rules
-
-        summary.vendor_rules = vendor_rules(summary, counters.facts, counters.matches)
+    summary = summarise(
+        subject, merged, work, hardware, counters=counters, catalogue=catalogue, silicon=silicon
+    )
+    if root is not None:
+        _name_relative_to(summary, root)
     return Assembled(summary, list(facts))
+
+
+def _look_up(facts: Facts, work: CapturedWork, choice: DeviceChoice) -> Hardware:
+    """Find the device's limits by the best name there is: the user's, the timings', the captures', the counters'."""
+    from llm_perf_opt.hardware.resolve import hardware_by_name
+
+    names = [
+        facts.wall_clock.device_name if facts.wall_clock is not None else None,
+        work.device_name,
+        *(launch.device_name for launch in (facts.counters.launches if facts.counters is not None else ())),
+    ]
+    return hardware_by_name(
+        next((name for name in names if name), None),
+        chosen=choice.name,
+        catalogue_file=str(choice.catalogue) if choice.catalogue else None,
+    )
+
+
+def _counters(facts: Facts, work: CapturedWork, hardware: Hardware) -> CounterFacts | None:
+    if facts.counters is None:
+        return None
+    from llm_perf_opt.analysis.ncu.summary import join_counters
+    from llm_perf_opt.stages.ncu.facts import run_configurations
+
+    return join_counters(facts.counters, work.facts.kernels, hardware, run_configurations(work.used))
 
 
 def shown_sources(facts: Sequence[Facts], root: Path | None = None) -> dict[str, str]:
@@ -188,29 +200,18 @@ def shown_sources(facts: Sequence[Facts], root: Path | None = None) -> dict[str,
     return {kind: ", ".join(dict.fromkeys(paths)) for kind, paths in found.items()}
 
 
-def _name_relative_to(joined: Joined, root: Path) -> None:
-    def relative(source: str | None) -> str | None:
-        below = source is not None and Path(source).is_relative_to(root)
-        return str(Path(source).relative_to(root)) if source is not None and below else source
+def _name_relative_to(summary: Summary, root: Path) -> None:
+    def relative(source: str) -> str:
+        return str(Path(source).relative_to(root)) if Path(source).is_relative_to(root) else source
 
-    if joined.clock is not None:
-        joined.clock.timings.source = relative(joined.clock.timings.source)
-    for budget in joined.budget.values():
-        parts = (relative(part) or "" for part in (budget.source or "").split(", "))
-        budget.source = ", ".join(parts) or None
-
-
-def _look_up(joined: Joined, choice: DeviceChoice) -> Hardware:
-    """Find the device's limits by the best name there is: the user's, the file's, the captures'."""
-    from llm_perf_opt.hardware.resolve import hardware_by_name
-
-    name = (joined.clock.device_name if joined.clock is not None else None) or joined.device_name
-    hardware = hardware_by_name(
-        name, chosen=choice.name, catalogue_file=str(choice.catalogue) if choice.catalogue else None
-    )
-    if hardware.reason and joined.static is not None:
-        joined.notes.append(f"No hardware limits: {hardware.reason}")
-    return hardware
+    if summary.timings.source is not None:
+        summary.timings = replace(summary.timings, source=relative(summary.timings.source))
+    if summary.wall_clock is not None:
+        summary.wall_clock.source = summary.timings.source
+    for phase, budget in summary.budget.items():
+        if budget.source is not None:
+            source = ", ".join(map(relative, budget.source.split(", ")))
+            summary.budget[phase] = replace(budget, source=source)
 
 
 def _stages(manifest: Manifest) -> dict[str, StageInfo]:

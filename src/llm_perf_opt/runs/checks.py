@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.ranks import this_rank
+from llm_perf_opt.core.stage import Problem, stage_types
+from llm_perf_opt.stages.base import Stage, StageContext, all_stages, enabled_stages
+from llm_perf_opt.stages.program import ProgramStage
 from llm_perf_opt.workloads.base import ModelAdapter
-from llm_perf_opt.workloads.models.checkpoints.model_kinds import AUTO, HF_ADAPTERS
+from llm_perf_opt.workloads.models.model_types import AUTO, HF_ADAPTERS
 from llm_perf_opt.workloads.setup import check_model_type
 
 _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
@@ -21,7 +25,7 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
     ``here``: whether it is for this machine; files and devices of another one are not looked for.
     """
     from llm_perf_opt.hardware.catalogue import load_catalogue
-    from llm_perf_opt.runs.sinks.registry import check_sinks
+    from llm_perf_opt.runs.sinks import check_sinks
     from llm_perf_opt.workloads.registry import load_adapter
 
     check_sinks(config.run.sinks)
@@ -134,7 +138,7 @@ def _check_checkpoint(config: AppConfig) -> None:
 
 def _check_named_document(config: AppConfig) -> None:
     """Look at the dimensions of what ``model.config_name`` names, where an adapter reads it."""
-    from llm_perf_opt.workloads.models.checkpoints.config_sources import check_dimensions, named_config
+    from llm_perf_opt.workloads.models.model_types import check_dimensions, named_config
 
     name = config.model.config_name
     if name is not None and config.model.adapter in HF_ADAPTERS:
@@ -142,7 +146,88 @@ def _check_named_document(config: AppConfig) -> None:
 
 
 def _check_document(file: Path) -> None:
-    from llm_perf_opt.workloads.models.checkpoints.config_sources import check_dimensions
-    from llm_perf_opt.workloads.models.checkpoints.loading import read_json
+    from llm_perf_opt.workloads.models.loading import read_json
+    from llm_perf_opt.workloads.models.model_types import check_dimensions
 
     check_dimensions(read_json(file), file)
+
+
+# Which stages a run has, and what stands in their way.
+
+
+def known_stages() -> dict[str, Stage]:
+    """Return every stage a manifest can name, in pipeline order."""
+    return {ProgramStage.name: ProgramStage(), **all_stages()}
+
+
+def stages_of(config: AppConfig) -> list[Stage]:
+    """Return the stages of a run in their order: those switched on, and before them the user's own program."""
+    own = config.workload_command
+    program: list[Stage] = [ProgramStage()] if own.command and own.repeats > 0 else []
+    return [*program, *enabled_stages(config)]
+
+
+def check_stages(
+    stages: Sequence[Stage], context: StageContext, *, here: bool = True
+) -> dict[str, list[Problem]]:
+    """Ask every stage what would go wrong; a configuration error stops here, before any work.
+
+    ``here``: whether the stages will run on this machine; what another one may have is asked again there.
+    """
+    _require_a_stage(stages, context.config)
+    problems = {stage.name: _problems(stage, context, here=here) for stage in stages}
+    for found in problems.values():
+        for problem in found:
+            if problem.severity == "error" and (here or not problem.of_machine):
+                raise ConfigError(problem.message, hint=problem.fix, key=problem.key)
+    return problems
+
+
+def _problems(stage: Stage, context: StageContext, *, here: bool) -> list[Problem]:
+    try:
+        return problems_of(stage, context)
+    except (InputError, ToolError):
+        # Files and tools are those of a machine; what is wrong with the configuration itself is a ConfigError.
+        if here:
+            raise
+        return []
+
+
+def problems_of(stage: Stage, context: StageContext) -> list[Problem]:
+    """Return what stands in a stage's way; with the user's own program, stages of the built-in workload stay out."""
+    if context.config.workload_command.command and not stage.for_own_program:
+        return [
+            Problem(
+                "skip",
+                "it runs the built-in workload, and this run is about your own program (pipeline.workload.command)",
+                f"nothing to do; pipeline.{stage.name}.enable=false leaves this line out",
+            )
+        ]
+    return stage.check(context)
+
+
+def _require_a_stage(stages: Sequence[Stage], config: AppConfig) -> None:
+    """A run that measures nothing is a mistake, not a success."""
+    if (
+        config.run.ranks > 1
+        and {stage.name for stage in stages} == {"static_analysis"}
+        and this_rank() is None
+    ):
+        raise ConfigError(
+            f"run.ranks={config.run.ranks}, but no stage is enabled that runs the model",
+            hint="leave run.ranks out (the static analysis tells what 2, 4 and 8 ranks would hold), or "
+            "pipeline.torch_profiler.enable=true",
+            key="run.ranks",
+        )
+    if any(stage.for_own_program or not config.workload_command.command for stage in stages):
+        return
+    toggles = " or ".join(f"pipeline.{name}.enable=true" for name in stage_types())
+    if config.workload_command.command:
+        raise ConfigError(
+            "no stage is enabled that works on your own program (pipeline.workload.command)",
+            hint="pipeline.nsys.enable=true, pipeline.ncu.enable=true, or pipeline.workload.repeats=3 to time it",
+            key="pipeline",
+        )
+    raise ConfigError(
+        "no stage is enabled: there is nothing to do", hint=f"switch one on: {toggles}", key="pipeline"
+    )

@@ -11,28 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.logs import ROOT, run_log
 from llm_perf_opt.core.console.progress import Progress
 from llm_perf_opt.core.console.signals import (
-    held,
+    acknowledge_interruption,
+    defer_signals,
     interrupted_exit_code,
     interruption_first,
     raise_if_interrupted,
-    settle_interruption,
 )
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import Problem, StageResult
-from llm_perf_opt.model.codec import save_json
-from llm_perf_opt.process.runtime_env import prepare_process
-from llm_perf_opt.runs.directory.earlier import Earlier, find_earlier
+from llm_perf_opt.process.environment import prepare_process
+from llm_perf_opt.runs.checks import check_stages, stages_of
+from llm_perf_opt.runs.directory import Earlier, find_earlier
+from llm_perf_opt.runs.heartbeat import new_heartbeat
 from llm_perf_opt.runs.lease import device_lease
-from llm_perf_opt.runs.pipeline import check_stages, stages_of
-from llm_perf_opt.runs.records.heartbeat import new_heartbeat
-from llm_perf_opt.runs.records.inputs import write_inputs
-from llm_perf_opt.runs.records.manifest import (
+from llm_perf_opt.runs.manifest import (
     Manifest,
     StageRecord,
     SweepMark,
@@ -41,14 +39,13 @@ from llm_perf_opt.runs.records.manifest import (
     record,
     write_manifest,
 )
-from llm_perf_opt.runs.records.provenance import environment
+from llm_perf_opt.runs.provenance import environment, write_inputs
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.vendor.workload import program_name
-from llm_perf_opt.workloads.process_settings import apply_process_settings
-from llm_perf_opt.workloads.rank_group import in_group, leave_group
+from llm_perf_opt.stages.workload import program_name
+from llm_perf_opt.summary.codec import save_json
+from llm_perf_opt.workloads.rank_group import apply_process_settings, in_group, leave_group
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
-
 INTERRUPTED_EXIT = 130
 FAILED_EXIT = 1
 _ENDED_BY_SIGNAL = (128 + signal.SIGTERM, 128 + signal.SIGHUP)
@@ -97,14 +94,13 @@ def execute(
     manifest.heartbeat = new_heartbeat()
     prepare_process()
     apply_process_settings(config.run)
-    handler = run_log(artifacts.root)
+    handler: logging.Handler | None = None
     try:
-        for note in (device_note, earlier.note() if earlier is not None else None):
-            if note is not None:
-                manifest.notes.append(note)
-                LOGGER.warning("%s", note)
-        list_files(artifacts, manifest)
-        write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
+        with defer_signals():  # a signal must not leave a log without the manifest that explains it
+            handler = run_log(artifacts.root)
+            _note(manifest, device_note, earlier.note() if earlier is not None else None)
+            list_files(artifacts, manifest)
+            write_manifest(artifacts, manifest)  # first of all: the directory is this run's from here on
         atomic_write_json(artifacts.path(layout.ENVIRONMENT), environment(started_in))
         atomic_write_text(artifacts.path(layout.CONFIG), resolved_yaml)
         manifest.stages = {stage.name: StageRecord(status="pending") for stage in stages}
@@ -125,9 +121,9 @@ def execute(
         )
         raise
     finally:
-        with held():
+        with defer_signals():
             manifest.seconds = time.perf_counter() - began
-            _settle(manifest)
+            _finalise_status(manifest)
             with contextlib.suppress(
                 LlmPerfError
             ):  # a full disk was already reported by whatever hit it first
@@ -136,9 +132,17 @@ def execute(
             with contextlib.suppress(LlmPerfError):
                 list_files(artifacts, manifest)
                 write_manifest(artifacts, manifest)
-            logging.getLogger(ROOT).removeHandler(handler)
-            handler.close()
+            if handler is not None:
+                logging.getLogger(ROOT).removeHandler(handler)
+                handler.close()
     return Outcome(run_dir=artifacts.root, manifest=manifest, exit_code=_exit_code(manifest, results))
+
+
+def _note(manifest: Manifest, *notes: str | None) -> None:
+    for note in notes:
+        if note is not None:
+            manifest.notes.append(note)
+            LOGGER.warning("%s", note)
 
 
 def _confirm_device(config: AppConfig) -> str | None:
@@ -212,7 +216,7 @@ def _run_stage(
             fix="see what it printed before; a model or a plug-in must raise an exception instead",
         )
     except KeyboardInterrupt:
-        settle_interruption()
+        acknowledge_interruption()
         manifest.stages[stage.name] = StageRecord(
             status="failed",
             reason="interrupted",
@@ -267,13 +271,13 @@ def _interrupts_noted(manifest: Manifest) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as asked:
-        settle_interruption()
+        acknowledge_interruption()
         manifest.status = "interrupted"
         manifest.reason = f"interrupted by {asked}" if str(asked) else "interrupted"
         LOGGER.error("interrupted: the report covers what was done before")
 
 
-def _settle(manifest: Manifest) -> None:
+def _finalise_status(manifest: Manifest) -> None:
     for entry in manifest.stages.values():
         if entry.status in ("pending", "running"):
             entry.status, entry.reason = "skipped", "the run ended before this stage"

@@ -8,19 +8,70 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.analysis.history.record import HELPED, NOT_SHOWN, record_words
-from llm_perf_opt.analysis.improve.costs import METRICS
-from llm_perf_opt.analysis.improve.judge import holds_phase
 from llm_perf_opt.config.compose import typed_config
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import LlmPerfError
-from llm_perf_opt.model.improve import Metric
-from llm_perf_opt.model.summary import Finding, Summary
-from llm_perf_opt.runs.remedies.base import Remedy, Situation, key_of, situation_facts, this_machine
-from llm_perf_opt.runs.remedies.registry import ask, load_remedies
-from llm_perf_opt.runs.remedies.unanswered import why_unanswered
-from llm_perf_opt.runs.repeat import is_run, own_presets, run_overrides
-from llm_perf_opt.runs.track_record import Record, read_records
+from llm_perf_opt.history.rows import indexed_records
+from llm_perf_opt.remedies.base import Remedy, Situation, key_of, situation_facts, this_machine
+from llm_perf_opt.remedies.data import METRICS, Metric, holds_phase
+from llm_perf_opt.remedies.registry import check_remedy, load_remedies
+from llm_perf_opt.remedies.track_record import HELPED, NOT_SHOWN, Record, describe_record, read_records
+from llm_perf_opt.summary import Finding, Summary
+
+# Findings that no setting answers, and why: what is to be done is code, another program, or how it is measured.
+
+
+_CODE = (
+    "its remedy is a change of code, which no setting makes (from Python: llm_perf_opt.try_remedy(patch=…))"
+)
+_MEASURING = "it is about how the run was measured; there is no time to gain"
+UNANSWERED: dict[str, str] = {
+    "exposed-communication": "experiments run in one process, and this takes several",
+    "straggler": "experiments run in one process, and this takes several",
+    "host-sync": _CODE,
+    "host-idle": _CODE,
+    "full-precision-kernels": _CODE,
+    "more-work-than-needed": "its remedy is another engine, or a change of code",
+    "input-pipeline": "inputs are prepared before an experiment's clock starts",
+    "queued-work": "what holds the device is not known",
+    "one-off-costs": "these costs do not recur; capture after warm-up",
+    "slow-kernels": "no setting of ours chooses the kernel of a shape",
+    "noisy-timings": _MEASURING,
+    "profiler-pollution": _MEASURING,
+    "warm-up-pollution": _MEASURING,
+}
+"""Finding → reason; ids that remedies answer in some phases only are here for the others."""
+UNKNOWN = "no remedy is known"
+
+
+def reason_unanswered(finding_id: str) -> str:
+    """Say why nothing is tried against a finding."""
+    return UNANSWERED.get(finding_id, UNKNOWN)
+
+
+# What of a run's command line makes its workload, so that it can be run again.
+
+
+_RUN = ["llm-perf-opt", "run"]
+_OWN_KEYS = ("artifacts.runs_dir", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
+"""Where a run went is its own affair."""
+
+
+def is_run(command: Sequence[str]) -> bool:
+    """Return whether a command line is one of ``llm-perf-opt run``."""
+    return list(command[:2]) == _RUN
+
+
+def own_presets(command: Sequence[str]) -> str | None:
+    """Return the option that names presets of the user's own, which a command line does not hold; ``None``: there is none."""
+    return next((word for word in command[2:] if word.startswith("--config")), None)
+
+
+def run_overrides(command: Sequence[str]) -> list[str]:
+    """Return the overrides of a run, without those that say where it is written."""
+    given = [word for word in command[2:] if not word.startswith("-")]
+    return [word for word in given if key_of(word) not in _OWN_KEYS]
+
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 _STAGES = "pipeline."
@@ -36,9 +87,9 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
         return
     remedies, unusable = load_remedies()
     left_out = {item.name: item.reason for item in unusable}
-    records = read_records(summary.hardware.name, run_dir)
+    records = read_records(summary.hardware.name, indexed_records(run_dir) if run_dir is not None else None)
     words = repeatable_overrides(summary.run.command)
-    not_again = _why_not_again(summary, words)
+    not_again = _reason_not_repeatable(summary, words)
     situation = _situation(summary, words) if words is not None and not_again is None else None
     for finding in summary.findings:
         answering = [remedy for remedy in remedies if remedy.answers_finding(finding)]
@@ -47,7 +98,7 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
         )
         finding.no_experiment = reason
         finding.improve_command = None if metric is None else _command(finding, words or [], metric)
-        finding.track_record = _words(finding, records, metric or _ASKED_FOR[0])
+        finding.track_record = _run_settings(finding, records, metric or _ASKED_FOR[0])
     for name, reason in left_out.items():
         summary.notes.append(f"The remedy {name} was left out: {reason}")
         LOGGER.warning("the remedy %s was left out: %s", name, reason)
@@ -66,7 +117,7 @@ def _command(finding: Finding, words: Sequence[str], metric: Metric) -> str:
     return shlex.join(["llm-perf-opt", "improve", *words, "--only", name, *asked])
 
 
-def _why_not_again(summary: Summary, words: Sequence[str] | None) -> str | None:
+def _reason_not_repeatable(summary: Summary, words: Sequence[str] | None) -> str | None:
     """Say why this run cannot be the baseline of an experiment."""
     if words is None:
         return "its settings are not on its command line, so it cannot be run again from here"
@@ -88,21 +139,24 @@ def _metric(
     ``left_out`` gets the remedies whose packages fail.
     """
     if not answering:
-        return None, why_unanswered(finding.id)
+        return None, reason_unanswered(finding.id)
     if situation is None:
         return _ASKED_FOR[0], None
     reasons = [
-        _why_not(answering, dataclasses.replace(situation, metric=metric), left_out) for metric in _ASKED_FOR
+        _reason_not_applicable(answering, dataclasses.replace(situation, metric=metric), left_out)
+        for metric in _ASKED_FOR
     ]
     found = next((metric for metric, reason in zip(_ASKED_FOR, reasons, strict=True) if reason is None), None)
     return found, reasons[0] if found is None else None
 
 
-def _why_not(answering: Sequence[Remedy], situation: Situation, left_out: dict[str, str]) -> str | None:
+def _reason_not_applicable(
+    answering: Sequence[Remedy], situation: Situation, left_out: dict[str, str]
+) -> str | None:
     """Say why none of the remedies can be tried; ``None``: one can."""
     reasons: dict[str, str] = {}
     for remedy in answering:
-        asked = ask(remedy, situation)
+        asked = check_remedy(remedy, situation)
         if asked.reason is None:
             return None
         reasons[remedy.name] = asked.reason
@@ -128,7 +182,7 @@ def _situation(summary: Summary, words: Sequence[str]) -> Situation | None:
     return Situation(config=settled, metric="total", machine=machine, **situation_facts(summary))
 
 
-def _words(finding: Finding, records: Sequence[Record], asked: Metric) -> str | None:
+def _run_settings(finding: Finding, records: Sequence[Record], asked: Metric) -> str | None:
     """Say how often it helped the metric that is asked for, then any other; searches that could not tell are not counted."""
     said = []
     for metric in (asked, *(each for each in METRICS if each != asked)):
@@ -142,6 +196,6 @@ def _words(finding: Finding, records: Sequence[Record], asked: Metric) -> str | 
             and grade.grade != NOT_SHOWN
         ]
         where = "on this machine" if metric == _ASKED_FOR[0] else f"for {metric} on this machine"
-        words = record_words(sum(grade in HELPED for grade in grades), len(grades), where=where)
+        words = describe_record(sum(grade in HELPED for grade in grades), len(grades), where=where)
         said += [words] if words is not None else []
     return f"this advice {', '.join(said)}" if said else None

@@ -7,23 +7,22 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_perf_opt.analysis.cautions import beaten_ceilings
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core.console.signals import held, settle_interruption
+from llm_perf_opt.analysis.validation import beaten_ceilings
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.signals import acknowledge_interruption, defer_signals
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.model.codec import to_plain
-from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.model.summary_file import load_summary, save_summary
-from llm_perf_opt.reporting.console import console_summary
-from llm_perf_opt.reporting.pages import write_pages
-from llm_perf_opt.reporting.render import write_documents
+from llm_perf_opt.reporting.console import console_summary, terminal_width
+from llm_perf_opt.reporting.render import write_documents, write_pages
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
-from llm_perf_opt.runs.directory.lock import hold
 from llm_perf_opt.runs.execute import Outcome
-from llm_perf_opt.runs.records.heartbeat import own_manifest
-from llm_perf_opt.runs.records.manifest import list_files, read_manifest, write_manifest
+from llm_perf_opt.runs.heartbeat import own_manifest
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import list_files, read_manifest, write_manifest
+from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.file import load_summary, save_summary
 
 
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
@@ -60,7 +59,7 @@ def finish_run(
 
 def _send(sinks: Sequence[str], summary: Summary, facts: Sequence[Facts], run_dir: Path) -> None:
     """Send a run to its sinks; one that fails is noted in manifest, summary and reports."""
-    from llm_perf_opt.runs.sinks.registry import send_to_sinks
+    from llm_perf_opt.runs.sinks import send_to_sinks
 
     notes = send_to_sinks(sinks, summary, run_dir)
     if not notes:
@@ -90,8 +89,8 @@ def finish_interrupted(artifacts: Artifacts) -> None:
     A manifest that another process wrote is that of an earlier run, which this one had not moved aside yet: it stays.
     SIGTERM, SIGHUP and SIGUSR2 wait for it, since nobody is there to send them again; a second Ctrl-C ends it.
     """
-    settle_interruption()
-    with held(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
+    acknowledge_interruption()
+    with defer_signals(signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
         manifest = own_manifest(artifacts.root)
         if manifest is None:
             return
@@ -104,7 +103,7 @@ def finish_interrupted(artifacts: Artifacts) -> None:
 def _distrust_beaten_ceilings(summary: Summary) -> None:
     """A phase faster than the probed ceiling proves the ceiling wrong: measure again next time."""
     if summary.hardware.source == "probe" and beaten_ceilings(summary):
-        from llm_perf_opt.hardware.probe.cache import distrust_measurements
+        from llm_perf_opt.hardware.probe import distrust_measurements
 
         distrust_measurements()
 
@@ -148,4 +147,4 @@ def print_result(summary: Summary, report: Path, *, quiet: bool, as_json: bool) 
     elif quiet:
         print(report)
     else:
-        print(console_summary(summary, report))
+        print(console_summary(summary, report, width=terminal_width()))

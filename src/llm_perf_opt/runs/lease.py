@@ -11,23 +11,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from llm_perf_opt.config.schema import AppConfig
-from llm_perf_opt.core.clock import now_text
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.signals import raise_if_interrupted
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.ranks import ROOT_VARIABLE, ranks_here, this_rank
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.hardware.contention.sharing import (
-    CpuWatch,
-    GpuWatch,
-    Use,
-    allotted_gpus,
-    gpu_name,
-    gpu_names,
-)
-from llm_perf_opt.hardware.lease import Held, cpu_device, gpu_device, hold_device
-from llm_perf_opt.runs.records.heartbeat import at_every_beat
-from llm_perf_opt.runs.records.manifest import DeviceLease, Manifest, write_manifest
-from llm_perf_opt.workloads.rank_group import meet_patiently
+from llm_perf_opt.core.units import timestamp
+from llm_perf_opt.hardware.contention import CpuWatch, GpuWatch, Use, allotted_gpus, gpu_name, gpu_names
+from llm_perf_opt.hardware.lease import HeldDevice, cpu_device, gpu_device, hold_device
+from llm_perf_opt.runs.heartbeat import at_every_beat
+from llm_perf_opt.runs.manifest import DeviceLease, Manifest, write_manifest
+from llm_perf_opt.workloads.rank_group import wait_for_all_ranks
 
 Watch = GpuWatch | CpuWatch
 _UNMEASURED = frozenset({"static_analysis"})
@@ -51,9 +44,9 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
         if rank.local_rank == 0:
             gpus = _gpus_of_ranks(config, ranks_here())
             # The other ranks are no children of this one: what is theirs on the processor cannot be told from others'.
-            watch = _watch_of(gpus, root=os.getppid()) if gpus else _nobody
+            watch = _watch_of(gpus, root=os.getppid()) if gpus else _no_lease
             stack.enter_context(_leased(config, gpus, watch, artifacts, manifest))
-        meet_patiently("lease", check=raise_if_interrupted)
+        wait_for_all_ranks("lease", check=raise_if_interrupted)
         yield
 
 
@@ -69,7 +62,7 @@ def lease_of_ranks(config: AppConfig, ranks: int, artifacts: Artifacts, manifest
 
 
 @contextlib.contextmanager
-def held_device(config: AppConfig, holder: str) -> Iterator[None]:
+def hold_for_measurement(config: AppConfig, holder: str) -> Iterator[None]:
     """Hold a device for measurements that are no run; they wait for runs, and runs for them."""
     if not config.run.exclusive:
         yield
@@ -110,17 +103,17 @@ def _leased(
     manifest: Manifest,
 ) -> Iterator[None]:
     device = gpu_device(*gpus) if gpus else cpu_device()
-    holding: contextlib.AbstractContextManager[Held] = (
+    holding: contextlib.AbstractContextManager[HeldDevice] = (
         hold_device(device, str(artifacts.root), check=raise_if_interrupted)
         if config.run.exclusive
-        else contextlib.nullcontext(Held(reason=NOT_ASKED))
+        else contextlib.nullcontext(HeldDevice(reason=NOT_ASKED))
     )
     with holding as held:
         manifest.lease = lease = DeviceLease(
             device.name,
             exclusive=held.reason is None,
             waited_s=held.waited_s,
-            began=now_text(),
+            began=timestamp(),
             directory=str(held.directory) if held.directory is not None else None,
         )
         write_manifest(artifacts, manifest)
@@ -130,7 +123,7 @@ def _leased(
                 yield
         finally:
             use = watch.use() if watch is not None else Use()
-            lease.ended, lease.others_ratio = now_text(), use.others_ratio
+            lease.ended, lease.others_ratio = timestamp(), use.others_ratio
             # Not having asked for the device is no finding where nobody used it and that could be seen.
             seen_alone = use.words is None and use.others_ratio is not None
             lease.shared = use.words or (None if seen_alone else held.reason)
@@ -154,7 +147,7 @@ def _watch_of(gpus: Sequence[str], root: int | None = None) -> Callable[[], Watc
     return (lambda: GpuWatch(*gpus, root=root)) if gpus else CpuWatch
 
 
-def _nobody() -> Watch | None:
+def _no_lease() -> Watch | None:
     return None
 
 

@@ -14,25 +14,18 @@ from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.logs import Verbosity
-from llm_perf_opt.core.console.signals import held, settle_interruption
+from llm_perf_opt.core.console.signals import acknowledge_interruption, defer_signals
 from llm_perf_opt.core.errors import ConfigError, InputError, LlmPerfError, ToolError
 from llm_perf_opt.core.ranks import ROOT_VARIABLE, Rank
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.artifacts import Artifacts, reserve_directory
-from llm_perf_opt.process.runtime_env import prepare_process
+from llm_perf_opt.process.environment import prepare_process
 from llm_perf_opt.runs import app
-from llm_perf_opt.runs.directory.lock import hold
-from llm_perf_opt.runs.ranks.join import (
-    JoinedRun,
-    begin_run,
-    finish_run_of_ranks,
-    rank_directory,
-    wait_for_ranks,
-)
-from llm_perf_opt.runs.records.heartbeat import beating
-from llm_perf_opt.runs.records.liveness import Watch
-from llm_perf_opt.runs.records.manifest import read_manifest
+from llm_perf_opt.runs.heartbeat import Watch, beating
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.runs.manifest import read_manifest
+from llm_perf_opt.runs.ranks import JoinedRun, begin_run, finish_run_of_ranks, rank_directory, wait_for_ranks
 from llm_perf_opt.workloads.engine.nvtx import mark
 from llm_perf_opt.workloads.rank_group import agreed, enter_group, leave_group
 
@@ -86,11 +79,11 @@ def run_member(
             _wait_for_report(root, limit)
         except KeyboardInterrupt:
             # torchrun stops the others when rank 0 dies, which then cannot say what became of them.
-            settle_interruption()
-            with held():
+            acknowledge_interruption()
+            with defer_signals():
                 _report_for_first(root, rank, job, began)
             raise
-        with held():
+        with defer_signals():
             _report_for_first(root, rank, job, began)
         return code
 
@@ -131,12 +124,12 @@ def _first_rank(
             wait_for_ranks(run, job.config.run.ranks_timeout_s)
         except KeyboardInterrupt:
             # torchrun stops the others when one of them dies, and asks only once.
-            settle_interruption()
-            with held():
+            acknowledge_interruption()
+            with defer_signals():
                 wait_for_ranks(run, _STOPPED_WAIT_S)
                 finish_run_of_ranks(run, quiet=True, as_json=False)
             raise
-        with held():
+        with defer_signals():
             return finish_run_of_ranks(run, quiet=quiet, as_json=as_json)
 
 

@@ -17,8 +17,8 @@ from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import console_logging
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.ranks import GROUP_VARIABLE, this_rank
-from llm_perf_opt.process.runtime_env import prepare_process
-from llm_perf_opt.workloads.process_settings import apply_process_settings
+from llm_perf_opt.process.environment import prepare_process
+from llm_perf_opt.workloads.rank_group import apply_process_settings
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -44,13 +44,13 @@ def run(overrides: Sequence[str]) -> Path:
     from llm_perf_opt.config.compose import typed_config
     from llm_perf_opt.config.hydra_bridge.compose import changes_directory, compose_raw, run_directory
     from llm_perf_opt.core.console.progress import LogProgress
-    from llm_perf_opt.vendor.torch.config import TorchProfilerConfig
+    from llm_perf_opt.stages.torch_profiler.config import TorchProfilerConfig
     from llm_perf_opt.workloads.measure import measure
     from llm_perf_opt.workloads.outputs.config import OutputConfig
-    from llm_perf_opt.workloads.setup import settle_adapters, workload_config
+    from llm_perf_opt.workloads.setup import resolve_adapters, workload_config
 
     raw = compose_raw(overrides)
-    config = settle_adapters(typed_config(raw, overrides))
+    config = resolve_adapters(typed_config(raw, overrides))
     apply_process_settings(config.run)
     folder = run_directory(raw) / STAGE
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Pipeline stages: each writes files under its own directory and nothing else."""
+"""The stages of a run; one module or package each, with its configuration, commands and facts."""

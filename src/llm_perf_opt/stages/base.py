@@ -10,8 +10,8 @@ from typing import ClassVar, TypeVar, cast
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import Progress
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult, stage_types
 
 C = TypeVar("C", bound=StageConfig)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.ownership import own_files
+from llm_perf_opt.analysis.facts import TIMINGS, Facts
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.stages.facts.collect import Part, collect
-from llm_perf_opt.stages.facts.timings import timings_facts
+from llm_perf_opt.stages.facts import Part, collect, timings_facts
 from llm_perf_opt.workloads.outputs.config import (
     DEFAULT_PREDICTION_DIR,
     DEFAULT_VISUALIZATION_DIR,
@@ -48,7 +47,7 @@ class DirectInferenceStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Check the stage's own keys, that the data set is there, and that the model fits into memory."""
-        from llm_perf_opt.workloads.memory import memory_problems
+        from llm_perf_opt.workloads.memory_estimate import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, DirectInferenceConfig)
@@ -95,7 +94,7 @@ class DirectInferenceStage(Stage):
 
     def continues(self, context: StageContext) -> list[Path]:
         """Keep the predictions of an interrupted run: their samples are not run again."""
-        from llm_perf_opt.workloads.outputs.predictions import FILE_NAME
+        from llm_perf_opt.workloads.outputs.writer import FILE_NAME
 
         prediction = context.stage_config(NAME, DirectInferenceConfig).output.prediction
         if not prediction.enable:
@@ -106,4 +105,4 @@ class DirectInferenceStage(Stage):
     def facts(self, run_dir: Path) -> Facts:
         """Read the timings."""
         found = own_files(run_dir, NAME, [run_dir / NAME / layout.TIMINGS])
-        return collect(NAME, [Part("timings", functools.partial(timings_facts, path)) for path in found])
+        return collect(NAME, [Part(TIMINGS, functools.partial(timings_facts, path)) for path in found])

@@ -11,16 +11,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.facts import TIMINGS, Facts
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.ownership import own_files
+from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.stages.facts.collect import Part, collect
-from llm_perf_opt.stages.facts.timings import program_facts
-from llm_perf_opt.vendor.workload import program_name, program_problems, workload
+from llm_perf_opt.stages.facts import Part, collect, program_facts
+from llm_perf_opt.stages.workload import program_name, program_problems, workload
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -69,7 +68,7 @@ class ProgramStage(Stage):
         result.exit_codes = {f"run-{number}": run.returncode for number, run in enumerate(runs, 1)}
         result.inputs = {"program": document["program"]}
         if not runs[-1].ok:
-            result.status, result.reason = "failed", _what_went_wrong(context.config, runs)
+            result.status, result.reason = "failed", _describe_failure(context.config, runs)
             result.fix = (
                 f"see {NAME}/run-{len(runs)}.stderr.log; by hand: {shlex.join(mask_arguments(runs[-1].argv))}"
             )
@@ -78,7 +77,7 @@ class ProgramStage(Stage):
     def facts(self, run_dir: Path) -> Facts:
         """Read the times."""
         found = own_files(run_dir, NAME, [run_dir / NAME / layout.TIMINGS])
-        return collect(NAME, [Part("timings", functools.partial(program_facts, path)) for path in found])
+        return collect(NAME, [Part(TIMINGS, functools.partial(program_facts, path)) for path in found])
 
 
 def _run_once(context: StageContext, folder: Path, number: int) -> ProcessResult:
@@ -89,11 +88,21 @@ def _run_once(context: StageContext, folder: Path, number: int) -> ProcessResult
         program.argv,
         log_dir=folder,
         name=f"run-{number}",
-        timeout_s=context.config.workload_command.timeout_s,
+        timeout_s=_time_limit(context.config)[1],
         cwd=program.cwd,
         env=program.env,
         base_env=program.base_env(),
     )
+
+
+def _time_limit(config: AppConfig) -> tuple[str, float]:
+    """Return the key and the value of the shortest limit: without a tool the program takes no longer than under one."""
+    limits = {"pipeline.workload.timeout_s": config.workload_command.timeout_s}
+    for name, stage in config.pipeline.items():
+        limit = getattr(stage, "timeout_s", None)
+        if stage.enable and isinstance(limit, int | float):
+            limits[f"pipeline.{name}.timeout_s"] = float(limit)
+    return min(limits.items(), key=lambda item: item[1])
 
 
 def _document(config: AppConfig, root: Path, runs: list[ProcessResult]) -> dict[str, Any]:
@@ -113,10 +122,11 @@ def _document(config: AppConfig, root: Path, runs: list[ProcessResult]) -> dict[
     }
 
 
-def _what_went_wrong(config: AppConfig, runs: list[ProcessResult]) -> str:
+def _describe_failure(config: AppConfig, runs: list[ProcessResult]) -> str:
     last = runs[-1]
+    key, limit = _time_limit(config)
     how = {
-        "timeout": f"took longer than pipeline.workload.timeout_s={config.workload_command.timeout_s:g}",
+        "timeout": f"took longer than {key}={limit:g}",
         "signal": f"was ended by signal {-(last.returncode or 0)}",
     }.get(last.ended, f"ended with exit code {last.returncode}")
     said = last.tail(_LAST_LINES)

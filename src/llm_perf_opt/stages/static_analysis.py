@@ -17,25 +17,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.core.ranks import this_rank
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.ownership import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.stages.facts.collect import Part, collect
-from llm_perf_opt.stages.facts.static import static_facts, static_page_facts
-from llm_perf_opt.workloads.counting.config import NAME, StaticAnalysisConfig, find_contradictions
+from llm_perf_opt.stages.facts import Part, collect
+from llm_perf_opt.workloads.counting.shapes import NAME, StaticAnalysisConfig, find_contradictions
 
 if TYPE_CHECKING:
     import torch
 
     from llm_perf_opt.config.schema import AppConfig, ModelConfig
-    from llm_perf_opt.model.static.document import StaticDocument
+    from llm_perf_opt.summary.static import StaticDocument
     from llm_perf_opt.workloads.base import ModelAdapter
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
 
-LOGGER = logging.getLogger("llm_perf_opt.static")
 
+# Static documents as facts.
+
+
+def static_facts(path: Path) -> Facts:
+    """Return the static model of a document, and what the document says of the model."""
+    from llm_perf_opt.captures.documents import load_model_facts, load_static
+
+    return Facts(sources={"static": (path,)}, static=load_static(path), model=load_model_facts(path))
+
+
+def static_page_facts(path: Path) -> Facts:
+    """Return the whole document, to make its page from."""
+    from llm_perf_opt.captures.documents import load_document
+
+    return Facts(static_document=load_document(path))
+
+
+LOGGER = logging.getLogger("llm_perf_opt.static")
 MEASURING_STAGES = ("torch_profiler", "direct_inference")
 """Stages whose timings are divided by this stage's numbers."""
 
@@ -72,7 +88,7 @@ class StaticAnalysisStage(Stage):
         files = [_write(context, config, document)]
         files += _write_at_run_shapes(context, config, counter)
         result = StageResult("ok", artifacts=files, inputs=_inputs(document))
-        if (reason := _what_is_wrong(document)) is not None:
+        if (reason := _find_problem(document)) is not None:
             result.status, result.reason, result.fix = "degraded", reason, "see the notes of the document"
         return result
 
@@ -94,7 +110,7 @@ def _inputs(document: StaticDocument) -> dict[str, Any]:
     return {"count": 0, "shapes": [asdict(shapes) for shapes in document.shapes]}
 
 
-def _what_is_wrong(document: StaticDocument) -> str | None:
+def _find_problem(document: StaticDocument) -> str | None:
     """Say what keeps the document from being complete and consistent."""
     wrong = document.disagreements()
     if wrong:
@@ -109,7 +125,7 @@ def _what_is_wrong(document: StaticDocument) -> str | None:
 
 
 def _write(context: StageContext, config: StaticAnalysisConfig, document: StaticDocument) -> Path:
-    from llm_perf_opt.ingest.static import save_document
+    from llm_perf_opt.captures.documents import save_document
 
     document.has_page = config.write_reports
     return save_document(context.artifacts.out_dir(NAME) / layout.STATIC, document)
@@ -119,8 +135,8 @@ def _write_at_run_shapes(
     context: StageContext, config: StaticAnalysisConfig, counter: StaticCounter
 ) -> list[Path]:
     """Also count at the samples' shapes when they are measured: utilisation divides like by like."""
+    from llm_perf_opt.captures.documents import save_document
     from llm_perf_opt.core.errors import InputError
-    from llm_perf_opt.ingest.static import save_document
 
     measured = any(
         name in context.config.pipeline and context.config.pipeline[name].enable for name in MEASURING_STAGES
@@ -150,9 +166,8 @@ def _write_at_run_shapes(
 
 def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounter:
     """Build the model of a configuration without weights, ready to be counted at any shapes."""
-    from llm_perf_opt.workloads.counting.document_parts import SPLITS
-    from llm_perf_opt.workloads.counting.static_run import StaticCounter
-    from llm_perf_opt.workloads.models.checkpoints.quantised import why_not_quantised
+    from llm_perf_opt.workloads.counting.static_run import SPLITS, StaticCounter
+    from llm_perf_opt.workloads.models.model_types import reason_not_quantised
     from llm_perf_opt.workloads.registry import load_adapter
 
     measured = any(name in config.pipeline and config.pipeline[name].enable for name in MEASURING_STAGES)
@@ -163,7 +178,7 @@ def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounte
         conventions=stage.conventions(),
         use_closed_forms=stage.use_analytic_fallback,
         name=config.model.name,
-        not_quantised=why_not_quantised(config.model, config.resolved_device, measured=measured),
+        not_quantised=reason_not_quantised(config.model, config.resolved_device, measured=measured),
         cache_dtype=cached.value
         if (cached := stage.cache_dtype or config.model.cache_dtype) is not None
         else None,
@@ -221,8 +236,12 @@ def _sample_documents(
     config: AppConfig, stage: StaticAnalysisConfig, adapter: ModelAdapter, counter: StaticCounter, steps: int
 ) -> list[tuple[StaticDocument, int]]:
     """Count at every distinct shape of the run's batches."""
-    from llm_perf_opt.workloads.counting.sample_shapes import representative_shapes, sample_shapes
-    from llm_perf_opt.workloads.counting.shapes import check_context, steps_within
+    from llm_perf_opt.workloads.counting.shapes import (
+        check_context,
+        representative_shapes,
+        sample_shapes,
+        steps_within,
+    )
 
     limit = counter.context_limit
     found, problems = sample_shapes(config, adapter, steps)

@@ -13,25 +13,46 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.analysis.facts import TIMINGS, Facts
 from llm_perf_opt.config.devices import is_rocm
-from llm_perf_opt.core import units
+from llm_perf_opt.core import layout, units
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.ownership import own_files
+from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
-from llm_perf_opt.stages.facts.collect import Part, collect
-from llm_perf_opt.stages.facts.telemetry import telemetry_facts
-from llm_perf_opt.stages.facts.timings import timings_facts
+from llm_perf_opt.stages.facts import Part, collect, timings_facts
 
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.sensors.base import Sensor
-    from llm_perf_opt.hardware.sensors.find import MonitoredDevice
-    from llm_perf_opt.hardware.sensors.sampler import Sampler, Samples
+    from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, Sampler, Samples
     from llm_perf_opt.workloads.engine.engine import Engine
-    from llm_perf_opt.workloads.engine.phase_memory import PhaseMemory
     from llm_perf_opt.workloads.engine.results import WorkloadResult
+
+
+# Samples of a device as facts.
+
+
+def telemetry_facts(path: Path) -> Facts:
+    """Return what the device told, peaks of memory, and what it did not tell."""
+    from llm_perf_opt.analysis.telemetry import absent_notes, memory_of, telemetry_of
+    from llm_perf_opt.captures.documents import read_telemetry
+
+    document = read_telemetry(path)
+    telemetry = telemetry_of(document)
+    energy = telemetry.energy_j
+    metrics = {
+        "telemetry_cost_ratio": telemetry.cost_ratio,
+        "energy_per_token_j": energy.per_token,
+        "energy_per_sample_j": energy.per_sample,
+    }
+    return Facts(
+        sources={"telemetry": (path,)},
+        notes=absent_notes(document, telemetry),
+        metrics={name: value for name, value in metrics.items() if value is not None},
+        memory=memory_of(document),
+        telemetry=telemetry,
+    )
+
 
 NAME = "telemetry"
 _SHORTEST_S, _LONGEST_S = 0.01, 60.0
@@ -57,7 +78,7 @@ class TelemetryStage(Stage):
 
     def check(self, context: StageContext) -> list[Problem]:
         """Check the stage's keys, the data set and memory; say which library would tell more."""
-        from llm_perf_opt.workloads.memory import memory_problems
+        from llm_perf_opt.workloads.memory_estimate import memory_problems
         from llm_perf_opt.workloads.setup import check_inputs
 
         config = context.stage_config(NAME, TelemetryConfig)
@@ -83,7 +104,7 @@ class TelemetryStage(Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Measure with a sampler beside, and keep every sample."""
-        from llm_perf_opt.workloads.engine.phase_memory import memory_meter
+        from llm_perf_opt.workloads.engine.memory import memory_meter
         from llm_perf_opt.workloads.measure import measure
         from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput
         from llm_perf_opt.workloads.setup import workload_config
@@ -102,7 +123,7 @@ class TelemetryStage(Stage):
         """Read samples and timings."""
         sources = (
             ("telemetry", run_dir / NAME / layout.TELEMETRY, telemetry_facts),
-            ("timings", run_dir / NAME / layout.TIMINGS, timings_facts),
+            (TIMINGS, run_dir / NAME / layout.TIMINGS, timings_facts),
         )
         return collect(
             NAME,
@@ -128,7 +149,7 @@ def _out_of_range(config: TelemetryConfig) -> list[Problem]:
 
 
 def _missing_library(device: str) -> list[Problem]:
-    from llm_perf_opt.hardware.sensors.find import FIX, PACKAGES, missing_library
+    from llm_perf_opt.hardware.sensors.sampler import FIX, PACKAGES, missing_library
 
     missing = missing_library(_monitored(device))
     if missing is None:
@@ -138,7 +159,7 @@ def _missing_library(device: str) -> list[Problem]:
 
 
 def _monitored(device: str, uuid: str | None = None, bus_id: str | None = None) -> MonitoredDevice:
-    from llm_perf_opt.hardware.sensors.find import MonitoredDevice
+    from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice
 
     return MonitoredDevice(device, uuid, bus_id, rocm=is_rocm())
 
@@ -157,8 +178,8 @@ class _Watch:
     """The sampler and the memory meter, from before warm-up to after the last pass."""
 
     def __init__(self, device: str, interval_s: float, meter: Any) -> None:
-        from llm_perf_opt.hardware.sensors.find import find_sensor
-        from llm_perf_opt.workloads.engine.phase_memory import PhaseMemory
+        from llm_perf_opt.hardware.sensors.sampler import find_sensor
+        from llm_perf_opt.workloads.engine.memory import PhaseMemory
 
         self._device, self._interval_s = device, interval_s
         found = find_sensor(_identified(device))

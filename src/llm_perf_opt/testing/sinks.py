@@ -19,12 +19,11 @@ from typing import ClassVar
 import pytest
 
 from llm_perf_opt.core.files import sha256_of
-from llm_perf_opt.model.codec import to_plain
-from llm_perf_opt.model.statistics import describe
-from llm_perf_opt.model.summary import Hardware, RunInfo, Summary, Timings, Workload
-from llm_perf_opt.model.summary_file import save_summary
-from llm_perf_opt.runs.sinks.base import Sink
-from llm_perf_opt.runs.sinks.registry import check_sinks, load_sink, send_to_sinks
+from llm_perf_opt.runs.sinks import Sink, check_sinks, load_sink, send_to_sinks
+from llm_perf_opt.summary import Hardware, RunInfo, Summary, Timings, Workload
+from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.file import save_summary
+from llm_perf_opt.summary.statistics import describe
 
 
 def _timings(seconds: Mapping[str, float]) -> Timings:

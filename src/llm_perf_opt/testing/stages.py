@@ -22,9 +22,9 @@ import pytest
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core import layout
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.core.console.progress import LogProgress
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.process.launch import run_probe
 from llm_perf_opt.runs.assemble import assemble_run
@@ -142,7 +142,7 @@ class StageConformance:
 
     def test_facts_of_nothing_say_nothing(self, tmp_path: Path) -> None:
         """A stage that failed at once leaves no file."""
-        assert not self.instance().facts(tmp_path).says_anything()
+        assert self.instance().facts(tmp_path).is_empty()
 
     def test_damaged_files_are_notes(self, finished: Path) -> None:
         """What was cut off is told in a note; the other stages' facts must not be lost over it."""

@@ -1,1 +1,1 @@
-"""Models, datasets and the inference engine that is measured."""
+"""Models, datasets, the inference engine, its outputs, and counting without weights."""

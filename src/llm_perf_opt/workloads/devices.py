@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from llm_perf_opt.config.devices import device_name, may_have_accelerator, torch
 from llm_perf_opt.config.schema import Dtype
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware.accelerator import computes_natively, device_properties, offered_device
+from llm_perf_opt.process.tools import find_program
 
 if TYPE_CHECKING:
     import torch
@@ -124,3 +127,80 @@ def cpu_problem(dtype: str) -> str | None:
         return f"a trial run died of signal {number}{' (illegal instruction)' if number == 4 else ''}"
     lines = [line for line in result.stderr.splitlines() if line.strip()]
     return lines[-1].strip() if lines else f"a trial run ended with exit code {result.returncode}"
+
+
+def missing_compiler(device: str) -> str | None:
+    """Return the compiler that torch.compile calls for a device and that is not installed; ``None``: it is there.
+
+    Code for the CPU is C++; launchers of Triton kernels are C.
+    """
+    if device == "cpu":
+        names = [os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")]
+    else:
+        names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang", "cc"]
+    return None if any(find_program(name) for name in names) else names[0]
+
+
+# What an allocator says when memory runs out, as numbers; accelerators and the host have words of their own.
+
+
+_UNITS = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_AMOUNT = r"(\d+(?:\.\d+)?)\s*(bytes|B|[KMGT]iB)"
+_TRIED = re.compile(rf"(?:Tried|tried) to allocate {_AMOUNT}")
+_TOTAL = re.compile(rf"total capacity of {_AMOUNT}")
+_FREE = re.compile(rf"of which {_AMOUNT} is free")
+_ALLOCATED = re.compile(rf"{_AMOUNT} is allocated by PyTorch")
+_UNUSED = re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated")
+# The host's allocators have no class of their own for having run out.
+_HOST_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "std::bad_alloc")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What an allocator said; ``None``: it did not."""
+
+    tried_bytes: float | None = None
+    total_bytes: float | None = None
+    free_bytes: float | None = None
+    allocated_bytes: float | None = None
+    unused_bytes: float | None = None
+    """Held by torch's allocator in pieces that fit nothing."""
+
+    @property
+    def missing_bytes(self) -> float | None:
+        """How much more would have been needed for this one allocation."""
+        if self.tried_bytes is None or self.free_bytes is None:
+            return None
+        return max(0.0, self.tried_bytes - self.free_bytes)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on an accelerator or on the host."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        any(words in text for words in _HOST_WORDS) or "out of memory" in text
+    )
+
+
+def shortage(error: BaseException, host_free_bytes: int | None = None) -> Shortage:
+    """Read an allocator's message; the host's own does not say what was free, so that is handed in."""
+    text = str(error)
+    found = {
+        "tried_bytes": _amount(_TRIED, text),
+        "total_bytes": _amount(_TOTAL, text),
+        "free_bytes": _amount(_FREE, text),
+        "allocated_bytes": _amount(_ALLOCATED, text),
+        "unused_bytes": _amount(_UNUSED, text),
+    }
+    if found["free_bytes"] is None and host_free_bytes is not None:
+        found["free_bytes"] = float(host_free_bytes)
+    return Shortage(**found)
+
+
+def _amount(pattern: re.Pattern[str], text: str) -> float | None:
+    match = pattern.search(text)
+    return None if match is None else float(match[1]) * _UNITS[match[2]]

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.stage import StageResult
 from llm_perf_opt.workloads.base import Sample, WorkloadConfig
-from llm_perf_opt.workloads.datasets.inputs import inputs_document
+from llm_perf_opt.workloads.datasets.sampling import inputs_document
 from llm_perf_opt.workloads.engine.driver import build_engine, run_workload
 from llm_perf_opt.workloads.engine.results import WorkloadResult, write_timings
 from llm_perf_opt.workloads.engine.verify import SWITCHED_OFF, verify_tokens

@@ -12,10 +12,13 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.ranks import Rank
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import RunConfig
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("llm_perf_opt")
@@ -102,7 +105,7 @@ def agreed(value: T) -> T:
     return found
 
 
-def meet_patiently(name: str, *, check: Callable[[], None]) -> None:
+def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:
     """Wait until every rank of the group has come here, however long one of them takes; outside of a group, not at all.
 
     No collective is under way meanwhile: that would break at the group's limit of waiting. ``check`` is called again and
@@ -143,3 +146,48 @@ def _distributed() -> Any:
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+# Settings of the whole process: processors it may use, threads beside the operators' own.
+
+
+_KEY = "run.affinity"
+
+
+def processors(text: str) -> set[int]:
+    """Read a list of processors as Linux writes it: ``0-3,8``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, sign, last = part.strip().partition("-")
+        if not first.isdigit() or (sign and not last.isdigit()):
+            raise ConfigError(f"{_KEY}={text} is no list of processors", hint="write 0-3,8", key=_KEY)
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def apply_process_settings(run: RunConfig) -> None:
+    """Bind this process to ``run.affinity`` and set ``run.interop_threads``; before torch does its first work."""
+    if run.affinity is not None:
+        wanted = processors(run.affinity)
+        try:
+            os.sched_setaffinity(0, wanted)
+        except (OSError, AttributeError, OverflowError) as error:
+            raise ConfigError(
+                f"{_KEY}={run.affinity}: this machine does not let a process use these processors",
+                hint="see what it may use with `taskset -p $$`",
+                key=_KEY,
+            ) from error
+    if run.interop_threads is not None:
+        import torch
+
+        # Torch takes the number once per process; the same one again is no change.
+        if torch.get_num_interop_threads() != run.interop_threads:
+            with contextlib.suppress(RuntimeError):
+                torch.set_num_interop_threads(run.interop_threads)
+            if torch.get_num_interop_threads() != run.interop_threads:
+                raise ConfigError(
+                    f"run.interop_threads={run.interop_threads} came too late: torch works with "
+                    f"{torch.get_num_interop_threads()} already",
+                    hint="set it for the whole run, not for a part of it",
+                    key="run.interop_threads",
+                )

@@ -8,8 +8,8 @@ from abc import ABCMeta
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
-from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.errors import ConfigError, nearest_key
+from llm_perf_opt.core.stage import PluginError, load_entry_point
 from llm_perf_opt.workloads.base import Dataset, ModelAdapter
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def _load_entry_point(name: str, group: str, key: str) -> Any:
             key=key,
         )
     try:
-        return known[name].load()
-    except (ImportError, AttributeError) as error:
+        return load_entry_point(known[name])
+    except PluginError as error:
         raise ConfigError(
-            f"{key}={name} cannot be loaded from {known[name].value}: {error}",
+            f"{key}={name} ({known[name].value}): {error}",
             hint="is the package that provides it complete?",
             key=key,
         ) from error

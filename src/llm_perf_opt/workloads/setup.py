@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from llm_perf_opt.config.schema import ModelConfig
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.workloads.base import WorkloadConfig
-from llm_perf_opt.workloads.models.checkpoints import loading
-from llm_perf_opt.workloads.models.checkpoints.config_sources import named_config
-from llm_perf_opt.workloads.models.checkpoints.model_kinds import (
+from llm_perf_opt.workloads.base import LEAST_REPEATS, UntilNarrow, WorkloadConfig
+from llm_perf_opt.workloads.devices import missing_compiler
+from llm_perf_opt.workloads.models import loading
+from llm_perf_opt.workloads.models.model_types import (
     AUTO,
     DATASETS,
     HF_ADAPTERS,
     adapter_for,
+    named_config,
     refuse_model_type,
 )
-from llm_perf_opt.workloads.repeats import LEAST_REPEATS, UntilNarrow
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -51,7 +51,7 @@ def workload_config(
     )
 
 
-def settle_adapters(config: AppConfig, *, here: bool = True) -> AppConfig:
+def resolve_adapters(config: AppConfig, *, here: bool = True) -> AppConfig:
     """Put the adapter that fits the checkpoint in place of ``model.adapter=auto``, and its data in that of the data set's.
 
     :class:`ConfigError` says why a checkpoint fits none; nothing of the model is read but its ``config.json``. A run for
@@ -113,10 +113,22 @@ def planned_passes(workload: WorkloadConfig) -> str:
     )
 
 
+def _check_compiler(config: AppConfig) -> None:
+    wanted = {"model.compile": config.model.compile, "model.compile_vision": config.model.compile_vision}
+    for key in (key for key, is_set in wanted.items() if is_set):
+        if (missing := missing_compiler(config.resolved_device)) is not None:
+            raise ConfigError(
+                f"{key}=true needs a compiler, and {missing} is not installed",
+                hint=f"install it (on Debian: apt-get install g++), or use {key}=false",
+                key=key,
+            )
+
+
 def check_inputs(config: AppConfig) -> None:
-    """Look for the data set's files before any work starts; raise the error the run would meet. Writes nothing."""
+    """Look for a compiler and the data set's files before any work starts; raise the error the run would meet."""
     from llm_perf_opt.workloads.registry import dataset_class
 
+    _check_compiler(config)
     dataset = config.dataset
     kind = dataset_class(dataset.adapter)
     given = (dataset.root, dataset.subset_filelist, dataset.prompts, dataset.prompts_file)

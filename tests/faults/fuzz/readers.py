@@ -14,18 +14,16 @@ from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.analysis.summarise import Subject
-from llm_perf_opt.model.summary import RunInfo, Summary
-from llm_perf_opt.model.summary_file import check_summary, load_summary
 from llm_perf_opt.reporting.console import console_summary
-from llm_perf_opt.reporting.pages import write_pages
-from llm_perf_opt.reporting.render import render_all
+from llm_perf_opt.reporting.render import render_all, write_pages
 from llm_perf_opt.runs.assemble import DeviceChoice, assemble, assemble_run, shown_sources
-from llm_perf_opt.stages.facts.collect import Part, collect
-from llm_perf_opt.stages.facts.ncu import ncu_facts
-from llm_perf_opt.stages.facts.nsys import nsys_facts
-from llm_perf_opt.stages.facts.static import static_facts
-from llm_perf_opt.stages.facts.timings import timings_facts
-from llm_perf_opt.stages.facts.trace import trace_facts
+from llm_perf_opt.stages.facts import Part, collect, timings_facts
+from llm_perf_opt.stages.ncu.facts import ncu_facts
+from llm_perf_opt.stages.nsys.facts import nsys_facts
+from llm_perf_opt.stages.static_analysis import static_facts
+from llm_perf_opt.stages.torch_profiler.facts import trace_facts
+from llm_perf_opt.summary import RunInfo, Summary
+from llm_perf_opt.summary.file import check_summary, load_summary
 from tests.faults.fuzz import mutate, seeds
 from tests.faults.fuzz.verdict import Mismatch
 
@@ -143,7 +141,7 @@ def _probe(chance: random.Random, folder: Path) -> Callable[[], Summary | None]:
     path.write_bytes(mutate.json_input(chance, chance.choice(seeds.probes())))
 
     def read() -> Summary | None:
-        from llm_perf_opt.hardware.probe.cache import read_kept
+        from llm_perf_opt.hardware.probe import read_kept
 
         kept = read_kept(path)
         if kept is not None and not all(0 < rate < 1e25 for rate in (*kept.flops_per_s.values(), 1.0)):
@@ -153,8 +151,8 @@ def _probe(chance: random.Random, folder: Path) -> Callable[[], Summary | None]:
 
 
 def _cache_entry(chance: random.Random, folder: Path) -> Callable[[], Summary | None]:
-    from llm_perf_opt.ingest.cache import cached
-    from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
+    from llm_perf_opt.captures.cache import cached
+    from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 
     home = folder.parent / "exports"
     if not (home / "made.sqlite").is_file():

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from llm_perf_opt.model.codec import to_plain
+from llm_perf_opt.summary.codec import to_plain
 from tests.unit import kineto_traces, nsys_exports
 from tests.unit.report_summaries import full_summary
 
@@ -177,7 +177,7 @@ def catalogues() -> list[Any]:
 
 def probes() -> list[Any]:
     """Return kept measurements."""
-    from llm_perf_opt.hardware.probe.ceilings import ProbeResult
+    from llm_perf_opt.hardware.probe import ProbeResult
 
     result = ProbeResult(
         "cpu", "CPU", 2, "2.8", {"float32": 1e11}, 2e10, conditions={"float32": "matrix product"}, seconds=2.0

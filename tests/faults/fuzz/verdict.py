@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_perf_opt.core.errors import LlmPerfError
-from llm_perf_opt.model.codec import to_plain
-from llm_perf_opt.model.summary import Summary
+from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary.codec import to_plain
 
 _MAY_BE_NEGATIVE = ("begin_bytes", "end_bytes", "peak_bytes", "start_ns")
 """An allocator's count on the host starts with the profile; a time stamp is a place on a clock, no quantity."""

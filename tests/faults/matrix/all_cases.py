@@ -13,6 +13,7 @@ from tests.faults.matrix import (
     machine,
     paths,
     report,
+    server,
     signals,
     tools,
     workload,
@@ -31,5 +32,6 @@ CASES = (
     *clock.CASES,
     *tools.CASES,
     *workload.CASES,
+    *server.CASES,
     *signals.CASES,
 )

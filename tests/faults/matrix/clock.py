@@ -90,7 +90,7 @@ def _moved_aside(folder: Path) -> None:
 
 _STEP = """\
 import datetime as module
-from llm_perf_opt.core import clock
+from llm_perf_opt.core import units as clock
 whole, calls = time.time, [0]
 def stepped():
     calls[0] += 1

@@ -154,11 +154,11 @@ def _cases() -> Iterator[Case]:
         )  # fmt: skip
         yield Case(
             "signal", f"{name} while ingest reads", _ingest, code, ("interrupted",), writes_nothing=True,
-            hook=_at("llm_perf_opt.runs.commands.ingest:_read", number), slow=number is not signal.SIGHUP,
+            hook=_at("llm_perf_opt.commands.ingest:_read", number), slow=number is not signal.SIGHUP,
         )  # fmt: skip
         yield Case(
             "signal", f"{name} while ingest writes its summary", _ingest, code, ("interrupted",),
-            hook=_at("llm_perf_opt.model.summary_file:save_json", number), check=_no_summary, slow=True,
+            hook=_at("llm_perf_opt.summary.file:save_json", number), check=_no_summary, slow=True,
         )  # fmt: skip
         for seconds in (0.1, 0.5, 1.0, 1.5):
             yield Case(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from llm_perf_opt.process.output import HEAD_BYTES, LINE_BYTES, TAIL_BYTES
+from llm_perf_opt.process.launch import HEAD_BYTES, LINE_BYTES, TAIL_BYTES
 from llm_perf_opt.process.tools import find_tool
 from tests.faults.matrix.case import NO_MODEL, QUICK, Case
 from tests.nsys_support import fake_nsys

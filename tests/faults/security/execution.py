@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from llm_perf_opt.captures.documents import load_static
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.captures.ncu.csv import read_ncu_csv
+from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
+from llm_perf_opt.captures.timings import load_timings
+from llm_perf_opt.commands import run as run_command
+from llm_perf_opt.commands.top_kernels import read_kernel_list
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.config.schema import InferConfig, ModelConfig, Weights
 from llm_perf_opt.core.console.command_line import run_guarded
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.ingest.kineto.reader import read_kineto
-from llm_perf_opt.ingest.ncu.csv import read_ncu_csv
-from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
-from llm_perf_opt.ingest.static import load_static
-from llm_perf_opt.ingest.timings import load_timings
-from llm_perf_opt.model.summary_file import load_summary
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.commands import run_command
-from llm_perf_opt.runs.commands.top_kernels import read_kernel_list
-from llm_perf_opt.workloads.models.checkpoints.loading import remote_code_allowed
+from llm_perf_opt.summary.file import load_summary
+from llm_perf_opt.workloads.models.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.faults.fuzz import seeds
 from tests.faults.security.check import Check, refused
@@ -216,8 +216,8 @@ def _template(folder: Path) -> None:
     """A chat template is a program of the checkpoint's: it runs in a sandbox."""
     from transformers import PreTrainedTokenizerFast
 
-    from llm_perf_opt.workloads.models.checkpoints.config_sources import templated_ids
-    from llm_perf_opt.workloads.models.checkpoints.tokenizer import small_tokenizer
+    from llm_perf_opt.workloads.models.model_types import templated_ids
+    from llm_perf_opt.workloads.models.processors import small_tokenizer
 
     hostile = "{{ cycler.__init__.__globals__.os.mkdir('" + str(folder / "made") + "') }}"
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=_backend(small_tokenizer(300, ())))

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.core.console.last_resort import defect
+from llm_perf_opt.captures.cache import cached
+from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
+from llm_perf_opt.core.artifacts import Artifacts
+from llm_perf_opt.core.console.command_line import defect
 from llm_perf_opt.core.console.logs import run_log
 from llm_perf_opt.core.files import atomic_write_text, is_own_file
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.core.run_directory.ownership import own_files
-from llm_perf_opt.hardware.probe.cache import keep, read_kept
-from llm_perf_opt.ingest.cache import cached
-from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
+from llm_perf_opt.core.layout import own_files
+from llm_perf_opt.hardware.probe import keep, read_kept
 from llm_perf_opt.process.launch import run_process
-from llm_perf_opt.runs.directory.earlier import find_earlier
-from llm_perf_opt.runs.directory.lock import hold
-from llm_perf_opt.workloads.outputs.predictions import PredictionLog
+from llm_perf_opt.runs.directory import find_earlier
+from llm_perf_opt.runs.lock import hold
+from llm_perf_opt.workloads.outputs.writer import PredictionLog
 from tests.faults.fuzz import seeds
 from tests.faults.security.check import Check, refused
 from tests.unit import nsys_exports
@@ -282,7 +282,7 @@ def _nothing_for_everybody(folder: Path) -> None:
 
 
 def _probe_result() -> Any:
-    from llm_perf_opt.hardware.probe.ceilings import ProbeResult
+    from llm_perf_opt.hardware.probe import ProbeResult
 
     return ProbeResult(**seeds.probes()[0])
 

@@ -13,19 +13,17 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from llm_perf_opt.core.console.command_line import print_error, run_guarded
-from llm_perf_opt.core.console.terminal import PlainFormatter
+from llm_perf_opt.core.console.logs import PlainFormatter
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.escape import csv_text, visible
-from llm_perf_opt.model.summary import Summary
 from llm_perf_opt.reporting.console import console_summary
-from llm_perf_opt.reporting.html.page import report_html, safe_json
-from llm_perf_opt.reporting.markdown.kernels import kernels_markdown
-from llm_perf_opt.reporting.markdown.operators import operators_markdown
-from llm_perf_opt.reporting.markdown.report import report_markdown
-from llm_perf_opt.reporting.markdown.stakeholder import stakeholder_markdown
-from llm_perf_opt.reporting.timeline_files import _write_table
-from llm_perf_opt.vendor.ncu.profile_set import targets_table
-from llm_perf_opt.vendor.ncu.targets import Target
+from llm_perf_opt.reporting.html.page import safe_json
+from llm_perf_opt.reporting.render import _write_table
+from llm_perf_opt.reporting.report import kernels_markdown, operators_markdown, report_html, report_markdown
+from llm_perf_opt.reporting.stakeholder import stakeholder_markdown
+from llm_perf_opt.stages.ncu.profile_set import targets_table
+from llm_perf_opt.stages.ncu.targets import Target
+from llm_perf_opt.summary import Summary
 from llm_perf_opt.workloads.outputs.gallery import Entry, GalleryHeader, write_gallery
 from tests.faults.security.check import Check
 from tests.unit.report_summaries import full_summary, hostile_summary, kernel

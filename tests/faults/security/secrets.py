@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from llm_perf_opt.core.console.last_resort import defect
+from llm_perf_opt.core.console.command_line import defect
 from llm_perf_opt.core.console.logs import mask_other_logs
 from llm_perf_opt.core.secrets import MASK, mask_arguments, mask_text
 from llm_perf_opt.process.environment import allowed_environment
@@ -26,7 +26,7 @@ _ARTEFACTS = (
     "config.yaml", "manifest.json", "summary.json", "report.md", "report.html", "stakeholder_summary.md", "kernels.md",
     "run.log", "env.json", "inputs.yaml", "hardware.json", "nsys/cmd.txt",
 )  # fmt: skip
-_COMMAND = f"[python,x.py,--api-key,{SECRET},'--token={SECRET}','https://me:{SECRET}@host/x']"
+_COMMAND = f"[python3,x.py,--api-key,{SECRET},'--token={SECRET}','https://me:{SECRET}@host/x']"
 _SHAPES = {
     "of Hugging Face": f"hf_{SECRET}",
     "of OpenAI": f"sk-{SECRET}1234",

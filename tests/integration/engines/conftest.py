@@ -1,6 +1,6 @@
 """Real engines, started once for all their tests; where one is not installed its tests are skipped, and say so.
 
-In CI they fail instead (``tests/required.py``).
+In CI they fail instead (``tests/needs.py``).
 """
 
 from __future__ import annotations
@@ -16,45 +16,30 @@ from pathlib import Path
 import pytest
 
 from tests.integration.engines.support import REPOSITORY, write_driver
+from tests.needs import environment_python, need
 
 SCRIPTS = REPOSITORY / "scripts" / "engines"
-PYTHON_VARIABLE = "LLM_PERF_OPT_ENGINES_PYTHON"
-"""Python of the environment that scripts/engines/make-venv.sh makes; default: .venv-engines of the checkout."""
-OPTUNA_VARIABLE = "LLM_PERF_OPT_OPTUNA_PYTHON"
-"""The same for .venv-optuna."""
-HISTORY_VARIABLE = "LLM_PERF_OPT_HISTORY_PYTHON"
-"""The same for .venv-history."""
 
 
 @pytest.fixture(scope="session")
 def engine_python() -> Path:
     """Python with the plug-ins of the engines, whose versions do not all go with those of the checkout."""
-    path = Path(os.environ.get(PYTHON_VARIABLE) or REPOSITORY / ".venv-engines" / "bin" / "python")
-    if not path.exists():
-        pytest.skip(
-            f"no environment with the engines ({path.parent.parent}): sh scripts/engines/make-venv.sh"
-        )
-    return path
+    need("ray")
+    return environment_python("engines")
 
 
 @pytest.fixture(scope="session")
 def optuna_python() -> Path:
     """Python with Hydra 1.4, Optuna and joblib."""
-    path = Path(os.environ.get(OPTUNA_VARIABLE) or REPOSITORY / ".venv-optuna" / "bin" / "python")
-    if not path.exists():
-        pytest.skip(f"no environment with Optuna ({path.parent.parent}): sh scripts/engines/make-venv.sh")
-    return path
+    need("optuna environment")
+    return environment_python("optuna")
 
 
 @pytest.fixture(scope="session")
 def history_python() -> Path:
     """Python with DuckDB and MLflow."""
-    path = Path(os.environ.get(HISTORY_VARIABLE) or REPOSITORY / ".venv-history" / "bin" / "python")
-    if not path.exists():
-        pytest.skip(
-            f"no environment with DuckDB and MLflow ({path.parent.parent}): sh scripts/engines/make-venv.sh"
-        )
-    return path
+    need("history environment")
+    return environment_python("history")
 
 
 @dataclass(frozen=True)
@@ -88,11 +73,7 @@ class Slurm:
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Start the real thing, and end it."""
-    missing = [name for name in ("slurmctld", "slurmdbd", "munged", "mariadbd") if shutil.which(name) is None]
-    if missing or os.getuid() != 0:
-        pytest.skip(
-            f"no Slurm here ({', '.join(missing) or 'not root'}): sh scripts/engines/install-slurm-debian.sh"
-        )
+    need("slurm")
     folder = tmp_path_factory.mktemp("slurm")
     up = subprocess.run(
         ["sh", str(SCRIPTS / "slurm-up.sh"), str(folder), str(20_000 + os.getpid() % 20_000)],
@@ -119,11 +100,6 @@ class Ray:
 @pytest.fixture(scope="module")
 def ray(engine_python: Path) -> Iterator[Ray]:
     """Start the real thing, and end it."""
-    found = subprocess.run(
-        [str(engine_python), "-c", "import ray"], capture_output=True, timeout=60, check=False
-    )
-    if found.returncode != 0:
-        pytest.skip("no Ray in the environment with the engines: sh scripts/engines/make-venv.sh")
     # Not below pytest's own folder: the names of Ray's sockets must stay short.
     folder = Path(tempfile.mkdtemp(prefix="lpo-ray-"))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])}

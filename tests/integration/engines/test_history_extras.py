@@ -14,8 +14,8 @@ from tests.integration.engines.support import REPOSITORY
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CASES = (
-    "tests/unit/runs/history/test_history_command.py::test_sql",
-    "tests/unit/runs/sinks/test_sinks.py::TestMlflow",
+    "tests/unit/history/test_history_command.py::test_sql",
+    "tests/unit/runs/test_sinks.py::TestMlflow",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.engines.support import REPOSITORY
 
-TESTS = "tests/unit/runs/improve/test_optuna_search.py"
+TESTS = "tests/unit/improve/test_optuna_search.py"
 TINY = (
     "model=llama_tiny",
     "model.arch.num_hidden_layers=1",
@@ -37,6 +37,18 @@ def test_what_is_skipped_without_optuna_passes_with_it(optuna_python: Path) -> N
     done = started(optuna_python, "pytest", "-o", "addopts=", "-p", "no:cacheprovider", TESTS, cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "5 passed, 1 skipped" in done.stdout, done.stdout  # the one is about Optuna not being there
+
+
+def test_the_configuration_works_with_hydra_1_4(optuna_python: Path) -> None:
+    """The main environment has Hydra 1.3; private modules of both releases are imported (``config/hydra_bridge``)."""
+    version = subprocess.run(
+        [str(optuna_python), "-c", "import hydra; print(hydra.__version__)"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert version.stdout.startswith("1.4.")
+    options = ("-o", "addopts=", "-p", "no:cacheprovider", "-q", "-k", "not is_not_installed")
+    done = started(optuna_python, "pytest", *options, "tests/unit/config", cwd=REPOSITORY)
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from tests.integration.engines.support import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("ray"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 VICTIM, CANCELLED, STAYING, CRASHING = 0, 1, (2, 3), 4
 

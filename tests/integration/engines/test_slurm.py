@@ -26,7 +26,7 @@ from tests.integration.engines.support import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.needs("slurm"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 LAUNCHER = ("hydra/launcher=slurm", "hydra.launcher.timeout_min=10", "hydra.launcher.mem_gb=1")
 VICTIM, CANCELLED, STAYING, CRASHING, PREEMPTED = 0, 1, (2, 3), 4, 5

@@ -16,7 +16,7 @@ from llm_perf_opt.analysis.intervals import (
     union,
     unite,
 )
-from llm_perf_opt.ingest.linking import enclosing, innermost
+from llm_perf_opt.core.arrays import enclosing, innermost
 
 PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=25)
 

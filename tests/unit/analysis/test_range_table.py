@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llm_perf_opt.analysis.captures import join_captures
 from llm_perf_opt.analysis.facts import Capture, Facts
-from llm_perf_opt.analysis.join import join
 from llm_perf_opt.analysis.range_table import range_totals
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
+from llm_perf_opt.captures.timeline import KernelTotals, NamedTotal
+from tests.text_facts import tells
 from tests.unit.timelines import make_timeline
 
 RANGES = [(0, 4_000_000_000, "prefill"), (0, 1_000_000_000, "mlp"), (2_000_000_000, 4_000_000_000, "mlp")]
@@ -17,8 +18,8 @@ RANGES = [(0, 4_000_000_000, "prefill"), (0, 1_000_000_000, "mlp"), (2_000_000_0
 def test_ranges_of_a_capture_on_a_cpu_reach_the_report() -> None:
     found = make_timeline(ranges=RANGES)
     capture = Capture(Path("cpu.sqlite"), found, summarise_timeline(found), tool="nsys")
-    (section,) = join([Facts(stage="nsys", captures=[capture])]).sections
-    assert section.title == "Ranges of cpu.sqlite"
+    (section,) = join_captures(Facts(stage="nsys", captures=[capture])).sections
+    assert tells(section.title, "cpu.sqlite")
     (table,) = section.tables
     assert table.rows == [
         ["prefill", "prefill", "1", "4.00 s", "4.00 s", "4.00 s"],
@@ -29,7 +30,7 @@ def test_ranges_of_a_capture_on_a_cpu_reach_the_report() -> None:
 def test_a_capture_with_kernels_needs_no_range_table() -> None:
     found = make_timeline(ops=[(0, 10, "k", 0)], calls=[(0, 1, "cudaLaunchKernel")], ranges=RANGES)
     capture = Capture(Path("gpu.sqlite"), found, summarise_timeline(found), tool="nsys")
-    assert join([Facts(stage="nsys", captures=[capture])]).sections == []
+    assert join_captures(Facts(stage="nsys", captures=[capture])).sections == []
 
 
 def test_totals_of_ranges() -> None:
@@ -48,11 +49,9 @@ def test_ranges_of_ranks_stand_beside_one_another() -> None:
         found = make_timeline(ranges=[(0, length * 10**9, "decode")])
         path = Path(f"ranks/{rank}/nsys/run.{label}.rank{rank}.sqlite")
         captures.append(Capture(path, found, summarise_timeline(found), tool="nsys"))
-    joined = join([Facts(stage="nsys", captures=captures)])
-    assert [one.title for one in joined.sections] == [
-        "Ranges of 2 ranks: run.a.sqlite",
-        "Ranges of 2 ranks: run.b.sqlite",
-    ]
+    joined = join_captures(Facts(stage="nsys", captures=captures))
+    first, second = joined.sections
+    assert tells(first.title, "2", "run.a.sqlite") and tells(second.title, "2", "run.b.sqlite")
     assert [one.tables[0].rows[0][3:] for one in joined.sections] == [
         ["3.00 s", "2.00 s", "0", "4.00 s", "1"],
         ["7.00 s", "6.00 s", "1", "8.00 s", "0"],

@@ -20,15 +20,7 @@ from llm_perf_opt.analysis.shares import (
     kernel_families,
     wall_clock_split,
 )
-from llm_perf_opt.model.summary import (
-    Budget,
-    BudgetPart,
-    Finding,
-    Kernel,
-    Operator,
-    Stat,
-    Timings,
-)
+from llm_perf_opt.summary import Budget, BudgetPart, Finding, Kernel, Operator, Stat, Timings
 from tests.unit.report_summaries import bare_summary, full_summary
 
 SECONDS = st.floats(1e-9, 1e4, allow_nan=False)

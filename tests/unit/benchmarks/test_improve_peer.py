@@ -7,8 +7,8 @@ import itertools
 import pytest
 from benchmarks import improve_peer
 
-from llm_perf_opt.runs.improve.plan import Candidate, Planned
-from llm_perf_opt.runs.remedies.base import Remedy, fixed
+from llm_perf_opt.improve.plan import Candidate, Planned
+from llm_perf_opt.remedies.base import Remedy, fixed
 
 
 def planned(*remedies: tuple[str, tuple[str, ...], str]) -> Planned:

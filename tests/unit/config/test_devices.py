@@ -11,6 +11,7 @@ import pytest
 from llm_perf_opt.config import devices
 from llm_perf_opt.config.devices import TorchBuild, build_kind, resolve_device
 from llm_perf_opt.core.errors import ConfigError
+from tests.text_facts import tells
 
 VERSION_FILE = """from typing import Optional
 __version__ = '{version}'
@@ -102,28 +103,30 @@ def test_devices_by_name(
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "wanted", "message"),
+    ("kind", "count", "wanted", "facts"),
     [
-        ("cuda", {"cuda": 2}, "cuda:2", "there are 2 CUDA devices (cuda:0 to cuda:1)"),
-        ("cpu", {"cuda": 1}, "cuda", "torch 2.13.0+cpu is a CPU build"),
-        ("xpu", {"cuda": 1}, "cuda", "torch 2.13.0+xpu is an XPU build"),
-        ("cuda", {"rocm": 1}, "cuda", "this machine has no CUDA device"),
-        ("cuda", {"cuda": 1, "xpu": 1}, "xpu", "torch 2.13.0+cuda is a CUDA build"),
-        ("cpu", {}, "mps", "this machine has no Apple GPU"),
-        ("cpu", {}, "tpu", "run.device=tpu is not a device"),
-        ("cpu", {}, "cuda:x", "run.device=cuda:x is not a device"),
-        ("cpu", {}, "", "run.device= is not a device"),
+        ("cuda", {"cuda": 2}, "cuda:2", ["2", "cuda:0", "cuda:1"]),
+        ("cpu", {"cuda": 1}, "cuda", ["2.13.0+cpu", "CPU"]),
+        ("xpu", {"cuda": 1}, "cuda", ["2.13.0+xpu", "XPU"]),
+        ("cuda", {"rocm": 1}, "cuda", ["CUDA"]),
+        ("cuda", {"cuda": 1, "xpu": 1}, "xpu", ["2.13.0+cuda", "CUDA"]),
+        ("cpu", {}, "mps", ["Apple"]),
+        ("cpu", {}, "tpu", None),
+        ("cpu", {}, "cuda:x", None),
+        ("cpu", {}, "", None),
     ],
 )
 def test_what_is_not_there_is_refused_with_the_reason(
-    kind: str, count: dict[str, int], wanted: str, message: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, count: dict[str, int], wanted: str, facts: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(monkeypatch, kind, **count)
     if kind == "cuda" and count.get("rocm"):
         monkeypatch.setattr(devices, "rocm_device_count", lambda: 0)
     with pytest.raises(ConfigError) as caught:
         resolve_device(wanted)
-    assert message in caught.value.message and caught.value.data["key"] == "run.device"
+    assert caught.value.data["key"] == "run.device" and f"run.device={wanted}" in caught.value.message
+    assert caught.value.data.get("unavailable", False) is (facts is not None), "a device, but not here"
+    assert tells(caught.value.message, *(facts or ()))
 
 
 def test_a_backend_of_torch_has_names_that_only_torch_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from llm_perf_opt.config.hydra_bridge import refusals
 from llm_perf_opt.config.hydra_bridge.compose import compose_raw
 from llm_perf_opt.core.errors import ConfigError
+from tests.text_facts import tells
 
 
 def test_what_comes_with_hydra_is_what_we_know() -> None:
@@ -33,7 +34,7 @@ def test_the_message_names_the_key_and_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
         compose_raw(["+hydra.callbacks.mine._target_=os.system"])
     assert caught.value.data["key"] == "hydra.callbacks.mine._target_"
-    assert "hydra.callbacks.mine._target_ is refused" in caught.value.message
+    assert tells(caught.value.message, "hydra.callbacks.mine._target_")
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
@@ -52,12 +53,13 @@ def test_a_word_in_a_text_is_no_call() -> None:
     ],
 )
 def test_an_engine_that_is_not_installed_says_what_brings_it(choice: str, extra: str) -> None:
-    with pytest.raises(ConfigError, match="is not installed") as caught:
+    with pytest.raises(ConfigError) as caught:
         compose_raw([choice])
     assert caught.value.hint == f"pip install {extra}"
 
 
 def test_commands_for_nodes_are_for_presets_not_for_command_lines() -> None:
-    with pytest.raises(ConfigError, match=r"hydra\.launcher\.setup is refused on the command line") as caught:
+    with pytest.raises(ConfigError) as caught:
         compose_raw(["+hydra.launcher.setup=[ls]"])
+    assert caught.value.data["key"] == "hydra.launcher.setup"
     assert "--config-dir" in str(caught.value.hint)

@@ -10,7 +10,7 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 
-from llm_perf_opt.config.hydra_bridge.sweep import HandedJob, LostJob, run_sweep
+from llm_perf_opt.config.hydra_bridge.launch import HandedJob, LostJob, run_sweep
 from llm_perf_opt.core.errors import ToolError
 
 Overrides = Sequence[Sequence[str]]

@@ -10,9 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from llm_perf_opt.config.compose import config_hash
-from llm_perf_opt.config.hydra_bridge import shared as module
-from llm_perf_opt.config.hydra_bridge.compose import compose_raw
-from llm_perf_opt.config.hydra_bridge.shared import SharedComposition
+from llm_perf_opt.config.hydra_bridge import compose as module
+from llm_perf_opt.config.hydra_bridge.compose import SharedComposition, compose_raw
 from llm_perf_opt.core.errors import ConfigError
 
 JOBS = [

@@ -10,12 +10,12 @@ from llm_perf_opt.core.errors import InputError
 
 
 def broken(_: Sequence[str]) -> int:
-    raise InputError("no such file", hint="give another", path="x")
+    raise InputError("missing", hint="another", path="x")
 
 
 def test_an_error_is_for_people_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_guarded(broken, ["x"]) == 3
-    assert capsys.readouterr() == ("", "error: no such file\n  fix: give another\n")
+    assert capsys.readouterr() == ("", "error: missing\n  fix: another\n")
 
 
 def test_an_error_is_for_scripts_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,8 +23,8 @@ def test_an_error_is_for_scripts_on_standard_output(capsys: pytest.CaptureFixtur
     out, err = capsys.readouterr()
     assert json.loads(out) == {
         "error": "input",
-        "message": "no such file",
-        "hint": "give another",
+        "message": "missing",
+        "hint": "another",
         "path": "x",
     }
     assert err == ""

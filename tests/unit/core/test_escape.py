@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from llm_perf_opt.core.escape import (
-    md_block,
-    md_cell,
-    md_code,
-    md_target,
-    md_text,
-    one_line,
-    visible,
-)
+from llm_perf_opt.core.escape import md_block, md_cell, md_code, md_target, md_text, one_line, visible
 
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 PIECES = [

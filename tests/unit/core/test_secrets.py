@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import string
 import time
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_perf_opt.core.console.logs import mask_records
 from llm_perf_opt.core.secrets import (
     MASK,
     has_secret,
     is_secret_name,
     is_secret_variable,
     mask_arguments,
+    mask_layout,
     mask_text,
     mask_tree,
+    secret_texts,
 )
 
 WORD = st.text(string.ascii_letters + string.digits, min_size=9, max_size=40).map(lambda text: f"q9Z{text}")
@@ -125,3 +131,95 @@ def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
     began = time.process_time()
     mask_text(text)
     assert time.process_time() - began < 30
+
+
+SECRET = "q9ZverySecretValue77"
+REQUESTS = [
+    ["curl", "-u", f"me:{SECRET}", "https://h/x"],
+    ["/usr/bin/curl", f"-ume:{SECRET}", "https://h/x"],
+    ["curl", f"--user=me:{SECRET}"],
+    ["curl", "--user", f"me:{SECRET}"],
+    ["curl", "--proxy-user", f"me:{SECRET}"],
+    ["curl", "-H", f"Authorization: Bearer {SECRET}", "x"],
+    ["curl", "-H", f"Authorization: Token {SECRET}"],
+    ["curl", "-H", f"Authorization: Digest username=a, response={SECRET}"],
+    ["curl", "-H", f"authorization:{SECRET}"],
+    ["curl", "-H", f"Proxy-Authorization: Basic {SECRET}"],
+    ["curl", "-H", f"Cookie: sid={SECRET}; other={SECRET}"],
+    ["curl", "--header", f"X-Api-Key: {SECRET}"],
+    ["curl", f"--header=X-Custom: {SECRET}"],
+    ["curl", f"-HX-Mine: {SECRET}"],
+    ["curl", "-b", f"sid={SECRET}"],
+    ["curl", "--oauth2-bearer", SECRET],
+    ["wget", f"--header=Authorization: Basic {SECRET}"],
+    ["http", "https://h/x", f"Authorization:Bearer {SECRET}"],
+    ["x", f"https://b.s3.amazonaws.com/k?X-Amz-Algorithm=a&X-Amz-Credential=c&X-Amz-Signature={SECRET}"],
+    ["x", f"https://a.blob.core.windows.net/c?sv=2020&sig={SECRET}%3D"],
+    ["x", f"https://storage.googleapis.com/b?GoogleAccessId=a&Expires=1&Signature={SECRET}"],
+    ["x", f"https://cdn.invalid/x?Policy={SECRET}&Key-Pair-Id=k"],
+    ["x", f"https://h/x?access_token={SECRET}"],
+    ["x", f"https://h/x?a=1&key={SECRET}#part"],
+    ["x", f"https://{SECRET}@github.com/a"],
+    ["x", f"s3://me:{SECRET}@bucket/x"],
+]
+
+
+@pytest.mark.parametrize("argv", REQUESTS, ids=lambda argv: " ".join(argv).replace(SECRET, "…")[:60])
+def test_logins_headers_and_signatures_of_requests(argv: list[str]) -> None:
+    for text in (
+        repr(mask_arguments(argv)),
+        repr(mask_tree({"command": argv})),
+        mask_text(shlex.join(argv)),
+        mask_text(repr(argv)),
+        mask_text(f"pipeline.workload.command=[{','.join(map(repr, argv))}]"),
+        mask_layout(yaml.safe_dump({"command": argv}), secret_texts({"command": argv})),
+    ):
+        assert SECRET not in text
+        assert argv[0] in text
+        assert mask_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "passwd: left out",
+        "password: not set",
+        "Authorization: none",
+        "docker run -u 1000:1000 image",
+        "python -u main.py a:b",
+        "curl -H 'Content-Type: application/json' https://h/x?a=1",
+        "https://host:8080/p?a=1&keyword=3&max_tokens=3",
+        "https://huggingface.co/org/model@main",
+        "the cookie: a small cake",
+    ],
+)
+def test_sentences_and_ordinary_requests_stay_as_they_are(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_a_printed_tree_is_masked_in_any_layout() -> None:
+    long = " ".join([SECRET] * 9)
+    tree = {
+        "env": {"MY_PASSWORD": long, "X_TOKEN": "it's"},
+        "command": ["p", "--api-key", SECRET],
+        "name": "me",
+    }
+    text = yaml.safe_dump({"a": tree}, width=40)
+    shown = mask_layout(text, secret_texts(tree))
+    assert SECRET not in shown and "it''s" not in shown
+    assert "name: me" in shown and "--api-key" in shown
+
+
+def test_logs_of_other_libraries_are_masked_before_any_handler_is_set_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = logging.getLogRecordFactory()
+    logger = logging.getLogger("hydra.of.this.test")
+    try:
+        mask_records()
+        mask_records()
+        logger.warning("\t#%d : %s", 0, f"--api-key={SECRET}")
+    finally:
+        logging.setLogRecordFactory(before)
+    assert f"#0 : --api-key={MASK}" in caplog.text
+    assert SECRET not in caplog.text

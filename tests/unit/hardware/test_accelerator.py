@@ -23,6 +23,7 @@ from llm_perf_opt.hardware.accelerator import (
 )
 from llm_perf_opt.workloads import devices
 from llm_perf_opt.workloads.devices import confirm_device, resolve_dtype
+from tests.text_facts import tells
 
 
 @pytest.fixture
@@ -69,8 +70,10 @@ def test_emulation_is_no_support_and_the_right_device_is_asked(asked: list[Any])
 def test_the_data_type_of_auto_is_native(asked: list[Any]) -> None:
     assert resolve_dtype(Dtype.auto, "cuda:0") is torch.bfloat16
     assert resolve_dtype(Dtype.auto, "cuda:1") is torch.float16
-    with pytest.raises(ConfigError, match="bfloat16 is not supported by NVIDIA Turing"):
+    with pytest.raises(ConfigError) as caught:
         resolve_dtype(Dtype.bfloat16, "cuda:1")
+    assert caught.value.data["key"] == "model.dtype"
+    assert tells(caught.value.message, "model.dtype=bfloat16", "NVIDIA Turing")
 
 
 def test_properties_by_the_names_that_kinds_share(asked: list[Any]) -> None:
@@ -143,15 +146,16 @@ def test_torch_has_the_last_word(
     found = confirm_device(wanted, expected)
     assert found.name == name and (found.note is not None) == noted
     if found.note:
-        assert "auto means cpu: this machine has cuda:0, and torch" in found.note
+        assert tells(found.note, "run.device=auto", "cpu", "cuda:0", "torch")
 
 
 def test_a_device_by_name_that_torch_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "may_have_accelerator", lambda: True)
     monkeypatch.setattr(devices, "offered_device", lambda: None)
-    with pytest.raises(ConfigError, match="offers only the CPU") as caught:
+    with pytest.raises(ConfigError) as caught:
         confirm_device("cuda:0", "cuda:0")
-    assert caught.value.hint
+    assert tells(caught.value.message, "run.device=cuda:0", "torch", "CPU")
+    assert tells(caught.value.hint, "run.device=auto", "run.device=cpu")
 
 
 def test_torch_is_not_asked_where_it_has_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware import drivers
-from llm_perf_opt.hardware.drivers import driver_versions
+from llm_perf_opt.hardware import detect
+from llm_perf_opt.hardware.detect import driver_versions
 
 OPEN_MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build\nGCC version:  gcc 12.3.0\n"
 
 
 @pytest.fixture(autouse=True)
 def no_libcuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "cuda_device_count", lambda: 0)
+    monkeypatch.setattr(detect, "cuda_device_count", lambda: 0)
 
 
 def test_rocm_tells_its_release(tmp_path: Path) -> None:
@@ -28,9 +28,9 @@ def test_no_driver_is_nothing(tmp_path: Path) -> None:
 
 
 def test_a_library_without_a_device_is_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_cuda_version", lambda: "12.2")
+    monkeypatch.setattr(detect, "_cuda_version", lambda: "12.2")
     assert driver_versions(tmp_path) == {}
-    monkeypatch.setattr(drivers, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(detect, "cuda_device_count", lambda: 1)
     assert driver_versions(tmp_path) == {"cuda": "12.2"}
 
 

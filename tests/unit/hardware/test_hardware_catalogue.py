@@ -10,9 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import llm_perf_opt.hardware as package
+from llm_perf_opt import hardware as package
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware.catalogue import load_catalogue
+from tests.text_facts import tells
 
 RAW = yaml.safe_load((Path(package.__file__).parent / "catalogue.yaml").read_text(encoding="utf-8"))
 
@@ -216,7 +217,7 @@ def test_dense_not_sparse() -> None:
         device, _ = catalogue.look_up(reported)
         assert device is not None and device.peaks[dtype].dense == pytest.approx(value, rel=1e-3), reported
     h100, _ = catalogue.look_up("NVIDIA H100 80GB HBM3")
-    assert h100 is not None and "half of the printed 1979 with 2:4 sparsity" in h100.peaks["bfloat16"].source
+    assert h100 is not None and tells(h100.peaks["bfloat16"].source, "1979", "2:4")
 
 
 def test_geforce_halves_the_rate_when_it_accumulates_in_float32() -> None:
@@ -251,7 +252,7 @@ def test_a_type_without_a_source_is_absent() -> None:
 def test_memory_that_does_not_fit_the_name_is_another_card() -> None:
     catalogue = load_catalogue()
     device, reason = catalogue.look_up("NVIDIA GeForce RTX 4090", memory_bytes=48 * 2.0**30)
-    assert device is None and "48.0 GiB of memory where the catalogue has 24 GiB" in (reason or "")
+    assert device is None and tells(reason, "48.0 GiB", "24 GiB")
     device, _ = catalogue.look_up("NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2.0**20)
     assert device is not None
     device, _ = catalogue.look_up("NVIDIA L4", memory_bytes=23034 * 2.0**20)
@@ -334,39 +335,36 @@ devices:
     mine = load_catalogue(path).named("X1")
     assert (mine.memory_bytes, mine.bandwidth_bytes_per_s) == (32 * 2.0**30, 800e9)
     assert (mine.bandwidth_source, mine.peaks["bfloat16"].dense) == ("a test", 50e12)
-    assert mine.peaks["bfloat16"].source == "Data sheet: half of the printed 100 with 2:4 sparsity"
-    assert mine.memory_source == "Data sheet: half of the printed 64 for the package of two"
+    assert tells(mine.peaks["bfloat16"].source, "Data sheet", "100", "2:4")
+    assert tells(mine.memory_source, "Data sheet", "64")
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("devices: {}", "must have a list 'devices'"),
-        ("[]", "must have a list 'devices'"),
-        ("devices: [{memory_gib: 1}]", "needs a 'name'"),
-        ("devices: [{name: X}]", "needs a 'source'"),
-        ("devices: [{name: X, source: s, speed: 3}]", "unknown key 'speed'"),
-        ("devices: [{name: X, source: s, memory_gib: -1}]", "memory_gib must be a positive number"),
-        ("devices: [{name: X, source: s, memory_gib: '24'}]", "memory_gib must be a positive number"),
-        ("devices: [{name: X, source: s, peaks: {bf17: 1}}]", "unknown data type 'bf17'"),
-        ("devices: [{name: X, source: s, peaks: {bf16: {dense: 1}}}]", "must be a number"),
-        ("devices: [{name: X, source: s, peaks: [1]}]", "'peaks' must be a mapping"),
-        ("devices: [{name: X, source: s, match: ['(']}]", "bad regular expression"),
-        ("devices: [{name: X, source: s, kind: tpu}]", "kind must be gpu or cpu"),
-        ("devices: [{name: X, printed: {a: {speed: 3}}}]", "unknown data type 'speed'"),
-        ("devices: [{name: X, printed: {a: 3}}]", "'printed.a' must be a mapping"),
-        ("devices: [{name: X, printed: {}}]", "'printed' holds no figure"),
-        ("devices: [{name: X, printed: {a: {bf16: 3, bfloat16: 9}}}]", "gives bfloat16 twice"),
-        ("devices: [{name: X, source: s, peaks: {bf16: 3, bfloat16: 9}}]", "gives bfloat16 twice"),
-        ("devices: [{name: X, source: s, peaks: {bf16: {sparse: 10, value: 7}}}]", "must be a number"),
-        (
-            "devices: [{name: X, source: s, memory_gib: {sparse: 64}}]",
-            "only rates of arithmetic can be sparse",
-        ),
-        ("devices: [{name: X, printed: {a: {bf16: 3}}, source: s}]", "exclude one another"),
-        ("devices: []\ndocuments: {a: 3}", "documents.a must be a title"),
-        ("devices: []\nambiguous: [{match: [x]}]", "needs 'match', 'reason' and 'choose'"),
-        ("devices: [", "not valid YAML"),
+        ("devices: {}", "'devices'"),
+        ("[]", "'devices'"),
+        ("devices: [{memory_gib: 1}]", "'name'"),
+        ("devices: [{name: X}]", "'source'"),
+        ("devices: [{name: X, source: s, speed: 3}]", "'speed'"),
+        ("devices: [{name: X, source: s, memory_gib: -1}]", "memory_gib"),
+        ("devices: [{name: X, source: s, memory_gib: '24'}]", "memory_gib"),
+        ("devices: [{name: X, source: s, peaks: {bf17: 1}}]", "'bf17'"),
+        ("devices: [{name: X, source: s, peaks: {bf16: {dense: 1}}}]", "number"),
+        ("devices: [{name: X, source: s, peaks: [1]}]", "'peaks'"),
+        ("devices: [{name: X, source: s, match: ['(']}]", "regular expression"),
+        ("devices: [{name: X, source: s, kind: tpu}]", "kind"),
+        ("devices: [{name: X, printed: {a: {speed: 3}}}]", "'speed'"),
+        ("devices: [{name: X, printed: {a: 3}}]", "'printed.a'"),
+        ("devices: [{name: X, printed: {}}]", "'printed'"),
+        ("devices: [{name: X, printed: {a: {bf16: 3, bfloat16: 9}}}]", "bfloat16"),
+        ("devices: [{name: X, source: s, peaks: {bf16: 3, bfloat16: 9}}]", "bfloat16"),
+        ("devices: [{name: X, source: s, peaks: {bf16: {sparse: 10, value: 7}}}]", "number"),
+        ("devices: [{name: X, source: s, memory_gib: {sparse: 64}}]", "sparse"),
+        ("devices: [{name: X, printed: {a: {bf16: 3}}, source: s}]", "printed"),
+        ("devices: []\ndocuments: {a: 3}", "documents.a"),
+        ("devices: []\nambiguous: [{match: [x]}]", "'choose'"),
+        ("devices: [", "YAML"),
     ],
 )
 def test_bad_user_files_name_the_problem(tmp_path: Path, text: str, complaint: str) -> None:
@@ -374,7 +372,8 @@ def test_bad_user_files_name_the_problem(tmp_path: Path, text: str, complaint: s
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load_catalogue(path)
-    assert complaint in caught.value.message and "bad.yaml" in caught.value.message
+    assert tells(caught.value.message, "bad.yaml", complaint)
+    assert caught.value.data["key"] == "hardware.catalogue"
 
 
 def test_missing_user_file(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware import mig_detect, resolve
+from llm_perf_opt.hardware import mig, resolve
 from llm_perf_opt.hardware.detect import DetectedGpu
 from llm_perf_opt.hardware.mig import (
     MigSlice,
@@ -18,6 +18,7 @@ from llm_perf_opt.hardware.mig import (
 )
 from tests.drivers import nvml
 from tests.drivers.tools import play, transcript
+from tests.text_facts import tells
 
 H100_BF16 = 989.5e12
 H100_BYTES_PER_S = 3.35e12
@@ -75,12 +76,9 @@ def test_a_slice_has_its_multiprocessors_share_of_the_peaks() -> None:
     limits = limits_of_slice(resolve.hardware_by_name("NVIDIA H100 80GB HBM3"), one)
     # 26 of 132, not one of seven: a 1g.20gb of an H100 is larger than its name says.
     assert limits.peak_flops_per_s["bfloat16"].dense == pytest.approx(H100_BF16 * 26 / 132)
-    assert (
-        "26 of 132 multiprocessors of MIG 1g.20gb (nvidia-smi mig -lgip"
-        in limits.peak_flops_per_s["bfloat16"].source
-    )
+    assert tells(limits.peak_flops_per_s["bfloat16"].source, "26", "132", "1g.20gb", "nvidia-smi mig -lgip")
     assert limits.bandwidth_bytes_per_s == pytest.approx(H100_BYTES_PER_S * 2 / 8)
-    assert "2 of 8 memory slices" in (limits.bandwidth_source or "")
+    assert tells(limits.bandwidth_source, "2", "8")
     assert limits.memory_bytes == pytest.approx(19.62 * 2**30) and limits.source == "catalogue"
 
 
@@ -121,7 +119,7 @@ def test_a_run_on_a_slice_is_not_measured_against_the_whole_gpu(
     play(tmp_path, "nvidia-smi", answers)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(mig_detect, "_from_nvml", lambda one: one)
+    monkeypatch.setattr(mig, "_from_nvml", lambda one: one)
     whole = DetectedGpu("NVIDIA H100 80GB HBM3", 81559 * 2.0**20, "nvidia-smi")
     monkeypatch.setattr(resolve, "detect_device", lambda device: whole)
     limits = resolve.resolve_hardware("cuda:0", allow_probe=False)
@@ -141,7 +139,7 @@ def test_a_run_on_a_slice_is_not_measured_against_the_whole_gpu(
 
 def test_the_driver_library_sizes_a_slice(tmp_path: Path) -> None:
     play(tmp_path / "bin", "nvidia-smi", {"-L": (0, transcript("nvidia-smi-L.mig-h100"))})
-    code = "from llm_perf_opt.hardware.mig_detect import detect_slice as d; s = d(0); print(s.multiprocessors, s.gpu_multiprocessors, s.memory_bytes, s.told_by)"
+    code = "from llm_perf_opt.hardware.mig import detect_slice as d; s = d(0); print(s.multiprocessors, s.gpu_multiprocessors, s.memory_bytes, s.told_by)"
     folder = nvml.build(tmp_path / "lib", "MIG")
     assert nvml.ask(folder, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == (
         f"26 132 {20096 * 2.0**20} nvidia-ml-py"

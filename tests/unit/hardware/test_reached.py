@@ -8,11 +8,12 @@ import pytest
 
 from llm_perf_opt.analysis.roofline.limits import limits_for, reached_peak
 from llm_perf_opt.analysis.roofline.utilisation import Work, utilisation
-from llm_perf_opt.core.packaged import packaged_yaml
+from llm_perf_opt.core.files import packaged_yaml
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.resolve import hardware_by_name
-from llm_perf_opt.model.summary import Hardware, Peak
-from llm_perf_opt.reporting.origins import hardware_text
+from llm_perf_opt.reporting.wording import describe_hardware
+from llm_perf_opt.summary import Hardware, Peak
+from tests.text_facts import tells
 
 SHIPPED = packaged_yaml("llm_perf_opt.hardware", "reached.yaml")["devices"]
 
@@ -32,13 +33,14 @@ def test_float16_is_given_what_bfloat16_reached_where_their_peaks_are_equal() ->
     h100 = load_catalogue().named("NVIDIA H100 SXM5 80GB").to_hardware()
     assert h100.reached_flops_per_s["float16"] == h100.reached_flops_per_s["bfloat16"]
     assert h100.reached_flops_per_s["bfloat16"].dense == pytest.approx(956e12)
+    assert describe_hardware(h100).count("bfloat16") == 2, "its peak, and what was reached"
     assert "float32" not in h100.reached_flops_per_s
 
 
 def test_a_device_no_table_knows_has_nothing_reached() -> None:
     rtx = hardware_by_name("NVIDIA GeForce RTX 5090")
     assert rtx.source == "catalogue" and not rtx.reached_flops_per_s
-    assert rtx.reached_bandwidth_bytes_per_s is None and "best measured" not in hardware_text(rtx)
+    assert rtx.reached_bandwidth_bytes_per_s is None and describe_hardware(rtx).count("bfloat16") == 1
     use = utilisation(Work(1e12, 1e9, 0.0), 0.1, limits_for(rtx, "bfloat16"))
     assert use.mfu_ratio is not None and use.mfu_reached_ratio is None and use.mbu_reached_ratio is None
 
@@ -56,11 +58,8 @@ def test_utilisation_is_given_against_both() -> None:
     assert use.mfu_ratio == pytest.approx(0.5) and use.mbu_ratio == pytest.approx(0.5)
     assert use.mfu_reached_ratio == pytest.approx(0.5 * 989.5 / 956)
     assert use.mbu_reached_ratio == pytest.approx(0.5 * 3350 / 3140)
-    assert (
-        use.arithmetic is not None
-        and "of the 956 TFLOP/s reached (best measured: vLLM 0.24.0" in use.arithmetic
-    )
-    assert "The best measured on such a device: " in hardware_text(h100)
+    assert tells(use.arithmetic, "956 TFLOP/s", "vLLM 0.24.0")
+    assert tells(describe_hardware(h100), "956 TFLOP/s", "3.14 TB/s")
 
 
 def test_this_machine_counts_where_it_did_better_and_is_no_second_number_of_itself() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.hardware import vendor_tools as tools
-from llm_perf_opt.hardware.vendor_tools import DetectedGpu
+from llm_perf_opt.hardware import detect as tools
+from llm_perf_opt.hardware.detect import DetectedGpu
+from llm_perf_opt.process.tools import HIDE
 
 MI300X = {
     "gpu": 0,
@@ -114,6 +115,7 @@ def test_the_drivers_library_comes_before_its_tool(tmp_path: Path, monkeypatch: 
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv(HIDE, "")  # of the real one; this one stands in for it
     stub(tmp_path, "nvidia-smi", "NVIDIA L4, 23034")
     monkeypatch.delitem(__import__("sys").modules, "pynvml", raising=False)
     assert tools.nvidia_gpus() == [

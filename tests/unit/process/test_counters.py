@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.process.counters import counter_permission
+from llm_perf_opt.process.tools import counter_permission
+from tests.text_facts import tells
 
 ALL, DOCKER_DEFAULT = "000001ffffffffff", "00000000a80425fb"
 SYS_ADMIN_ADDED, PERFMON_ADDED = "00000000a82425fb", "00000040a80425fb"
@@ -30,23 +31,23 @@ def machine(
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "euid", "allowed", "words"),
+    ("capabilities", "euid", "allowed", "facts"),
     [
-        (ALL, 0, True, "CAP_SYS_ADMIN and CAP_PERFMON"),
-        (DOCKER_DEFAULT, 0, False, "root, but without CAP_SYS_ADMIN"),
-        (SYS_ADMIN_ADDED, 0, True, "this process has CAP_SYS_ADMIN"),
-        (PERFMON_ADDED, 0, True, "this process has CAP_PERFMON"),
-        (NONE, 1000, False, "administrators only"),
-        (PERFMON_ADDED, 1000, True, "CAP_PERFMON"),
-        (None, 0, True, "not told"),
-        (None, 1000, False, "not running as root"),
+        (ALL, 0, True, ["CAP_SYS_ADMIN", "CAP_PERFMON"]),
+        (DOCKER_DEFAULT, 0, False, ["root", "CAP_SYS_ADMIN"]),
+        (SYS_ADMIN_ADDED, 0, True, ["CAP_SYS_ADMIN"]),
+        (PERFMON_ADDED, 0, True, ["CAP_PERFMON"]),
+        (NONE, 1000, False, ["driver"]),
+        (PERFMON_ADDED, 1000, True, ["CAP_PERFMON"]),
+        (None, 0, True, ["root"]),
+        (None, 1000, False, ["root"]),
     ],
 )
 def test_what_counts_is_the_capability(
-    tmp_path: Path, capabilities: str | None, euid: int, allowed: bool, words: str
+    tmp_path: Path, capabilities: str | None, euid: int, allowed: bool, facts: list[str]
 ) -> None:
     found = counter_permission(machine(tmp_path, capabilities), euid)
-    assert found.allowed is allowed and words in found.reason
+    assert found.allowed is allowed and found.reason and tells(found.reason, *facts)
     assert (found.fix is None) is allowed
 
 

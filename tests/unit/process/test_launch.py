@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.process import groups
 from llm_perf_opt.process.groups import JOB_VARIABLE, survivors
 from llm_perf_opt.process.launch import ProcessResult, run_probe, run_process
-from llm_perf_opt.process.sizes import SizeLimit
+from llm_perf_opt.process.leftovers import SizeLimit
 from tests.nsys_support import alive
 from tests.support import within_a_limit
 
@@ -272,3 +273,81 @@ def test_an_error_in_a_callback_does_not_leave_the_child(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="callback"):
         run_process([PYTHON, "-c", code], log_dir=None, name="n", timeout_s=60, on_line=fail, grace_s=0.2)
     assert not alive(int(wait_for(pid_file)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [(0, [77]), (0x00200000, []), (4, [])], ids=["program", "kernel thread", "ending"]
+)
+def test_a_process_that_is_just_becoming_another_program_is_found(
+    flags: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has neither arguments nor environment for a moment; a kernel thread never has."""
+    monkeypatch.setattr(groups, "_PROC", tmp_path)
+    entry = tmp_path / "77"
+    entry.mkdir()
+    (entry / "stat").write_text(f"77 (some (name) S 1 77 77 0 -1 {flags} 0 0 0")
+    for name in ("environ", "cmdline"):
+        (entry / name).write_bytes(b"")
+
+    def executed() -> None:
+        (entry / "environ").write_bytes(b"A=1\0LLM_PERF_OPT_JOB=:1-2-x\0")
+        (entry / "cmdline").write_bytes(b"sleep\0")
+
+    later = threading.Timer(0.1, executed)
+    later.start()
+    assert groups.survivors(5, ":1-2-x") == expected
+    later.join()
+
+
+def test_a_program_without_an_environment_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_PROC", tmp_path)
+    monkeypatch.setattr(groups.time, "sleep", lambda _: pytest.fail("waited"))
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "stat").write_text("77 (init) S 1 77 77 0 -1 0 0 0 0")
+    (tmp_path / "77" / "environ").write_bytes(b"")
+    (tmp_path / "77" / "cmdline").write_bytes(b"init\0")
+    assert groups.survivors(5, ":1-2-x") == []
+
+
+@pytest.mark.parametrize("stubborn", [False, True], ids=["ends when asked", "goes on when asked to stop"])
+@pytest.mark.parametrize("files", [1, 50])
+def test_a_program_that_writes_at_disk_speed_is_stopped_near_the_limit(
+    files: int, stubborn: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    code = (
+        "import signal, itertools\n"
+        f"signal.signal(signal.SIGTERM, {'signal.SIG_IGN' if stubborn else 'signal.SIG_DFL'})\n"
+        "piece = b'x' * (1 << 20)\n"
+        f"streams = [open({str(out)!r} + f'/{{n}}', 'wb', buffering=0) for n in range({files})]\n"
+        "for stream in itertools.islice(itertools.cycle(streams), 2_000):\n    stream.write(piece)\n"
+    )
+    limit = SizeLimit((out,), 20_000_000)
+    result = run_process(
+        [PYTHON, "-c", code], log_dir=None, name="n", timeout_s=60, size_limit=limit, grace_s=20
+    )
+    left = sum(path.stat().st_size for path in out.iterdir())
+    assert result.ended == "size"
+    assert left <= (result.written_bytes or 0) <= left + 100_000  # the directory itself
+    assert 20_000_000 < left < (600_000_000 if stubborn else 400_000_000)
+    assert result.seconds < 15
+
+
+def test_a_program_may_still_write_its_report_after_it_was_stopped_at_the_limit(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"out = pathlib.Path({str(tmp_path)!r})\n"
+        "def save(*_):\n    (out / 'report').write_bytes(b'x' * 900_000); time.sleep(0.3); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "(out / 'stream').write_bytes(b'x' * 1_100_000)\n"
+        "time.sleep(99)\n"
+    )
+    limit = SizeLimit((tmp_path,), 1_000_000)
+    result = run_process(
+        [PYTHON, "-c", code], log_dir=None, name="n", timeout_s=60, size_limit=limit, grace_s=20
+    )
+    assert (result.ended, result.killed) == ("size", 0)
+    assert (tmp_path / "report").stat().st_size == 900_000

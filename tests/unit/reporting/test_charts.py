@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.roofline.elsewhere import Elsewhere
+from llm_perf_opt.analysis.roofline.what_if import OtherDevices
 from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.reporting.charts import figures as charts
+from llm_perf_opt.reporting.charts import svg as charts_svg
+from llm_perf_opt.reporting.charts.axes import Kind, LabelSpace, Plot, linear_scale, log_scale, tidy
+from llm_perf_opt.reporting.charts.bars import Bar, bars
+from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
+from llm_perf_opt.reporting.charts.lines import histogram
+from llm_perf_opt.reporting.charts.waterfall import Step, change_waterfall, waterfall
+from llm_perf_opt.summary import (
     Budget,
     BudgetPart,
     Coverage,
@@ -25,19 +32,7 @@ from llm_perf_opt.model.summary import (
     Static,
     StaticPhase,
 )
-from llm_perf_opt.model.summary.target import KernelTarget
-from llm_perf_opt.reporting.charts import figures as charts
-from llm_perf_opt.reporting.charts import svg as charts_svg
-from llm_perf_opt.reporting.charts.axes import (
-    LabelSpace,
-    Plot,
-    linear_scale,
-    log_scale,
-    tidy,
-)
-from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
-from llm_perf_opt.reporting.charts.markers import Kind
-from llm_perf_opt.reporting.charts.waterfall import Step, change_waterfall, waterfall
+from llm_perf_opt.summary.kernels import KernelTarget
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</title><script>alert(1)</script>\x00\x1b&\"'\ud800 a::b<c>\u202e"
@@ -95,7 +90,7 @@ def every_chart(name: str = "name") -> dict[str, str]:
     roofs = [charts.Roof(name, 1e14)]
     return {
         "stacked": charts.stacked_bars(name, [charts.StackedRow(name, [part])]),
-        "bars": charts.bars(name, [charts.Bar(name, 1.0, detail=name, group=name, data={name: name})]),
+        "bars": bars(name, [Bar(name, 1.0, detail=name, group=name, data={name: name})]),
         "roofline": charts.roofline(name, [point], compute=roofs, memory=[charts.Roof(name, 1e12)]),
         "lines": charts.line_chart(
             name,
@@ -104,7 +99,7 @@ def every_chart(name: str = "name") -> dict[str, str]:
             y_label=name,
             levels=[charts.Level(name, 2.5)],
         ),
-        "histogram": charts.histogram(name, [1.0, 2.0, 2.5], x_label=name),
+        "histogram": histogram(name, [1.0, 2.0, 2.5], x_label=name),
         "timeline": charts.timeline(name, [charts.Lane(name, [charts.Event(name, 0.0, 1.0, name, name)])]),
     }
 
@@ -144,7 +139,7 @@ def test_two_charts_of_one_page_have_different_ids() -> None:
 def test_any_text_and_number_gives_well_formed_xml(name: str, value: float) -> None:
     for markup in (
         charts.stacked_bars(name, [charts.StackedRow(name, [charts.Segment(name, value)])]),
-        charts.bars(name, [charts.Bar(name, value), charts.Bar("x", 1.0)]),
+        bars(name, [Bar(name, value), Bar("x", 1.0)]),
         charts.roofline(
             name,
             [charts.RooflinePoint(name, value, value), charts.RooflinePoint("x", 3.0, None)],
@@ -152,7 +147,7 @@ def test_any_text_and_number_gives_well_formed_xml(name: str, value: float) -> N
             memory=[charts.Roof("m", 1e11)],
         ),
         charts.line_chart(name, [charts.Line(name, [(1.0, 1.0), (2.0, value)])], x_label="x", y_label="y"),
-        charts.histogram(name, [1.0, value, 3.0], x_label="x", x_log=True),
+        histogram(name, [1.0, value, 3.0], x_label="x", x_log=True),
         charts.timeline(name, [charts.Lane(name, [charts.Event(name, 0.0, value), charts.Event("x", 0, 1)])]),
     ):
         parse(markup)
@@ -176,7 +171,7 @@ def test_stacked_parts_fill_the_bar_in_proportion() -> None:
 
 
 def test_missing_bar_prints_a_dash_and_draws_nothing() -> None:
-    root = parse(charts.bars("t", [charts.Bar("known", 1.0), charts.Bar("absent", None)]))
+    root = parse(bars("t", [Bar("known", 1.0), Bar("absent", None)]))
     assert len(marks(root, "rect", "lpo-fill")) == 1
     assert units.MISSING in [node.text for node in root.iter(f"{SVG}text")]
 
@@ -207,15 +202,32 @@ def legend_of(root: ET.Element) -> list[str]:
     return [name for node in root.iter() if (name := node.get("data-legend")) is not None]
 
 
+def legend_shapes(root: ET.Element) -> list[str]:
+    """Return the shapes that a legend explains, as they are drawn in it: every one has a name."""
+    found = []
+    for node in root.iter():
+        if (name := node.get("data-legend")) is None:
+            continue
+        assert name
+        role = (node.get("class") or "").split()
+        if node.tag == f"{SVG}path":
+            found.append("dashed" if "lpo-dash" in role else "diamond")
+        elif "lpo-hollow" in role:
+            found.append("hollow")
+        else:
+            found.append("circle" if "lpo-edge" in role else "large")
+    return found
+
+
 def test_roofline_legend_names_every_kind_of_mark() -> None:
     compute, memory = [charts.Roof("a", 1e14), charts.Roof("b", 5e13)], [charts.Roof("m", 1e12)]
     seen = [charts.RooflinePoint("p", 10.0, 1e12, weight=2.0), charts.RooflinePoint("q", 20.0, 1e12)]
     root = parse(charts.roofline("t", seen, compute=compute, memory=memory))
-    assert legend_of(root) == ["measured", "larger: more of the time", "lower limit"]
+    assert legend_shapes(root) == ["circle", "large", "dashed"]
     root = parse(
         charts.roofline("t", [charts.RooflinePoint("p", 10.0, None)], compute=compute[:1], memory=memory)
     )
-    assert legend_of(root) == ["not measured: at the limit it could reach"]
+    assert legend_shapes(root) == ["hollow"]
 
 
 def test_a_phase_has_one_colour_in_every_chart() -> None:
@@ -341,11 +353,11 @@ def test_labels_of_the_other_charts_do_not_overlap() -> None:
     }
     assert_no_overlap(parse(charts.memory_chart(curves, sizes)))
     values = [1e-5 * 1.02**i for i in range(300)]
-    assert_no_overlap(parse(charts.histogram("h", values, x_label="Duration", x_log=True)))
+    assert_no_overlap(parse(histogram("h", values, x_label="Duration", x_log=True)))
     rows = [charts.StackedRow("decode", [charts.Segment(f"part {i}", 2.0**-i) for i in range(12)])]
     assert_no_overlap(parse(charts.stacked_bars("s", rows)))
-    long_names = [charts.Bar("void cutlass::Kernel2<" + "x" * 200 + f"{i}>", 1.0 / i) for i in range(1, 9)]
-    assert_no_overlap(parse(charts.bars("b", long_names)))
+    long_names = [Bar("void cutlass::Kernel2<" + "x" * 200 + f"{i}>", 1.0 / i) for i in range(1, 9)]
+    assert_no_overlap(parse(bars("b", long_names)))
 
 
 def test_line_chart_gap_is_a_gap() -> None:
@@ -357,7 +369,7 @@ def test_line_chart_gap_is_a_gap() -> None:
 
 def test_histogram_counts_every_value_once() -> None:
     values = [float(i) for i in range(100)]
-    root = parse(charts.histogram("t", values, x_label="x", bins=10, x_format=units.number))
+    root = parse(histogram("t", values, x_label="x", bins=10, x_format=units.number))
     told = [node.find(f"{SVG}title").text for node in marks(root, "rect", "lpo-edge")]  # type: ignore[union-attr]
     assert [text.rsplit(": ", 1)[1] for text in told] == ["10"] * 10  # type: ignore[union-attr]
 
@@ -474,21 +486,37 @@ def test_summary_charts() -> None:
     assert float(mark.get("data-flops-per-s") or 0) == pytest.approx(1.5e12)
     assert float(mark.get("data-intensity") or 0) == pytest.approx(3e3)
     devices = [
-        Elsewhere("A", 0.1, 0.01, True),
-        Elsewhere("B", 0.2, 0.02, False),
-        Elsewhere("C", 0.3, 0.03, None, is_own=True, tpot_measured_s=0.09),
+        OtherDevices("A", 0.1, 0.01, True),
+        OtherDevices("B", 0.2, 0.02, False),
+        OtherDevices("C", 0.3, 0.03, None, is_own=True, tpot_measured_s=0.09),
     ]
-    root = parse(charts.elsewhere_chart(devices))
-    assert legend_of(root) == [
-        "floor: no run can be faster",
-        "floor, but the model does not fit",
-        "measured in this run",
+    root = parse(charts.other_device_chart(devices))
+    # Floors, one of a device that is too small, and what was measured on the run's own.
+    assert legend_shapes(root) == ["circle", "hollow", "diamond"]
+    drawn_rows = [
+        (
+            str(node.get("data-name"))[:1],
+            node.get("data-value"),
+            node.tag == f"{SVG}path",
+            "hollow" in (node.get("class") or ""),
+        )
+        for node in root.iter()
+        if node.get("data-value")
     ]
-    assert (
-        "C (this run): floor: no run can be faster 30.0 ms, measured in this run 90.0 ms"
-        in root.find(f"{SVG}desc").text
-    )  # type: ignore[union-attr,operator]
-    parse(charts.elsewhere_chart(devices, first_token=True))
+    assert drawn_rows == [
+        ("A", "0.01", False, False),
+        ("B", "0.02", False, True),
+        ("C", "0.03", False, False),
+        ("C", "0.09", True, False),
+    ]
+    told = (root.find(f"{SVG}desc").text or "").split("; ")  # type: ignore[union-attr]
+    assert [re.findall(r"[\d.]+ ms", row) for row in told] == [
+        ["10.0 ms"],
+        ["20.0 ms"],
+        ["30.0 ms", "90.0 ms"],
+    ]
+    assert legend_of(root)[0] in told[2] and legend_of(root)[2] in told[2]
+    parse(charts.other_device_chart(devices, first_token=True))
     lane = {"name": "stream 7", "events": [{"name": "k", "start_s": 0.0, "end_s": 1e-3, "family": "gemm"}]}
     parse(charts.timeline_chart({"phase": "decode", "span_s": 2e-3, "lanes": [lane]}))
 
@@ -521,17 +549,17 @@ def test_kernels_of_known_shape_are_drawn_with_the_best_measured_beside_them() -
     assert float(circle.get("data-flops-per-s") or 0) == pytest.approx(2e13)
     (best,) = [node for node in root.iter(f"{SVG}path") if node.get("data-best")]
     assert float(best.get("data-best") or 0) == pytest.approx(5e13)
-    assert "the best measured for this shape" in legend_of(root)
-    assert "× 2.50 of the best measured (vLLM 0.24, cuBLAS)" in (root.find(f"{SVG}desc").text or "")  # type: ignore[union-attr]
+    assert legend_shapes(root) == ["circle", "diamond"]
+    told = root.find(f"{SVG}desc").text or ""  # type: ignore[union-attr]
+    assert "× 2.50" in told and "vLLM 0.24, cuBLAS" in told
     # Counters are nearer to the truth than shapes; the best keeps its distance to them.
     shaped.counters = {"intensity_flops_per_byte": 5.0, "achieved_flops_per_s": 1e12}
     root = parse(charts.kernel_roofline([shaped], **roofs))
     (best,) = [node for node in root.iter(f"{SVG}path") if node.get("data-best")]
     assert float(best.get("data-best") or 0) == pytest.approx(2.5e12)
     shaped.target = None
-    assert "the best measured for this shape" not in legend_of(
-        parse(charts.kernel_roofline([shaped], **roofs))
-    )
+    root = parse(charts.kernel_roofline([shaped], **roofs))
+    assert legend_shapes(root) == ["circle"] and not [n for n in root.iter() if n.get("data-best")]
 
 
 def test_empty_timeline_and_unset_summary_values() -> None:

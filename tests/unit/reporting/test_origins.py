@@ -2,55 +2,56 @@
 
 from __future__ import annotations
 
+import re
+from typing import get_args
+
 import pytest
 
-from llm_perf_opt.model.summary import Hardware, Peak, Stopped, Timings
-from llm_perf_opt.reporting.origins import clock_text, hardware_text
+from llm_perf_opt.reporting.wording import describe_clock, describe_hardware
+from llm_perf_opt.summary import Hardware, Peak, Stopped, Timings
 
 
 @pytest.mark.parametrize(
-    ("under_load", "load", "measurements", "ending"),
+    ("under_load", "load", "measurements", "numbers"),
     [
-        (None, None, None, "(measured on this machine 2025-03-01 09:30)."),
-        (False, 0.01, 1, "09:30, undisturbed)."),
-        (
-            True,
-            0.534,
-            3,
-            "09:30, the best of 3 measurements, beside other programs (53.4 % of the processor)).",
-        ),
-        (True, None, 1, "09:30, beside other programs)."),
+        (None, None, None, []),
+        (False, 0.01, 1, []),
+        (True, 0.534, 3, ["3", "53.4 %"]),
+        (True, None, 1, []),
     ],
 )
 def test_measured_limits_say_when_and_how_disturbed(
-    under_load: bool | None, load: float | None, measurements: int | None, ending: str
+    under_load: bool | None, load: float | None, measurements: int | None, numbers: list[str]
 ) -> None:
     hardware = Hardware("AMD EPYC", "cpu", {"float32": Peak(181e9, "")}, 20e9, "probe")
     hardware.measured_at, hardware.measurements = "2025-03-01T09:30:12+01:00", measurements
     hardware.measured_under_load, hardware.measured_other_load_ratio = under_load, load
-    assert hardware_text(hardware).endswith(ending)
+    _, when, how = describe_hardware(hardware).partition("2025-03-01 09:30")
+    assert when and re.findall(r"[\d.]+(?: %)?", how.rstrip(".)")) == numbers
+    # Nothing known of it, undisturbed, and disturbed are three things to say.
+    said = {how}
+    for other in {None, True, False} - {under_load}:
+        hardware.measured_under_load = other
+        said.add(describe_hardware(hardware).partition("2025-03-01 09:30")[2])
+    assert len(said) == 3
 
 
 @pytest.mark.parametrize(
-    ("repeats", "stopped", "interval", "ending"),
+    ("repeats", "stopped", "interval", "numbers"),
     [
-        (None, None, None, "over samples and repeats"),
-        (1, "asked", None, "over samples and 1 repeat (as asked for)"),
-        (
-            6,
-            "narrow",
-            0.042,
-            "6 repeats (enough for a narrow interval); the 95 % interval of a pass is 4.20 % wide",
-        ),
-        (
-            4,
-            "time",
-            0.12,
-            "4 repeats (as many as the time limit allows); the 95 % interval of a pass is 12.0 % wide",
-        ),
+        (None, None, None, []),
+        (1, "asked", None, ["1"]),
+        (6, "narrow", 0.042, ["6", "95 %", "4.20 %"]),
+        (4, "time", 0.12, ["4", "95 %", "12.0 %"]),
     ],
 )
 def test_times_say_how_often_they_were_measured(
-    repeats: int | None, stopped: Stopped | None, interval: float | None, ending: str
+    repeats: int | None, stopped: Stopped | None, interval: float | None, numbers: list[str]
 ) -> None:
-    assert clock_text(Timings(repeats=repeats, stopped=stopped, interval_ratio=interval)).endswith(ending)
+    told = describe_clock(Timings(repeats=repeats, stopped=stopped, interval_ratio=interval))
+    assert re.findall(r"\b\d[\d.]*(?: %)?", told) == numbers
+
+
+def test_why_no_more_repeats_were_made_is_said() -> None:
+    reasons = {describe_clock(Timings(repeats=4, stopped=stopped)) for stopped in (None, *get_args(Stopped))}
+    assert len(reasons) == 1 + len(get_args(Stopped))

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from llm_perf_opt.model.static.split import Exchange, RankShare, Split
-from llm_perf_opt.model.summary import Budget, BudgetPart, Summary
-from llm_perf_opt.model.summary.parallel import (
-    Collective,
-    Communication,
-    DeviceUse,
-    IdleGap,
-    IdleOwner,
-    RankUse,
-)
-from llm_perf_opt.reporting.content.parallel import (
+from llm_perf_opt.reporting.markdown import render_table
+from llm_perf_opt.reporting.parallel_tables import (
     collective_table,
     device_table,
     gap_table,
     owner_table,
-    paper_table,
     rank_table,
     split_table,
+    static_rank_table,
 )
-from llm_perf_opt.reporting.content.tables import Table
-from llm_perf_opt.reporting.html.page import report_html
-from llm_perf_opt.reporting.markdown.report import report_markdown
-from llm_perf_opt.reporting.wording import budget_text, communication_text
+from llm_perf_opt.reporting.report import report_html, report_markdown
+from llm_perf_opt.reporting.tables import Table
+from llm_perf_opt.reporting.wording import describe_budget, describe_communication
+from llm_perf_opt.summary import Budget, BudgetPart, Summary
+from llm_perf_opt.summary.devices import Collective, Communication, DeviceUse, IdleGap, IdleOwner, RankUse
+from llm_perf_opt.summary.static import Exchange, RankShare, Split
 from tests.unit.report_summaries import full_summary
 from tests.unit.summaries import budget, summary
 
@@ -73,43 +68,54 @@ def test_devices_and_ranks_have_a_row_each() -> None:
         ("1", "90.0 %"),
     ]
     first, second = cells(rank_table(full()))
-    assert (first["waits"], second["others wait for it"], second["last in"]) == ("200 ms", "200 ms", "4")
+    # Rank, span, busy; how long it waits, how often it is the last one, how long the others wait for it; its capture.
+    assert list(first.values()) == ["0", "2.00 s", "50.0 %", "200 ms", "0", "0 s", "rank0.json"]
+    assert list(second.values()) == ["1", "2.00 s", "90.0 %", "0 s", "4", "200 ms", "rank1.json"]
 
 
 def test_collectives_gaps_and_owners() -> None:
     (row,) = cells(collective_table(full()))
     assert (row["collective"], row["bus bandwidth"], row["last rank"]) == ("all_reduce", "50.0 GB/s", "1")
     (gap,) = cells(gap_table(full()))
-    assert (gap["idle for"], gap["what the host did"], gap["in"]) == ("300 ms", "data loading", "load_batch")
-    assert gap_table(full()).rows[0].details == [("Python frames", "app.py(1): main → app.py(9): load")]
+    # How long, since when, of which rank, device and phase; what the host did, and where.
+    assert list(gap.values()) == ["300 ms", "500 ms", "0", "0", "decode", "data loading", "load_batch"]
+    ((_, frames),) = gap_table(full()).rows[0].details
+    assert re.findall(r"app\.py\(\d\)", frames) == ["app.py(1)", "app.py(9)"]
     (owner,) = cells(owner_table(full()))  # half a per cent is not worth a line
     assert (owner["part"], owner["time"], owner["thread"]) == ("data", "900 ms", "main")
 
 
 def test_sentences_say_what_was_measured_against_what() -> None:
-    assert communication_text(full()) == (
-        "Communication runs for 400 ms per device, 300 ms of it with nothing else running (15.0 % of the span). A rank "
-        "waits in collectives for the last one to enter for 100 ms on average. Rank 1 is last where 95.0 % of that "
-        "waiting arises."
-    )
+    # All of it, the exposed part, its share; the waiting, whom it is for, and that one's share of it.
+    facts = ["400 ms", "300 ms", "15.0 %", "100 ms", "rank 1", "95.0 %"]
+    assert re.findall(r"[\d.]+ (?:ms|%)|rank \d", describe_communication(full()).lower()) == facts
     turns = full()
     assert turns.communication is not None
     turns.communication.straggler = None
-    assert communication_text(turns).endswith("No single rank is the cause.")
-    assert communication_text(summary()) == ""
-    assert "shown is their mean" in budget_text(full())
-    assert "factor: decode 2.00" in budget_text(full())
-    alone = budget_text(summary(budget={"decode": budget(1.0, compute=1.0)}))
-    assert alone == "Every instant of the captured time counted once: the parts of a phase sum to its span."
+    shared = describe_communication(turns)
+    assert re.findall(r"[\d.]+ (?:ms|%)|rank \d", shared.lower()) == facts[:4]
+    turns.communication.wait_s = 0.0  # nobody waits: there is no cause to speak of
+    assert len(shared) > len(describe_communication(turns)) + len("100 ms")
+    assert describe_communication(summary()) == ""
+    alone = describe_budget(summary(budget={"decode": budget(1.0, compute=1.0)}))
+    assert alone and not re.search(r"\d", alone)
+    several, one = full(), full()
+    one.devices, one.ranks = one.devices[:1], []
+    for each in (several, one):
+        assert describe_budget(each).startswith(alone) and "decode 2.00" in describe_budget(each)
+    assert len(describe_budget(several)) > len(describe_budget(one)), (
+        "of several devices it says what is shown"
+    )
 
 
 @pytest.mark.parametrize("render", [report_markdown, report_html])
 def test_pages_hold_all_of_it_and_nothing_where_there_is_nothing(render: object) -> None:
     page = render(full())  # type: ignore[operator]
-    for needed in ("load_batch", "all_reduce", "rank1.json", "Rank 1 is last where 95.0 %"):
+    for needed in ("load_batch", "all_reduce", "rank1.json", "95.0 %"):
         assert needed in page
     bare = render(summary())  # type: ignore[operator]
-    assert "all_reduce" not in bare and "others wait for it" not in bare
+    waited_for = rank_table(full()).columns[-2].label
+    assert "all_reduce" not in bare and waited_for in page and waited_for not in bare
 
 
 def test_ranks_on_paper_stand_beside_what_was_measured() -> None:
@@ -117,18 +123,16 @@ def test_ranks_on_paper_stand_beside_what_was_measured() -> None:
     for row in found.ranks:
         row.weight_bytes, row.kv_bytes_per_token = 2.0**30, 2.0**10
         row.link_bytes, row.floor_s = {"decode": 2.0**20}, {"decode": 0.001}
-    (first, _) = cells(paper_table(found))
-    assert (first["weights"], first["cache per token"], first["over its links, step"]) == (
-        "1.00 GiB",
-        "1.00 KiB",
-        "1.00 MiB",
-    )
-    assert first["step floor"] == "1.00 ms" and "prefill floor" not in first
-    for page in (report_html(found), report_markdown(found)):
-        assert "By rank, on paper" in page
+    (first, _) = cells(static_rank_table(found))
+    # Rank, weights, cache per token, what goes over its links, its floor: of a step, as of a prefill nothing is known.
+    assert list(first.values()) == ["0", "1.00 GiB", "1.00 KiB", "1.00 MiB", "1.00 ms"]
+    assert [value for name, value in first.items() if "step" in name] == ["1.00 MiB", "1.00 ms"]
+    assert not [name for name in first if "prefill" in name]
+    assert 'id="table-ranks-on-paper"' in report_html(found)
+    assert render_table(static_rank_table(found)) in report_markdown(found)
     # A rank of which nothing was measured is in this table alone.
     found.ranks = [RankUse(3, weight_bytes=2.0**30)]
-    assert (cells(rank_table(found)), [row["rank"] for row in cells(paper_table(found))]) == ([], ["3"])
+    assert (cells(rank_table(found)), [row["rank"] for row in cells(static_rank_table(found))]) == ([], ["3"])
 
 
 def test_splits_say_what_each_rank_holds_and_says_or_why_there_are_none() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +12,15 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.timeline import attribution, export, summary
+from llm_perf_opt.captures.kineto import reader as kineto_reader
+from llm_perf_opt.captures.ncu import reader as ncu_reader
+from llm_perf_opt.captures.nsys import reader as nsys_reader
 from llm_perf_opt.cli import main
-from llm_perf_opt.core.run_directory.artifacts import Artifacts
-from llm_perf_opt.ingest.kineto import reader as kineto_reader
-from llm_perf_opt.ingest.ncu import reader as ncu_reader
-from llm_perf_opt.ingest.nsys import reader as nsys_reader
+from llm_perf_opt.core.artifacts import Artifacts
 from llm_perf_opt.runs.assemble import assemble_run
 from llm_perf_opt.runs.finish import save_and_render
-from llm_perf_opt.runs.records.manifest import StageRecord, new_manifest, write_manifest
+from llm_perf_opt.runs.manifest import StageRecord, new_manifest, write_manifest
+from tests.support import copy_writable
 from tests.unit import kineto_traces, nsys_exports
 
 
@@ -72,7 +72,7 @@ def _captures(root: Path, shared_data: Path) -> dict[str, Path]:
         "NVTX_EVENTS": [nsys_exports.nvtx(0, 9000, "decode")],
     }
     nsys_exports.write_export(export_file, tables, {1: "gemm_kernel", 2: "cudaLaunchKernel_v7000"})
-    shutil.copytree(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
+    copy_writable(shared_data / "rtx5090-deepseek-ocr" / "ncu", root / "ncu")
     return {"trace": trace, "nsys": export_file, "ncu": root / "ncu"}
 
 

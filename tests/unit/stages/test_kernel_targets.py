@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.__main__ import main
-from llm_perf_opt.analysis.join import Joined, join
-from llm_perf_opt.analysis.ncu.counters import add_counters, analyse_counters
-from llm_perf_opt.analysis.targets.section import TITLE
+from llm_perf_opt.analysis.captures import join_captures
+from llm_perf_opt.analysis.facts import Facts, add_fields
+from llm_perf_opt.analysis.ncu.summary import CounterFacts, join_counters
+from llm_perf_opt.analysis.summarise import add_kernel_targets
+from llm_perf_opt.analysis.targets import TITLE
+from llm_perf_opt.captures.ncu.launches import NcuCapture
+from llm_perf_opt.cli import main
 from llm_perf_opt.hardware.resolve import hardware_by_name
 from llm_perf_opt.hardware.silicon import Silicon
-from llm_perf_opt.model.counters import NcuCapture
-from llm_perf_opt.model.summary_file import load_summary
-from llm_perf_opt.stages.facts.targets import add_kernel_targets
-from llm_perf_opt.stages.facts.traces import traces_facts
+from llm_perf_opt.stages.torch_profiler.facts import traces_facts
+from llm_perf_opt.summary import RunInfo, Summary, Workload
+from llm_perf_opt.summary.file import load_summary
+from tests.text_facts import tells
 from tests.unit.analysis.operators.test_work import GEMM, shaped, trace
-from tests.unit.analysis.targets.test_profiled import launch
+from tests.unit.analysis.test_profiled import launch
 from tests.unit.hardware.silicon.tables import H100, gemm_row, installation, write_table
 from tests.unit.kineto_traces import call, document, kernel, write
 
@@ -32,7 +35,7 @@ def silicon(tmp_path: Path) -> Silicon:
     return Silicon(place)
 
 
-def joined_trace(folder: Path) -> Joined:
+def traced(folder: Path) -> Facts:
     """A product of a measured shape, one far outside the tables, and one without a shape."""
     path = trace(
         folder,
@@ -45,21 +48,33 @@ def joined_trace(folder: Path) -> Joined:
         call("cudaLaunchKernel", 42, 1, 3),
         kernel("third_bf16_gemm", 950, 50, 3),
     )
-    return join([traces_facts([path])])
+    return traces_facts([path])
+
+
+def targeted(
+    facts: Facts, device: str, silicon: Silicon | None, counters: CounterFacts | None = None
+) -> Summary:
+    """The kernels of a capture with their targets, nothing else judged."""
+    summary = Summary(RunInfo("run", "ok", "", None, []), {}, hardware_by_name(device), Workload())
+    for source in (join_captures(facts).facts, facts):
+        add_fields(summary, source)
+    if counters is not None:
+        summary.kernels = counters.kernels
+    add_kernel_targets(summary, facts, silicon, counters)
+    return summary
 
 
 def test_targets_reach_the_kernels_of_the_summary(tmp_path: Path, silicon: Silicon) -> None:
-    joined = joined_trace(tmp_path)
-    add_kernel_targets(joined, hardware_by_name(H100), silicon)
-    targets = {row.name: row.target for row in joined.kernels}
+    found = targeted(traced(tmp_path), H100, silicon)
+    targets = {row.name: row.target for row in found.kernels}
     first = targets[GEMM]
     assert first is not None and targets["other_bf16_gemm"] is None and targets["third_bf16_gemm"] is None
     best = (64 * 4096 * 1024 * 1e-9 + 0.01) * 1e-3
     assert first.best_s == pytest.approx(best) and first.median_s == pytest.approx(1.1 * best)
     assert first.ratio == pytest.approx(800e-6 / best) and first.source == "vLLM 0.24, linear"
     assert first.how == "measured" and first.at_stake_s == pytest.approx(800e-6 - best)
-    assert joined.metrics["kernel_targets_outside_s"] == pytest.approx(50e-6)
-    (section,) = [one for one in joined.sections if one.title == TITLE]
+    assert found.metrics["kernel_targets_outside_s"] == pytest.approx(50e-6)
+    (section,) = [one for one in found.sections if one.title == TITLE]
     assert "aiconfigurator-core 0.12.0" in section.paragraphs[0] and len(section.tables[0].rows) == 1
     assert "64 × 4096 × 17 bfloat16 (50.0 µs)" in section.paragraphs[1]
 
@@ -67,37 +82,34 @@ def test_targets_reach_the_kernels_of_the_summary(tmp_path: Path, silicon: Silic
 def test_without_the_extra_a_device_of_the_tables_hears_what_it_would_add(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_perf_opt.hardware.silicon.locate.installed", lambda: None)
-    joined = joined_trace(tmp_path)
-    add_kernel_targets(joined, hardware_by_name(H100), None)
-    (section,) = [one for one in joined.sections if one.title == TITLE]
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.installation.installed", lambda: None)
+    found = targeted(traced(tmp_path), H100, None)
+    (section,) = [one for one in found.sections if one.title == TITLE]
     assert "pip install 'llm-perf-opt[silicon]'" in section.paragraphs[0]
-    assert not any(row.target for row in joined.kernels) and "kernel_targets_compared_s" not in joined.metrics
+    assert not any(row.target for row in found.kernels) and "kernel_targets_compared_s" not in found.metrics
 
 
 def test_without_the_extra_other_devices_hear_nothing_of_it(tmp_path: Path) -> None:
-    joined = joined_trace(tmp_path)
-    add_kernel_targets(joined, hardware_by_name("NVIDIA GeForce RTX 5090"), None)
-    assert not any(one.title == TITLE for one in joined.sections)
+    found = targeted(traced(tmp_path), "NVIDIA GeForce RTX 5090", None)
+    assert not any(one.title == TITLE for one in found.sections)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 5090", "AMD Instinct MI300X", "no such device"])
 def test_a_device_no_table_holds_is_said_and_has_no_target(
     tmp_path: Path, silicon: Silicon, name: str
 ) -> None:
-    joined = joined_trace(tmp_path)
-    add_kernel_targets(joined, hardware_by_name(name), silicon)
-    (section,) = [one for one in joined.sections if one.title == TITLE]
-    assert section.paragraphs == [f"No measured table is of {name}, so its kernels have no target."]
-    assert not any(row.target for row in joined.kernels)
+    found = targeted(traced(tmp_path), name, silicon)
+    (section,) = [one for one in found.sections if one.title == TITLE]
+    (words,) = section.paragraphs
+    assert tells(words, name) and not section.tables
+    assert not any(row.target for row in found.kernels)
 
 
 def test_a_trace_without_shapes_is_not_compared(tmp_path: Path, silicon: Silicon) -> None:
-    joined = joined_trace(tmp_path)
-    joined.shaped_calls = []
-    before = list(joined.sections)
-    add_kernel_targets(joined, hardware_by_name(H100), silicon)
-    assert joined.sections == before and not any(row.target for row in joined.kernels)
+    facts = traced(tmp_path)
+    facts.shaped_calls = []
+    found = targeted(facts, H100, silicon)
+    assert found.sections == facts.sections and not any(row.target for row in found.kernels)
 
 
 def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
@@ -106,36 +118,31 @@ def test_damaged_tables_are_said_and_the_rest_works(tmp_path: Path) -> None:
     write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", good)
     other = [{key: value for key, value in row.items() if key != "k"} for row in good]
     write_table(place.systems, "h100_sxm/gemm/sglang/1.0/gemm_perf.parquet", other)
-    joined = joined_trace(tmp_path)
-    add_kernel_targets(joined, hardware_by_name(H100), Silicon(place))
-    assert any(row.target for row in joined.kernels)
-    (note,) = [note for note in joined.notes if note.startswith("Measured tables: ")]
-    assert "sglang/1.0/gemm_perf.parquet is left out: no column k" in note
+    found = targeted(traced(tmp_path), H100, Silicon(place))
+    assert any(row.target for row in found.kernels)
+    (note,) = [note for note in found.notes if "gemm_perf.parquet" in note]
+    assert tells(note, "sglang/1.0/gemm_perf.parquet", "k") and "vllm" not in note
 
 
 def test_launches_of_nsight_compute_inside_ranges_that_tell_sizes(silicon: Silicon) -> None:
-    hardware = hardware_by_name(H100)
     sized = launch("prefill", "aten::mm, op_id = 3, sizes = [[64, 1024], [1024, 4096]]", seconds=800e-6)
     plain = launch("prefill", kernel="another_bf16_gemm")
-    joined = Joined(counters=NcuCapture([sized, plain], "x.ncu-rep"))
-    counters = analyse_counters(joined.counters, [], hardware)  # type: ignore[arg-type]
-    joined.kernels = add_counters([], counters)
-    add_kernel_targets(joined, hardware, silicon, counters)
-    targets = {row.name: row.target for row in joined.kernels}
-    found = targets[sized.kernel]
-    assert found is not None and targets["another_bf16_gemm"] is None
-    assert found.ratio == pytest.approx(800e-6 / found.best_s) and found.at_stake_s is None
-    (section,) = [one for one in joined.sections if one.title == TITLE]
-    assert section.tables[0].rows[0][-1] == "vLLM 0.24, linear (profiled one launch at a time)"
+    capture = NcuCapture([sized, plain], "x.ncu-rep")
+    counters = join_counters(capture, [], hardware_by_name(H100))
+    found = targeted(Facts(counters=capture), H100, silicon, counters)
+    targets = {row.name: row.target for row in found.kernels}
+    target = targets[sized.kernel]
+    assert target is not None and targets["another_bf16_gemm"] is None
+    assert target.ratio == pytest.approx(800e-6 / target.best_s) and target.at_stake_s is None
+    (section,) = [one for one in found.sections if one.title == TITLE]
+    assert target.remark and section.tables[0].rows[0][-1] == f"vLLM 0.24, linear ({target.remark})"
 
 
 def test_counters_without_sizes_are_not_compared(silicon: Silicon) -> None:
-    hardware = hardware_by_name(H100)
-    joined = Joined(counters=NcuCapture([launch("prefill")], "x.ncu-rep"))
-    counters = analyse_counters(joined.counters, [], hardware)  # type: ignore[arg-type]
-    joined.kernels = add_counters([], counters)
-    add_kernel_targets(joined, hardware, silicon, counters)
-    assert not joined.sections and not any(row.target for row in joined.kernels)
+    capture = NcuCapture([launch("prefill")], "x.ncu-rep")
+    counters = join_counters(capture, [], hardware_by_name(H100))
+    found = targeted(Facts(counters=capture), H100, silicon, counters)
+    assert not found.sections and not any(row.target for row in found.kernels)
 
 
 @pytest.mark.parametrize(("slower", "expected"), [(2.5, True), (1.2, False)])
@@ -164,6 +171,6 @@ def test_the_finding_follows_from_a_whole_capture(
     if claims:
         stake = 40 * (slower - 1) * best_us * 1e-6
         assert claims[0].gain_upper_s == pytest.approx(stake, rel=1e-2)
-        assert "× 2.50 of the best measured (vLLM 0.24, linear)" in claims[0].evidence[0]
+        assert tells(claims[0].evidence[0], "2.50", "vLLM 0.24, linear")
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "× best" in page and "the best measured for this shape" in page
+    assert "× best" in page and TITLE in page

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.process.counters import CounterPermission
-from llm_perf_opt.stages import ncu as ncu_stage
-from llm_perf_opt.vendor.ncu.diagnose import NcuEvidence, diagnose
+from llm_perf_opt.process.tools import CounterPermission
+from llm_perf_opt.stages.ncu import stage as ncu_stage
+from llm_perf_opt.stages.ncu.diagnose import NcuEvidence, diagnose
 from tests.drivers.tools import play, transcript
 from tests.ncu_support import context
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llm_perf_opt.analysis.join import join
+from llm_perf_opt.analysis.captures import join_captures
+from llm_perf_opt.captures.nsys.reader import by_process
+from llm_perf_opt.captures.nsys.sqlite import read_nsys_sqlite
 from llm_perf_opt.core.ranks import Rank
-from llm_perf_opt.ingest.nsys.processes import by_process
-from llm_perf_opt.ingest.nsys.sqlite import read_nsys_sqlite
-from llm_perf_opt.stages.facts.nsys import nsys_facts
+from llm_perf_opt.stages.nsys.facts import nsys_facts
+from tests.text_facts import tells
 from tests.unit.nsys_exports import MARK, call, kernel, nvtx, process_id, thread_id, write_export
 
 GEMM, ALL_REDUCE, LAUNCH = 1, 2, 3
@@ -59,7 +60,8 @@ def test_every_process_keeps_its_own_launches_and_ranges(two_ranks: Path) -> Non
 
 
 def test_processes_that_talk_are_ranks_and_the_last_to_enter_is_named(two_ranks: Path) -> None:
-    joined = join([nsys_facts(two_ranks)])
+    facts = nsys_facts(two_ranks)
+    joined = join_captures(facts)
     assert [(row.rank, row.device) for row in joined.ranks] == [(0, 0), (1, 1)]
     assert [row.waits_s for row in joined.ranks] == [0.0, pytest.approx(0.015)]
     assert [row.last_in for row in joined.ranks] == [1, 0]
@@ -67,8 +69,8 @@ def test_processes_that_talk_are_ranks_and_the_last_to_enter_is_named(two_ranks:
     assert joined.communication.straggler == 0
     assert (joined.communication.collectives[0].count, joined.ranks_joined) == (1, 2)
     # The mean of the ranks, not their sum.
-    assert joined.budget["decode"].span_s == pytest.approx(0.0308, rel=0.01)
-    assert any("taken for ranks" in note for note in joined.notes)
+    assert joined.facts.budget["decode"].span_s == pytest.approx(0.0308, rel=0.01)
+    assert any(tells(note, two_ranks.name, "2", "0") for note in facts.notes)
 
 
 def test_processes_that_do_not_talk_stay_one_capture(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_processes_that_do_not_talk_stay_one_capture(tmp_path: Path) -> None:
         del rank["CUPTI_ACTIVITY_KIND_KERNEL"][1]
     facts = nsys_facts(export(tmp_path / "beside.sqlite", *ranks))
     assert len(facts.captures) == 1
-    assert join([facts]).ranks == []
+    assert join_captures(facts).ranks == []
 
 
 def test_one_process_stays_as_it_is(tmp_path: Path) -> None:
@@ -104,13 +106,13 @@ def test_processes_that_say_which_rank_they_are_need_no_device(tmp_path: Path) -
         nvtx(0, 9 * MS, "launching", thread=thread_id(9, 9)),
     ]
     facts = nsys_facts(write_export(tmp_path / "all.sqlite", {"NVTX_EVENTS": events}))
-    joined = join([facts])
+    joined = join_captures(facts)
     assert [(row.rank, row.span_s) for row in joined.ranks] == [
         (0, pytest.approx(0.006)),
         (1, pytest.approx(0.004)),
     ]
     (section,) = joined.sections
-    assert section.title == "Ranges of 2 ranks: all.sqlite"
+    assert tells(section.title, "2", "all.sqlite")
     assert section.tables[0].rows == [
         ["decode", "decode", "1", "5.00 ms", "4.00 ms", "1", "6.00 ms", "0"],
     ]

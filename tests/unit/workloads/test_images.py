@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.workloads.images import load_image
+from llm_perf_opt.workloads.datasets.images import load_image
 
 
 def image(width: int, height: int) -> Image.Image:

@@ -8,9 +8,9 @@ import pytest
 
 from llm_perf_opt.cli import main
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.stages.static_analysis import StaticAnalysisConfig, analyse
-from llm_perf_opt.workloads.counting.shapes import steps_within
+from llm_perf_opt.core import layout
+from llm_perf_opt.stages.static_analysis import analyse
+from llm_perf_opt.workloads.counting.shapes import StaticAnalysisConfig, steps_within
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
 from tests.support import read_json
 

@@ -8,63 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from llm_perf_opt.analysis.findings import (
-    cpu_work,
-    host_syncs,
-    kv_cache,
-    launch_bound,
-    losses,
-    module_gap,
-    more_work,
-    noise,
-    padding,
-    pollution,
-    throttling,
-    vision_share,
-)
-from llm_perf_opt.analysis.findings.kernels import (
-    copies_and_casts,
-    eager_attention,
-    far_from_measured,
-    full_precision,
-    misaligned_gemm,
-    old_flash_attention,
-    underfilled_grids,
-    unfused_elementwise,
-)
-from llm_perf_opt.model.summary import Finding, Summary
+from llm_perf_opt.analysis import context
+from llm_perf_opt.analysis.findings import attention, conditions, idle, kernels, model
+from llm_perf_opt.summary import Finding, Summary
 
 Rule = Callable[[Summary], list[Finding]]
-
 RULES: tuple[Rule, ...] = (
-    losses.find,
-    launch_bound.find,
-    cpu_work.find,
-    host_syncs.find,
-    eager_attention.find,
-    full_precision.find,
-    misaligned_gemm.find,
-    old_flash_attention.find,
-    far_from_measured.find,
-    unfused_elementwise.find,
-    copies_and_casts.find,
-    kv_cache.find,
-    more_work.find,
-    vision_share.find,
-    module_gap.find,
-    underfilled_grids.find,
-    padding.find,
-    pollution.find,
-    noise.find,
-    throttling.find,
+    idle.find_losses,
+    idle.find_one_off,
+    idle.find_launch_bound,
+    conditions.find_cpu_work,
+    idle.find_host_syncs,
+    attention.find_eager_attention,
+    kernels.find_full_precision,
+    kernels.find_misaligned_gemm,
+    attention.find_old_flash_attention,
+    kernels.find_far_from_measured,
+    kernels.find_slow_kernels,
+    kernels.find_unfused_elementwise,
+    kernels.find_copies_and_casts,
+    attention.find_kv_cache_growth,
+    model.find_more_work,
+    model.find_vision_share,
+    model.find_module_gap,
+    kernels.find_underfilled_grids,
+    model.find_padding,
+    conditions.find_pollution,
+    conditions.find_noise,
+    conditions.find_throttling,
 )
 
 
 def find_all(summary: Summary) -> list[Finding]:
-    """Run every rule, in order of :func:`rank_findings`."""
-    return rank_findings([finding for rule in RULES for finding in rule(summary)])
+    """Run every rule; keep what the capture supports, in order of :func:`rank_findings`."""
+    program = context.program_of(summary)
+    found = [
+        context.name_profiler_overhead(context.fit_advice(finding, program, summary), summary)
+        for rule in RULES
+        for finding in rule(summary)
+    ]
+    return rank_findings(context.keep_supported(found, summary))
 
 
 def rank_findings(found: Iterable[Finding]) -> list[Finding]:
-    """Order findings: the largest bounded gain first, unbounded ones last, ties by id and phase."""
-    return sorted(found, key=lambda f: (-(f.gain_upper_s or 0.0), f.id, f.phase or ""))
+    """Order findings: by gain, those without one by the time they are about; ties by id and phase."""
+    return sorted(found, key=context.rank_key)

@@ -1,1 +1,1 @@
-"""What kernel names mean: families, readable names, the same kernel in two tools."""
+"""Kernel names: families, short names, demangling, matching between tools."""

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.kernels.families import family_of
-from llm_perf_opt.ingest.linking import by_stream, exact_sums
-from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.core.arrays import by_stream, exact_sums
 
 _FUSIBLE = (
     "elementwise",

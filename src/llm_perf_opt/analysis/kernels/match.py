@@ -12,9 +12,11 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from llm_perf_opt.analysis.kernels.demangle import demangled
+from llm_perf_opt.captures.ncu.launches import NcuLaunch, function_name
 
 _CAST = re.compile(r"\((?:[A-Za-z_][\w:]*(?:<[^()<>]*>)?(?: \w+)*)\)(?=-?\d)")
 _QUALIFIER = re.compile(r"\b[A-Za-z_]\w*::")
@@ -60,7 +62,7 @@ def match_kernels(profiled: Iterable[Profiled], nsys_names: Sequence[str]) -> di
     exact = set(nsys_names)
     for name in dict.fromkeys(nsys_names):
         by_words[normalised(name)].append(name)
-        by_function[_function(name)].append(name)
+        by_function[function_name(name)].append(name)
     found: dict[str, str] = {}
     for kernel in profiled:
         if kernel.nsys_name_md5 and kernel.nsys_name_md5 in by_md5:
@@ -76,11 +78,25 @@ def match_kernels(profiled: Iterable[Profiled], nsys_names: Sequence[str]) -> di
     return found
 
 
-def _function(name: str) -> str:
-    from llm_perf_opt.model.counters import function_name
+def with_distinct_names(launches: Sequence[NcuLaunch], nsys_names: Sequence[str]) -> list[NcuLaunch]:
+    """Return the launches, under their nsys names where ncu prints several nsys kernels alike.
 
-    return function_name(name)
+    ncu leaves out namespaces, and with ``--print-kernel-base function`` everything but the function. Counters are grouped
+    by name, so without this those of different kernels would be added up; the MD5 of each folder tells which is which.
+    """
+    by_md5 = {name_md5(name): name for name in nsys_names}
+    kernels: dict[str, set[str]] = defaultdict(set)
+    for launch in launches:
+        if launch.nsys_name_md5 in by_md5:
+            kernels[launch.kernel].add(launch.nsys_name_md5)
+    return [
+        replace(launch, kernel=by_md5[launch.nsys_name_md5])
+        if launch.nsys_name_md5 in by_md5 and len(kernels[launch.kernel]) > 1
+        else launch
+        for launch in launches
+    ]
 
 
 def _is_bare(name: str) -> bool:
+    """Return whether a name is an identifier alone, without namespace, arguments or return type."""
     return re.fullmatch(r"\w+", name) is not None

@@ -1,1 +1,1 @@
-"""From hardware counters to bounds and targets."""
+"""Nsight Compute metrics: work, limits and vendor rules of each kernel."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llm_perf_opt.model.counters import Quantity
+    from llm_perf_opt.captures.ncu.launches import Quantity
 
 _SOL = ("GPU Speed Of Light Throughput", "GPU Speed Of Light")
 _MEMORY = "Memory Workload Analysis"
@@ -42,7 +42,6 @@ def _roofline(*labels: str) -> tuple[str, ...]:
 
 
 _ELAPSED = "avg.pct_of_peak_sustained_elapsed"
-
 QUANTITIES: dict[str, Definition] = {
     "duration_s": Definition(
         "s", ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max", *_sol("Duration"))
@@ -161,7 +160,6 @@ QUANTITIES: dict[str, Definition] = {
     ),
     "tensor_pipe_ratio": Definition("ratio", (f"sm__pipe_tensor_cycles_active.{_ELAPSED}",)),
 }
-
 NVPROF_NAMES: dict[str, tuple[str, ...]] = {
     # nvprof's names; ncu takes them on the command line without a word and collects nothing.
     "flop_count_hp": tuple(

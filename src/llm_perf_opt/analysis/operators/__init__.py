@@ -1,1 +1,1 @@
-"""Operators of a trace: tables, the work they do, and whose kernels a graph runs."""
+"""Operators of a PyTorch trace: FLOPs, tables, and operators behind CUDA graphs."""

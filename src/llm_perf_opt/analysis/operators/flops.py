@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from llm_perf_opt.core.dtypes import dtype_bytes
-from llm_perf_opt.ingest.kineto.calls import Signature
+from llm_perf_opt.captures.kineto.calls import Signature
+from llm_perf_opt.core.units import dtype_bytes
 
 Shape = tuple[int, ...]
 _MOST_OF_ONE_CALL = 10**21
@@ -289,11 +289,9 @@ _FORMULAS: dict[str, Callable[[Signature], Work]] = {
         for way in ("inplace", "outplace")
     },
 }
-
 # vLLM, vllm/model_executor/layers/attention: positions of all requests one behind the other.
 _ENGINE_ATTENTION = {"vllm::unified_attention": None, "vllm::unified_attention_with_output": 3}
 """Operator → place of its output, whose width is that of all heads' values."""
-
 COUNTED_OPERATORS = frozenset((*_FORMULAS, *_ENGINE_ATTENTION))
 """Operators that have a formula; the outermost of them counts, what it calls is inside its count."""
 

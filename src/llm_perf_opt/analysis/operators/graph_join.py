@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution
-from llm_perf_opt.analysis.timeline.range_meaning import meaning_of
+from llm_perf_opt.analysis.timeline.range_names import meaning_of
+from llm_perf_opt.captures.kineto.calls import RecordedKernel, RecordedRun
+from llm_perf_opt.captures.timeline import OpKind, Timeline, behind_graph_launch
 from llm_perf_opt.core import units
-from llm_perf_opt.ingest.graphs import behind_graph_launch
-from llm_perf_opt.ingest.kineto.recorded import RecordedKernel, RecordedRun
-from llm_perf_opt.model.timeline import OpKind, Timeline
 
 _LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=[._]|$)|^\d+(?=[._])")
 Names = tuple[str, ...]

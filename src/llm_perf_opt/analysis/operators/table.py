@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from llm_perf_opt.analysis.timeline.attribution import Attribution, Int32, take_or_none
-from llm_perf_opt.ingest.kineto.operators import OperatorTable
-from llm_perf_opt.model.summary import Operator
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.kineto.operators import OperatorTable
+from llm_perf_opt.captures.timeline import Timeline
+from llm_perf_opt.summary import Operator
 
 RankBy = Literal["auto", "self_device", "total_device", "self_cpu", "total_cpu", "calls"]
 

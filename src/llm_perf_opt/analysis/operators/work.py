@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from llm_perf_opt.analysis.intervals import union
-from llm_perf_opt.analysis.kernels.alignment import load_narrowing
-from llm_perf_opt.analysis.kernels.families import family_of
+from llm_perf_opt.analysis.kernels.demangle import demangled
+from llm_perf_opt.analysis.kernels.families import family_of, load_narrowing
 from llm_perf_opt.analysis.operators.flops import Work, call_work, needs_pairs
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, take_or_none
+from llm_perf_opt.captures.kineto.calls import OperatorCalls, Signature
+from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline, behind_graph_launch
+from llm_perf_opt.core.arrays import enclosing, link_ranges
 from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.ingest.graphs import behind_graph_launch
-from llm_perf_opt.ingest.kineto.calls import OperatorCalls
-from llm_perf_opt.ingest.linking import enclosing, link_ranges
-from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.summary import Kernel
+from llm_perf_opt.summary.kernels import KernelWork
 
 Mask = npt.NDArray[np.bool_]
-
 _SIMILAR = 0.1
 """Products with less than this share of the work of the narrow ones are too small to compare with."""
 MATRIX_FAMILIES = frozenset(("gemm", "gemv", "attention", "conv", "moe"))
@@ -43,6 +44,8 @@ class PhaseWork:
     """Of it, launched by a counted call."""
     graph_s: float = 0.0
     """Of it, behind graph launches, where no call can be counted."""
+    devices: int = 1
+    """Devices that ran it."""
 
     @property
     def coverage_ratio(self) -> float | None:
@@ -211,6 +214,7 @@ def _add_device_time(
         work.counted_s = int(durations[ours & inside].sum()) / 1e9
         work.graph_s = int(durations[matrix & behind & inside].sum()) / 1e9
         work.busy_s = _busy_ns(timeline, inside) / 1e9
+        work.devices = max(1, len(np.unique(ops.device[inside])))
 
 
 def _product_rates(timeline: Timeline, linked: LinkedCalls) -> ProductRates | None:
@@ -271,3 +275,74 @@ def _has_kernels(timeline: Timeline, calls: OperatorCalls, counted: Mask) -> Mas
     found = np.zeros(len(calls), bool)
     found[launched] = True
     return found
+
+
+# Which kernel ran which shape, and how long that took.
+
+
+_MOST_SHAPES = 5
+
+
+def calls_by_kernel(
+    timeline: Timeline, attribution: Attribution, calls: OperatorCalls, linked: LinkedCalls, wanted: Mask
+) -> dict[tuple[int, int, int], tuple[int, int]]:
+    """Return (name of a call's longest kernel, phase, signature) → calls and nanoseconds of all their kernels.
+
+    ``wanted``: signature → whether its calls count.
+    """
+    ops = timeline.ops
+    if not len(ops) or not wanted.any():
+        return {}
+    ours = (linked.launched != NONE) & (ops.kind == OpKind.KERNEL)
+    ours &= ~behind_graph_launch(timeline.names, timeline.calls, ops)
+    ours[ours] = wanted[calls.signature[linked.launched[ours]]]
+    rows = np.flatnonzero(ours)
+    durations = (ops.end_ns - ops.start_ns)[rows]
+    call = linked.launched[rows]
+    # Of each call the longest kernel, then the sum of all of them.
+    order = np.lexsort((-durations, call))
+    first = np.flatnonzero(np.r_[True, call[order][1:] != call[order][:-1]]) if len(order) else order
+    sums = np.add.reduceat(durations[order], first) if len(order) else durations
+    found: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for place, total in zip(order[first].tolist(), sums.tolist(), strict=True):
+        row = int(rows[place])
+        key = (int(ops.name[row]), int(attribution.op_phase[row]), int(calls.signature[call[place]]))
+        count, before = found.get(key, (0, 0))
+        found[key] = (count + 1, before + total)
+    return found
+
+
+def add_kernel_work(
+    kernels: Sequence[Kernel],
+    timeline: Timeline,
+    attribution: Attribution,
+    calls: OperatorCalls,
+    linked: LinkedCalls,
+) -> None:
+    """Write down at every kernel the shapes it ran, most time first; calls whose work depends on more than shapes are left out."""
+    works = [None if needs_pairs(one.name) else call_work(one) for one in calls.signatures]
+    wanted = np.array([work is not None and work.flops > 0 for work in works], bool)
+    rows: dict[tuple[str, str | None], dict[tuple[str, str | None], KernelWork]] = {}
+    for (name, phase, signature), (count, total) in calls_by_kernel(
+        timeline, attribution, calls, linked, wanted
+    ).items():
+        work = works[signature]
+        if work is None:
+            continue
+        label = attribution.phases[phase] if phase != NONE else None
+        own = rows.setdefault((demangled(timeline.names[name]), label), {})
+        shape = describe_call(calls.signatures[signature])
+        before = own.setdefault(
+            (shape, work.dtype), KernelWork(shape, work.dtype, 0, 0.0, float(work.flops), work.operand_bytes)
+        )
+        before.calls += count
+        before.total_s += total / 1e9
+    for kernel in kernels:
+        found = rows.get((kernel.name, kernel.phase), {}).values()
+        kernel.work = sorted(found, key=lambda one: (-one.total_s, one.shape))[:_MOST_SHAPES]
+
+
+def describe_call(call: Signature) -> str:
+    """``mm 15360×4096 · 4096×24576``."""
+    shapes = ["×".join(map(str, shape)) for shape in call.dims if isinstance(shape, list) and len(shape) > 1]
+    return f"{call.name.rpartition('::')[2]} {' · '.join(shapes[:4])}".strip()

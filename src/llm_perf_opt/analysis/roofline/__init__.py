@@ -1,1 +1,1 @@
-"""Limits, floors, utilisation, other devices."""
+"""Roofline limits, utilisation, floors and expected times, on this device and others."""

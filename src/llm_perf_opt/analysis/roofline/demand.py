@@ -10,20 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llm_perf_opt.analysis.static.counts import expected_distinct_experts
-from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
 from llm_perf_opt.core.phases import BEFORE_PREFILL
-from llm_perf_opt.model.static.split import Split
-from llm_perf_opt.model.summary import (
-    AttentionPart,
-    KvPart,
-    Scaling,
-    Static,
-)
+from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
+from llm_perf_opt.summary import AttentionPart, KvPart, Scaling, Static
+from llm_perf_opt.summary.static import Split
 
 _WEIGHT_ONLY = ("int8", "int4", "float4")
 """Types used for weights while keys and values stay in the run's own type."""
-
-
 _SMALL_CACHE = 1.0
 """Bytes per cached element that only a choice of its own gives."""
 

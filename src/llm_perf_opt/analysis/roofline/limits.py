@@ -13,8 +13,8 @@ from typing import Literal
 
 from llm_perf_opt.analysis.roofline.launches import GRAPH_NODE_S, Launches
 from llm_perf_opt.core import units
-from llm_perf_opt.core.dtypes import canonical_dtype
-from llm_perf_opt.model.summary import Hardware, StaticPhase
+from llm_perf_opt.core.units import canonical_dtype
+from llm_perf_opt.summary import Hardware, StaticPhase
 
 FloorBound = Literal["compute", "memory", "launch", "communication"]
 

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from llm_perf_opt.analysis.roofline.launches import Launches, launches_of
-from llm_perf_opt.analysis.roofline.limits import (
-    Floor,
-    limits_for,
-    phase_floor,
-)
+from llm_perf_opt.analysis.roofline.limits import Floor, limits_for, phase_floor
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import ENCODE, VISION
-from llm_perf_opt.model.summary import (
-    Hardware,
-    Prediction,
-    Stat,
-    Static,
-    StaticPhase,
-    Timings,
-)
+from llm_perf_opt.summary import Hardware, Prediction, Stat, Static, StaticPhase, Timings
 
 
 def predict_phases(

@@ -7,41 +7,272 @@ millisecond once the tables of its device were read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
-from llm_perf_opt.analysis.expected.estimate import Tables
-from llm_perf_opt.analysis.roofline.asked import DeviceLimits
 from llm_perf_opt.analysis.roofline.demand import Demand, Point, demand, own_point
-from llm_perf_opt.analysis.roofline.expected_rows import add_expected
-from llm_perf_opt.analysis.roofline.launches import Launches
+from llm_perf_opt.analysis.roofline.expected_calls import reason_not_sharded
+from llm_perf_opt.analysis.roofline.expected_times import (
+    Expectation,
+    Tables,
+    Target,
+    at_point,
+    device_target,
+    expect,
+)
+from llm_perf_opt.analysis.roofline.launches import Launches, Started, started_by
 from llm_perf_opt.analysis.roofline.limits import FloorBound, binding_term
-from llm_perf_opt.analysis.roofline.started import Started, started_by
 from llm_perf_opt.core import units
-from llm_perf_opt.core.dtypes import canonical_dtype
-from llm_perf_opt.model.summary import Peak, Static, WhatIf
+from llm_perf_opt.core.units import canonical_dtype
+from llm_perf_opt.hardware.catalogue import Catalogue, Device
+from llm_perf_opt.summary import Peak, Stat, Static, Summary, WhatIf
+from llm_perf_opt.summary.static import OperatorShapes
+
+# Which devices a reader chooses between: this run's own, and the dozen people ask for, at this run's own point.
+
+
+_MOST = 12
+_WANTED = (
+    "RTX 5090",
+    "RTX 4090",
+    "RTX 3090",
+    "L4",
+    "L40S",
+    "A100 SXM4 80GB",
+    "H100 SXM5 80GB",
+    "H200 SXM",
+    "B200",
+    "MI300X",
+    "A10",
+    "T4",
+)
+"""Ends of device names, in the order of how often they are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDevices:
+    """One device with its floors; this run's own also with what was measured on it."""
+
+    device: str
+    ttft_floor_s: float | None
+    tpot_floor_s: float | None
+    fits: bool | None
+    is_own: bool = False
+    ttft_measured_s: float | None = None
+    tpot_measured_s: float | None = None
+    row: int | None = None
+    """Place in ``what_if``; ``None`` for a device that is not in the catalogue."""
+    floor_term: str | None = None
+    """``compute``, ``memory`` or ``launch``: what sets the floor of a step."""
+    launch_eager_s: float | None = None
+    """What launching the kernels of a step one by one takes."""
+    ttft_expected_s: float | None = None
+    tpot_expected_s: float | None = None
+    """As measured operators add up to it; ``None`` without tables."""
+    measured_share_ratio: float | None = None
+    """How much of the expected step rests on measurements."""
+    ttft_ends_s: tuple[float, float] | None = None
+    """Where the expected time may lie, by measured errors."""
+    tpot_ends_s: tuple[float, float] | None = None
+    tpot_eager_s: float | None = None
+    """Expected step with kernels launched one by one."""
+    eager_is_bound: bool = False
+    """Whether that is a lower bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Where the model fits."""
+
+    needed_bytes: float
+    fitting: Sequence[WhatIf]
+    """Devices with enough memory, the smallest first."""
+    known: int
+    """Devices whose memory size is known."""
+
+
+def own_rows(summary: Summary) -> list[tuple[int, WhatIf]]:
+    """Return the rows of ``what_if`` at the point of this run, with their places."""
+    if not summary.what_if:
+        return []
+    first = summary.what_if[0]
+    point = (first.dtype, first.batch_size, first.context_tokens)
+    return [
+        (place, row)
+        for place, row in enumerate(summary.what_if)
+        if (row.dtype, row.batch_size, row.context_tokens) == point and row.tensor_parallel == 1
+    ]
+
+
+def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
+    """Return the devices to show, the fastest first; this run's own always is among them where its limits are known."""
+    rows = [(place, row) for place, row in own_rows(summary) if row.tpot_floor_s is not None]
+    own = [(place, row) for place, row in rows if row.device == summary.hardware.name]
+    wanted = [
+        found
+        for name in _WANTED
+        for found in rows
+        if found[1].device.endswith(f" {name}") and found[1].device != summary.hardware.name
+    ]
+    rest = [found for found in rows if found not in wanted and found not in own]
+    chosen = [_of_row(summary, place, row) for place, row in [*own, *wanted, *rest]]
+    if not own and (here := _here(summary)) is not None:
+        chosen.insert(0, here)
+    return sorted(
+        chosen[:most], key=lambda each: (each.tpot_expected_s or each.tpot_floor_s or 0.0, each.device)
+    )
+
+
+def devices_that_fit(summary: Summary) -> Fit | None:
+    """Return the devices whose memory holds the model at this run's point; ``None`` when its size is not known."""
+    needed = summary.static.resident_bytes.get("total") if summary.static is not None else None
+    rows = [row for _, row in own_rows(summary) if row.memory_bytes is not None and row.fits is not None]
+    if not needed or not rows:
+        return None
+    fitting = sorted((row for row in rows if row.fits), key=lambda row: (row.memory_bytes or 0.0, row.device))
+    return Fit(needed, fitting, len(rows))
+
+
+def is_static_only(summary: Summary) -> bool:
+    """Whether the model was counted and nothing was run."""
+    ran = summary.wall_clock is not None or summary.kernels or summary.operators or summary.budget
+    return summary.static is not None and not ran
+
+
+def _of_row(summary: Summary, place: int, row: WhatIf) -> OtherDevices:
+    own = row.device == summary.hardware.name
+    return OtherDevices(
+        row.device,
+        row.ttft_floor_s,
+        row.tpot_floor_s,
+        row.fits,
+        own,
+        _median(summary.timings.ttft_s) if own else None,
+        _median(summary.timings.tpot_s) if own else None,
+        place,
+        row.floor_term,
+        row.launch_eager_s,
+        row.ttft_expected_s,
+        row.tpot_expected_s,
+        row.measured_share_ratio,
+        _ends(row.ttft_expected_low_s, row.ttft_expected_high_s),
+        _ends(row.tpot_expected_low_s, row.tpot_expected_high_s),
+        row.tpot_expected_eager_s,
+        bool(row.eager_is_bound),
+    )
+
+
+def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
+
+
+def _here(summary: Summary) -> OtherDevices | None:
+    """This run's device by its own floors: the catalogue does not have it (a CPU that was probed)."""
+    tpot, ttft = summary.predictions.get("tpot"), summary.predictions.get("ttft")
+    if tpot is None:
+        return None
+    there = summary.hardware.memory_bytes
+    needed = summary.static.resident_bytes.get("total") if summary.static is not None else None
+    return OtherDevices(
+        summary.hardware.name or "this device",
+        ttft.floor_s if ttft is not None else None,
+        tpot.floor_s,
+        needed <= there if needed and there else None,
+        True,
+        _median(summary.timings.ttft_s),
+        _median(summary.timings.tpot_s),
+        floor_term=tpot.bound,
+    )
+
+
+def _median(stat: Stat | None) -> float | None:
+    return stat.median if stat is not None else None
+
+
+# Expected times beside the floors of a row: what to expect of a device, or why nothing can be said.
+
+
+_OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on every device than the engines that were timed"
+
+
+def add_expected(
+    row: WhatIf, static: Static, device: Device, point: Point, started: Started, tables: Tables
+) -> None:
+    """Put the expected times of a point beside its floors, where the model's operators are known by shape."""
+    if static.operators is None:
+        return
+    passes = [name for name in ("vision", "prefill") if name in static.phases]
+    at, target = at_point(static, point), device_target(device, tables)
+    found = expect(static.operators, passes, at, target, tables)
+    if found is not None:
+        _fill(row, found, started, tables.power_w(device.name))
+        if _is_below_floor(row):
+            row.note = f"{row.note}, {_OTHER_SPLIT}"
+        return
+    reason = _reason_not_expected(static.operators, at.tensor_parallel, target)
+    if reason is not None:
+        row.note = f"{row.note}, no expected time: {reason}"
+
+
+def _reason_not_expected(shapes: OperatorShapes, ranks: int, target: Target) -> str | None:
+    """Say why nothing is expected of so many devices; ``None``: their number is not the reason."""
+    unshared = reason_not_sharded(shapes, ranks)
+    if unshared is None and ranks > target.linked:
+        return f"nobody timed sums over {ranks} devices, and the links of one machine join {target.linked}"
+    return unshared
+
+
+def _fill(row: WhatIf, found: Expectation, started: Started, power_w: float | None) -> None:
+    row.ttft_expected_s, row.tpot_expected_s = found.ttft_s, found.tpot_s
+    launched = [launches.eager_s for launches in started.before(len(found.passes))] if found.passes else []
+    row.ttft_expected_eager_s = found.ttft_eager_s(launched)
+    row.tpot_expected_eager_s = found.tpot_eager_s(started.step.eager_s)
+    row.ttft_expected_low_s, row.ttft_expected_high_s = _above(
+        row.ttft_floor_s, found.ttft_s, found.ttft_ends_s
+    )
+    row.tpot_expected_low_s, row.tpot_expected_high_s = _above(
+        row.tpot_floor_s, found.tpot_s, found.tpot_ends_s
+    )
+    row.eager_host_s, row.eager_is_bound = started.step.cost.seconds, started.step.cost.is_bound
+    row.eager_host_source = started.step.cost.source
+    row.measured_share_ratio = found.measured_share
+    row.expected_source = found.source()
+    if found.tpot_s:
+        row.tokens_per_s_expected = row.batch_size / found.tpot_s
+        if power_w:
+            row.tokens_per_s_per_w = row.tokens_per_s_expected / (power_w * row.tensor_parallel)
+
+
+def _above(
+    floor_s: float | None, expected_s: float | None, ends: tuple[float, float] | None
+) -> tuple[float | None, float | None]:
+    """Return the ends of an expected time; no error takes it below the floor, unless it is below the floor itself."""
+    if ends is None:
+        return None, None
+    low, high = ends
+    if floor_s is None or expected_s is None or floor_s > expected_s:
+        return low, high
+    return max(low, floor_s), high
+
+
+def _is_below_floor(row: WhatIf) -> bool:
+    """Whether several devices are expected to beat a floor: then it is the floor of another split than engines make."""
+    pairs = ((row.ttft_expected_s, row.ttft_floor_s), (row.tpot_expected_s, row.tpot_floor_s))
+    return row.tensor_parallel > 1 and any(
+        expected is not None and floor is not None and expected < floor for expected, floor in pairs
+    )
+
 
 FOCUS = ("NVIDIA GeForce RTX 5090", "NVIDIA A100 SXM4 80GB", "NVIDIA H100 SXM5 80GB")
 """Devices that get the variations of batch, context and data type when the caller names none."""
-
 _BATCHES = (1, 8, 32)
 _CONTEXT_FACTORS = (1, 4)
 _TENSOR_PARALLEL = (2, 4, 8)
 _NAMED_FROM = 1 / 3
 
 
-class Devices(Protocol):
-    """A catalogue."""
-
-    @property
-    def devices(self) -> Sequence[DeviceLimits]:
-        """Its entries."""
-        ...
-
-
 def what_if(
     static: Static,
-    catalogue: Devices,
+    catalogue: Catalogue,
     *,
     dtype: str | None,
     focus: Iterable[str] | None = None,
@@ -101,7 +332,7 @@ def _variations(
 
 def price(
     static: Static,
-    devices: Sequence[DeviceLimits],
+    devices: Sequence[Device],
     points: Sequence[Point],
     *,
     only_known: bool = False,
@@ -122,13 +353,13 @@ def price(
     return rows
 
 
-def _peak(device: DeviceLimits, point: Point) -> Peak | None:
+def _peak(device: Device, point: Point) -> Peak | None:
     """Return the fastest peak of the types a point's products may run in; ``None``: none is known."""
     known = [device.peaks[name] for name in point.compute_dtypes or (point.dtype,) if name in device.peaks]
     return max(known, key=lambda peak: peak.dense, default=None)
 
 
-def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -> WhatIf:
+def _row(device: Device, point: Point, needed: Demand, started: Started) -> WhatIf:
     peak, bandwidth = _peak(device, point), device.bandwidth_bytes_per_s
     fits = None if device.memory_bytes is None else needed.resident_bytes <= device.memory_bytes
     notes = []
@@ -149,7 +380,7 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
         if needed.step is not None:
             terms = _terms(needed.step, peak.dense, bandwidth, started.step, talk_s or 0.0)
             tpot, term = max(terms), binding_term(*terms)
-            notes.append(_bound_words(term, needed, started.step, tpot))
+            notes.append(_describe_bound(term, needed, started.step, tpot))
         if ttft is None:
             notes.append("a pass before the first token was not counted")
     else:
@@ -160,7 +391,7 @@ def _row(device: DeviceLimits, point: Point, needed: Demand, started: Started) -
         notes[-1] += f" of {units.size(device.memory_bytes)}"
     if point.tensor_parallel > 1:
         notes[-1] += f" on each of {point.tensor_parallel} devices"
-        notes.append(_talk_words(device, needed.step_link_bytes, talk_s))
+        notes.append(_describe_communication(device, needed.step_link_bytes, talk_s))
     return WhatIf(
         device=device.name,
         dtype=point.dtype,
@@ -189,14 +420,14 @@ def _terms(
     return work[0] / peak, work[1] / bandwidth, launches.graph_s, talk_s
 
 
-def _talk_s(device: DeviceLimits, link_bytes: float | None) -> float | None:
+def _talk_s(device: Device, link_bytes: float | None) -> float | None:
     """Return how long the links of a device take at least; ``None``: bytes or bandwidth are not known."""
     if link_bytes is None or device.link_bytes_per_s is None:
         return None
     return link_bytes / device.link_bytes_per_s
 
 
-def _talk_words(device: DeviceLimits, link_bytes: float | None, talk_s: float | None) -> str:
+def _describe_communication(device: Device, link_bytes: float | None, talk_s: float | None) -> str:
     if link_bytes is None:
         return "what they say to one another is not known and not in the floor"
     sent = f"{units.size(link_bytes)} a step over each one's links"
@@ -205,7 +436,7 @@ def _talk_words(device: DeviceLimits, link_bytes: float | None, talk_s: float | 
     return f"{sent} at {units.bytes_per_s(device.link_bytes_per_s)}: {units.seconds(talk_s)}"
 
 
-def _bound_words(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
+def _describe_bound(term: FloorBound, needed: Demand, launches: Launches, floor_s: float) -> str:
     """Say what bounds a step, and what launching one by one would make of it where that is longer."""
     words = {
         "compute": "compute-bound",

@@ -1,1 +1,1 @@
-"""FLOPs, bytes and memory on paper."""
+"""The static model of a run: FLOPs, bytes, parameters and memory without running it."""

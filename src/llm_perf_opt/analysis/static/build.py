@@ -5,21 +5,20 @@ FLOPs are integers end to end, so that a sum over modules equals the total exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from llm_perf_opt.analysis.static.conventions import Conventions, attention_flops_under
 from llm_perf_opt.analysis.static.counts import (
+    Conventions,
     ModelTree,
     ParamInfo,
     PhaseCount,
     ancestors,
+    attention_flops_under,
     expected_distinct_experts,
     roll_up,
 )
 from llm_perf_opt.analysis.static.minimum import least_count
-from llm_perf_opt.model.static.document import KvLayers
-from llm_perf_opt.model.static.work import Minimum
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     AttentionPart,
     Coverage,
     ExpertPart,
@@ -30,6 +29,7 @@ from llm_perf_opt.model.summary import (
     StaticModule,
     StaticPhase,
 )
+from llm_perf_opt.summary.static import KvLayers, Minimum, ResidentRow
 
 OTHER = "other"
 """Component label of work outside every labelled module."""
@@ -369,3 +369,37 @@ def sum_over_steps(step: Callable[[int], int], first: int, steps: int) -> int:
     if (centre - low) * (last - middle) == (high - centre) * (middle - first):
         return steps * (low + high) // 2
     return sum_over_steps(step, first, middle - first + 1) + sum_over_steps(step, middle + 1, last - middle)
+
+
+# What must be in memory at which context and batch.
+
+
+_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_BATCHES = (1, 8, 32)
+
+
+def resident_rows(
+    weights_bytes: float,
+    layers: Sequence[KvLayers],
+    activation_bytes_per_sequence: float,
+    *,
+    context_limit: int | None,
+    batch_sizes: Sequence[int] = _BATCHES,
+) -> list[ResidentRow]:
+    """Tabulate memory against context and batch, up to the model's context limit."""
+    contexts = [c for c in _CONTEXTS if context_limit is None or c < context_limit]
+    if context_limit is not None:
+        contexts.append(context_limit)
+    rows = []
+    for batch in batch_sizes:
+        for context in contexts:
+            cache = kv_resident_bytes(list(layers), context, batch)
+            activations = activation_bytes_per_sequence * batch
+            total = weights_bytes + cache + activations
+            rows.append(ResidentRow(context, batch, weights_bytes, cache, activations, total))
+    return rows
+
+
+def add_totals(left: float | None, right: float | None) -> float | None:
+    """Add two totals; an unknown part makes the sum unknown."""
+    return None if left is None or right is None else left + right

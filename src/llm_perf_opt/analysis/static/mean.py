@@ -5,32 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from llm_perf_opt.model.static.document import StaticDocument, Totals
-from llm_perf_opt.model.static.split import Split
-from llm_perf_opt.model.static.work import Minimum
-from llm_perf_opt.model.summary import (
-    AttentionPart,
-    Coverage,
-    Scaling,
-    Static,
-    StaticModule,
-    StaticPhase,
-)
+from llm_perf_opt.summary import AttentionPart, Coverage, Scaling, Static, StaticModule, StaticPhase
+from llm_perf_opt.summary.static import Minimum, Split, StaticDocument, Totals
 
 Weighted = Sequence[tuple[StaticDocument, int]]
 
 
 def _mean(values: Iterable[tuple[float | None, int]]) -> float | None:
-    """Weighted mean; unknown when any part is. A mean that is whole stays an integer."""
+    """Weighted mean, always a float as the averaged fields are declared; unknown when any part is."""
     total, weight = 0.0, 0
     for value, times in values:
         if value is None:
             return None
         total += value * times
         weight += times
-    if not weight:
-        return None
-    return total / weight
+    return total / weight if weight else None
 
 
 def _mean_maps(maps: Sequence[tuple[dict[str, float], int]]) -> dict[str, float]:

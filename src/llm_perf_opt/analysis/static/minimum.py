@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llm_perf_opt.analysis.static.conventions import Causal, attention_flops_under
 from llm_perf_opt.analysis.static.counts import (
     AttentionUse,
+    Causal,
     ExpertUse,
     LatentAttention,
     ModelTree,
     PhaseCount,
+    attention_flops_under,
 )
 
 

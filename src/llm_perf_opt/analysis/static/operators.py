@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from llm_perf_opt.analysis.static.build import own_flops
-from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.analysis.static.counts import AttentionUse, ModelTree, ParamInfo, PhaseCount
+from llm_perf_opt.analysis.static.counts import AttentionUse, Conventions, ModelTree, ParamInfo, PhaseCount
 from llm_perf_opt.analysis.static.minimum import least_count
-from llm_perf_opt.model.static.operators import (
+from llm_perf_opt.summary.static import (
     AttentionShape,
     ExpertShape,
     LatentShape,

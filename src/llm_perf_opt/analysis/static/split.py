@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_perf_opt.analysis.static.build import own_weight_bytes
-from llm_perf_opt.analysis.static.conventions import Causal
-from llm_perf_opt.analysis.static.counts import ModelTree, ParamInfo, PhaseCount
+from llm_perf_opt.analysis.static.counts import Causal, ModelTree, ParamInfo, PhaseCount
 from llm_perf_opt.analysis.static.minimum import least_count
-from llm_perf_opt.model.static.split import Exchange, RankShare, Split
+from llm_perf_opt.summary.static import Exchange, RankShare, Split
 
 Kind = Literal["tensor", "tensor+expert"]
 Collective = Literal["all_reduce", "all_gather", "all_to_all"]
 Follows = Literal["positions", "sequences"]
-
 _OUTPUTS = ("colwise", "colwise_gather_output", "colwise_rep")
 _INPUTS = ("rowwise", "rowwise_rep", "rowwise_split_input")
 _GATHERED = ("colwise_gather_output", "colwise_rep")

@@ -1,1 +1,1 @@
-"""From a timeline to phases, budgets and totals."""
+"""What a timeline shows: attribution, budgets, idle time, communication, engine steps."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llm_perf_opt.analysis.timeline.range_meaning import RangeMeaning, RangeRule, meaning_of
-from llm_perf_opt.ingest.linking import distinct, exact_sums
-from llm_perf_opt.model.timeline import OpKind, Ranges, Timeline
+from llm_perf_opt.analysis.timeline.range_names import RangeMeaning, RangeRule, meaning_of
+from llm_perf_opt.captures.timeline import OpKind, Ranges, Timeline
+from llm_perf_opt.core.arrays import distinct, exact_sums
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -7,7 +7,7 @@ device was busy with other phases only, or held by a backlog from before the cap
 ``compute``        a kernel runs that is not communication;
 ``copy``           no such kernel, but a copy or memset runs;
 ``communication``  only communication runs (or the host waits in a collective of its own);
-and where nothing runs, the parts of :mod:`llm_perf_opt.analysis.idle.parts`.
+and where nothing runs, the parts of :mod:`llm_perf_opt.analysis.timeline.idle`.
 
 Every device is split by itself; streams of one device are united. The budget of a phase is the mean over the devices
 that do its work.
@@ -21,23 +21,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llm_perf_opt.analysis.idle.host_sets import named
-from llm_perf_opt.analysis.idle.parts import COLLECTIVE_WAIT, IDLE_PARTS, Idle, idle_of
-from llm_perf_opt.analysis.intervals import (
-    EMPTY,
-    IntervalSet,
-    complement,
-    growing,
-    steps,
-    union,
-    unite,
-)
+from llm_perf_opt.analysis.intervals import EMPTY, IntervalSet, complement, growing, steps, union, unite
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.timeline.attribution import Attribution, take_or_none
-from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Ranges, Timeline
+from llm_perf_opt.analysis.timeline.idle import (
+    COLLECTIVE_WAIT,
+    IDLE_PARTS,
+    Idle,
+    OneOff,
+    feeding_threads,
+    idle_of,
+    named,
+)
+from llm_perf_opt.analysis.timeline.one_off import find_one_off
+from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Ranges, Timeline
 
 Mask = npt.NDArray[np.bool_]
-
 PARTS = ("compute", "communication", "copy", *IDLE_PARTS)
 WORKING = ("compute", "communication", "copy")
 """Parts in which the device does something."""
@@ -72,6 +71,8 @@ class DeviceBudget:
     span_ns: int
     parts_ns: dict[str, int]
     """Part → length; the values sum to the span."""
+    waits: int = 0
+    """Waits of the host after which the device ran dry."""
 
 
 def communication_names(timeline: Timeline) -> Mask:
@@ -88,6 +89,7 @@ def device_activities(timeline: Timeline) -> list[DeviceActivity]:
     low, high = _bounds(timeline)
     talking = communication_names(timeline)
     found = []
+    once: dict[tuple[int, ...], OneOff] = {}
     for device in np.unique(ops.device).tolist():
         rows = np.flatnonzero(ops.device == device)
         kernel = ops.kind[rows] == OpKind.KERNEL
@@ -97,7 +99,11 @@ def device_activities(timeline: Timeline) -> list[DeviceActivity]:
             for chosen in (kernel & ~talks, ~kernel, talks)
         )
         claimed = growing([compute, copies, communication])
-        idle = idle_of(timeline, rows, claimed[-1], low, high)
+        threads = feeding_threads(timeline, ops.launch[rows])
+        key = tuple(threads.tolist())
+        if key not in once:
+            once[key] = find_one_off(timeline, threads, low, high)
+        idle = idle_of(timeline, rows, claimed[-1], low, high, once[key])
         found.append(DeviceActivity(device, rows, compute, copies, communication, claimed, idle))
     return found
 
@@ -191,7 +197,9 @@ def budget_on(activity: DeviceActivity, window: IntervalSet) -> DeviceBudget:
     for name in IDLE_PARTS:
         parts[name] = activity.idle.parts[name].length_within(window)
     parts["communication"] += activity.idle.parts[COLLECTIVE_WAIT].length_within(window)
-    return DeviceBudget(window.length_ns, parts)
+    ends = activity.idle.waits_ns
+    waits = int((window.length_before(ends + 1) > window.length_before(ends)).sum()) if len(ends) else 0
+    return DeviceBudget(window.length_ns, parts, waits)
 
 
 def used_devices(activities: Sequence[DeviceActivity]) -> list[DeviceActivity]:

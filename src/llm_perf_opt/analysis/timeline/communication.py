@@ -11,8 +11,8 @@ import numpy as np
 from llm_perf_opt.analysis.intervals import complement, union, unite
 from llm_perf_opt.analysis.timeline.attribution import Attribution
 from llm_perf_opt.analysis.timeline.budget import DeviceActivity, communication_names
-from llm_perf_opt.model.summary.parallel import Collective, Communication
-from llm_perf_opt.model.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.summary.devices import Collective, Communication
 
 _NAMES = (
     ("all_to_all", re.compile(r"all_?to_?all|a2a|alltoallv|dispatch_?kernel|combine_?kernel|deep_ep", re.IGNORECASE)),

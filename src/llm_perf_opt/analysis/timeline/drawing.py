@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from llm_perf_opt.analysis.idle.host_names import is_sync_call
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution
-from llm_perf_opt.model.timeline import Int64, OpKind, Timeline
+from llm_perf_opt.analysis.timeline.idle import is_sync_call
+from llm_perf_opt.captures.timeline import Int64, OpKind, Timeline
 
 _PREFERRED = ("decode", "mixed", "prefill", "vision", "encode")
 _MAX_EVENTS = 1500

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,14 @@ import numpy as np
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.names import short_name
 from llm_perf_opt.analysis.timeline.attribution import NONE, Attribution, attribute
-from llm_perf_opt.ingest.linking import exact_sums
-from llm_perf_opt.model.timeline import (
-    Int32,
-    Int64,
-    OpKind,
-    Timeline,
-)
+from llm_perf_opt.captures.timeline import Int32, Int64, OpKind, Timeline
+from llm_perf_opt.core.arrays import exact_sums
 
 _DEVICE_PROCESS = 1 << 24
 """Perfetto process id of device 0; those of real processes have 24 bits."""
+_PROCESSES_OF_RANK = 1 << 25
+"""Perfetto process ids of one rank: its devices come behind its real processes."""
 _KINDS = {OpKind.KERNEL: "kernel", OpKind.COPY: "copy", OpKind.MEMSET: "memset"}
-
 Columns = dict[str, list[Any]]
 
 
@@ -46,27 +43,65 @@ def _split(thread: int) -> tuple[int, int]:
     return (thread >> 24 & 0xFFFFFF, thread & 0xFFFFFF) if thread >= 1 << 24 else (0, thread)
 
 
+@dataclass(frozen=True, slots=True)
+class RankTimeline:
+    """The timeline of one rank, for a trace that holds several."""
+
+    rank: int | None
+    timeline: Timeline
+    attribution: Attribution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the events of one rank go, so that those of several do not mix."""
+
+    processes: int = 0
+    label: str = ""
+
+    def arrow(self, row: int) -> int | str:
+        return f"{self.label}{row}" if self.label else row
+
+
 def perfetto_events(timeline: Timeline, attribution: Attribution | None = None) -> Iterator[str]:
     """Yield the JSON text of a Chrome trace, piece by piece: ranges and calls by thread, operations by stream.
 
     Times start at zero. Arrows lead from launching calls to what they launched.
     """
-    attribution = attribution if attribution is not None else attribute(timeline)
-    origin = _origin(timeline)
-    yield (
-        '{"displayTimeUnit":"ns","otherData":'
-        + json.dumps({"source": timeline.source})
-        + ',"traceEvents":[\n'
-    )
-    yield ",\n".join(_metadata(timeline))
-    for events in (
-        _range_events(timeline, attribution, origin),
-        _call_events(timeline, origin),
-        _op_events(timeline, attribution, origin),
-    ):
-        for event in events:
-            yield ",\n" + event
+    yield from perfetto_ranks([RankTimeline(None, timeline, attribution)])
+
+
+def perfetto_ranks(ranks: Sequence[RankTimeline]) -> Iterator[str]:
+    """Yield the same for the timelines of several ranks in one trace; every rank has processes of its own."""
+    sources = ", ".join(dict.fromkeys(one.timeline.source for one in ranks))
+    origin = min(_origin(one.timeline) + _base(one.timeline) for one in ranks)
+    yield '{"displayTimeUnit":"ns","otherData":' + json.dumps({"source": sources}) + ',"traceEvents":[\n'
+    separator = ""
+    for number, one in enumerate(ranks):
+        timeline = one.timeline
+        attribution = one.attribution if one.attribution is not None else attribute(timeline)
+        label = f"rank {one.rank} " if one.rank is not None and len(ranks) > 1 else ""
+        place = _Place(number * _PROCESSES_OF_RANK, label)
+        start = origin - _base(timeline)
+        for event in (
+            *_metadata(timeline, place),
+            *_range_events(timeline, attribution, start, place),
+        ):
+            yield separator + event
+            separator = ",\n"
+        for events in (
+            _call_events(timeline, start, place),
+            _op_events(timeline, attribution, start, place),
+        ):
+            for event in events:
+                yield separator + event
     yield "\n]}\n"
+
+
+def _base(timeline: Timeline) -> int:
+    """What the times of a torch trace count from: every process chooses its own."""
+    base = timeline.facts.get("base_time_ns")
+    return base if isinstance(base, int) and not isinstance(base, bool) else 0
 
 
 def _origin(timeline: Timeline) -> int:
@@ -75,9 +110,17 @@ def _origin(timeline: Timeline) -> int:
     return min(known) if known else 0
 
 
-def _metadata(timeline: Timeline) -> list[str]:
+def _metadata(timeline: Timeline, place: _Place) -> list[str]:
     def name(kind: str, process: int, thread: int, label: str) -> str:
-        return json.dumps({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": label}})
+        shown = f"{place.label}{label}" if kind == "process_name" else label
+        fields = {
+            "ph": "M",
+            "name": kind,
+            "pid": place.processes + process,
+            "tid": thread,
+            "args": {"name": shown},
+        }
+        return json.dumps(fields)
 
     names = timeline.facts.get("processes") or {}
     lines = [name("process_name", 0, 0, "host")]
@@ -95,7 +138,7 @@ def _metadata(timeline: Timeline) -> list[str]:
     return lines
 
 
-def _range_events(timeline: Timeline, attribution: Attribution, origin: int) -> Iterator[str]:
+def _range_events(timeline: Timeline, attribution: Attribution, origin: int, place: _Place) -> Iterator[str]:
     ranges = timeline.ranges
     phases = [attribution.phases[one] if one >= 0 else None for one in attribution.path_phase.tolist()]
     for row in range(len(ranges)):
@@ -106,29 +149,32 @@ def _range_events(timeline: Timeline, attribution: Attribution, origin: int) -> 
             "ph": "X",
             "cat": "range",
             "name": timeline.names[ranges.name[row]],
-            "pid": process,
+            "pid": place.processes + process,
             "tid": thread,
         }
         start = int(ranges.start_ns[row])
         yield _line({**fields, "args": _present(args)}, start - origin, int(ranges.end_ns[row]) - start)
 
 
-def _call_events(timeline: Timeline, origin: int) -> Iterator[str]:
+def _call_events(timeline: Timeline, origin: int, place: _Place) -> Iterator[str]:
     calls = timeline.calls
     launching = np.zeros(len(calls), bool)
     launching[timeline.ops.launch[timeline.ops.launch >= 0]] = True
     for row in range(len(calls)):
         process, thread = _split(int(calls.thread[row]))
-        start, where = int(calls.start_ns[row]), {"pid": process, "tid": thread}
+        start, where = int(calls.start_ns[row]), {"pid": place.processes + process, "tid": thread}
         name = timeline.names[calls.name[row]]
         yield _line(
             {"ph": "X", "cat": "call", "name": name, **where}, start - origin, int(calls.end_ns[row]) - start
         )
         if launching[row]:
-            yield _line({"ph": "s", "cat": "launch", "name": "launch", "id": row, **where}, start - origin)
+            yield _line(
+                {"ph": "s", "cat": "launch", "name": "launch", "id": place.arrow(row), **where},
+                start - origin,
+            )
 
 
-def _op_events(timeline: Timeline, attribution: Attribution, origin: int) -> Iterator[str]:
+def _op_events(timeline: Timeline, attribution: Attribution, origin: int, place: _Place) -> Iterator[str]:
     ops = timeline.ops
     phases = [attribution.phases[one] if one >= 0 else None for one in attribution.path_phase.tolist()]
     labels = {
@@ -145,7 +191,10 @@ def _op_events(timeline: Timeline, attribution: Attribution, origin: int) -> Ite
             "range": timeline.names[attribution.paths.name[path]] if path != NONE else None,
             "bytes": int(ops.bytes[row]) if ops.bytes[row] >= 0 else None,
         }
-        where = {"pid": _DEVICE_PROCESS + int(ops.device[row]), "tid": int(ops.stream[row])}
+        where = {
+            "pid": place.processes + _DEVICE_PROCESS + int(ops.device[row]),
+            "tid": int(ops.stream[row]),
+        }
         start = int(ops.start_ns[row])
         fields = {"ph": "X", "cat": family_of(full), "name": short, **where, "args": _present(args)}
         yield _line(fields, start - origin, int(ops.end_ns[row]) - start)
@@ -155,7 +204,7 @@ def _op_events(timeline: Timeline, attribution: Attribution, origin: int) -> Ite
                 "bp": "e",
                 "cat": "launch",
                 "name": "launch",
-                "id": int(ops.launch[row]),
+                "id": place.arrow(int(ops.launch[row])),
                 **where,
             }
             yield _line(arrow, start - origin)

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TypeVar
 
 from llm_perf_opt.analysis.timeline.attribution import Total
-from llm_perf_opt.analysis.timeline.kernel_tables import ModuleRow
-from llm_perf_opt.analysis.timeline.summary import TimelineFacts
-from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
-from llm_perf_opt.analysis.timeline.totals import (
+from llm_perf_opt.analysis.timeline.summary import (
+    TimelineFacts,
     joined_attribution,
     joined_copies,
     kernel_totals,
     set_kernel_shares,
 )
-from llm_perf_opt.model.summary import Budget, BudgetPart, Kernel
-from llm_perf_opt.model.summary.parallel import Collective, Communication
+from llm_perf_opt.analysis.timeline.tables import ModuleRow
+from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
+from llm_perf_opt.summary import Budget, BudgetPart, Kernel
+from llm_perf_opt.summary.devices import Collective, Communication
 
 K = TypeVar("K")
 _GAPS_SHOWN = 10
@@ -69,9 +69,21 @@ def mean_budget(budgets: Sequence[Budget]) -> Budget:
         found = [part for one in budgets for part in one.parts if part.name == name]
         seconds = sum(part.seconds for part in found) / count
         most = max(found, key=lambda part: part.seconds)
-        parts.append(BudgetPart(name, seconds, seconds / span if span > 0 else 0.0, most.owner))
+        parts.append(
+            BudgetPart(
+                name,
+                seconds,
+                seconds / span if span > 0 else 0.0,
+                most.owner,
+                _most([p.count for p in found]),
+            )
+        )
     sources = dict.fromkeys(one.source for one in budgets if one.source)
     return Budget(span, parts, ", ".join(sources) or None)
+
+
+def _most(counts: Sequence[int | None]) -> int | None:
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -83,13 +95,27 @@ def _kernels(all_facts: Sequence[TimelineFacts]) -> list[Kernel]:
     for one in (kernel for facts in all_facts for kernel in facts.kernels):
         before = found.get((one.name, one.phase))
         if before is None:
-            found[one.name, one.phase] = replace(one)
+            found[one.name, one.phase] = replace(one, work=[replace(work) for work in one.work])
             continue
+        _add_work(before, one)
         before.launches = (before.launches or 0) + (one.launches or 0)
         before.total_s = (before.total_s or 0.0) + (one.total_s or 0.0)
         if before.module != one.module:
             before.module = None
     return sorted(found.values(), key=lambda one: (-(one.total_s or 0.0), one.name, one.phase or ""))
+
+
+def _add_work(kernel: Kernel, other: Kernel) -> None:
+    """Add the shapes that a kernel ran on another rank."""
+    known = {(work.shape, work.dtype): work for work in kernel.work}
+    for work in other.work:
+        before = known.get((work.shape, work.dtype))
+        if before is None:
+            kernel.work.append(replace(work))
+        else:
+            before.calls += work.calls
+            before.total_s += work.total_s
+    kernel.work.sort(key=lambda work: (-work.total_s, work.shape))
 
 
 def _added(tables: Sequence[Mapping[K, Total]]) -> dict[K, Total]:

@@ -1,7 +1,7 @@
 """Say in one sentence what Hydra and OmegaConf say in several.
 
-The patterns are the wording of the releases that ``pyproject.toml`` allows; a test makes each message with the
-installed release, so that another wording is noticed there and not by a user.
+The patterns cover Hydra 1.3 with OmegaConf 2.3 and Hydra 1.4 with OmegaConf 2.4, the releases that ``pyproject.toml`` allows. Tests
+produce each message with both, so that a changed wording is noticed.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from omegaconf import DictConfig, OmegaConf
 from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import new_key
 from llm_perf_opt.config.store import schema_node
-from llm_perf_opt.core.errors import ConfigError
-from llm_perf_opt.core.nearest import nearest_key
+from llm_perf_opt.core.errors import ConfigError, nearest_key
 
 _WRONG_TYPE = "the value has the wrong type"
-
 VALUE_SENTENCES = (
     (re.compile(r"Value '(.*)' of type '.*' could not be converted to (\w+)"), r"'\1' is not a valid \2"),
     (re.compile(r"Value '(.*)' is not a valid bool \(type .*\)"), r"'\1' is not a valid Boolean"),
     (re.compile(r"Invalid value '(.*)', expected one of \[(.*)\]"), r"'\1' is not one of \2"),
     (re.compile(r"Cannot convert '\w+' to string"), _WRONG_TYPE),
     (re.compile(r"Value .* \(\w+\) is not a valid input for <enum '\w+'>"), _WRONG_TYPE),
-    (re.compile(r"Invalid value assigned: \w+ is not a ListConfig, list or tuple"), _WRONG_TYPE),
-    (re.compile(r"Cannot merge DictConfig with ListConfig"), _WRONG_TYPE),
+    (
+        re.compile(r"Invalid value assigned: \w+ is not a ListConfig,(?: TupleConfig,)? list,? or tuple"),
+        _WRONG_TYPE,
+    ),
+    (re.compile(r"Cannot merge (?:DictConfig with ListConfig|incompatible container types)"), _WRONG_TYPE),
     (re.compile(r"Cannot assign \w+ to [\w\[\], ]+"), _WRONG_TYPE),
     (re.compile(r"field '(.*)' is not Optional"), "null is not allowed here"),
 )
 """What OmegaConf says of a value that its key cannot take, and what we say."""
-
 _TYPE_NAMES = {"Integer": "integer", "Float": "number", "Boolean": "true/false value"}
-
 UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 KEY_NOT_IN_STRUCT = re.compile(r"Key '([^']+)' (?:is )?not in")
 MERGED_OVERRIDE = re.compile(r"Error merging override (\S+?)=")
-UNPARSED_WORD = re.compile(r"Error parsing override '([^'=]*)'")
+UNPARSED_WORD = re.compile(
+    r"(?:Error parsing override '|Error when parsing index: \d+, string: )([^'=]*?)(?:'| out of \[.*\]\.)"
+)
 AMBIGUOUS_VALUE = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*)'\n1\. To use it as a list")
 UNKNOWN_PRESET = re.compile(r"Could not find '([\w./-]+)/([^/']+)'")
 PRESET_CHOICES = re.compile(r"Available options in '[^']*':\n((?:\s+\S+\n?)+)")

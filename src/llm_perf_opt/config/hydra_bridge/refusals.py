@@ -110,6 +110,12 @@ def refuse_composed_calls(raw: DictConfig) -> None:
     for name in hydra.get("callbacks") or {}:
         raise _refusal(f"hydra.callbacks.{name}")
     for name, shipped in _SHIPPED_TARGETS.items():
+        if not isinstance(hydra.get(name), Mapping):
+            raise ConfigError(
+                f"hydra.{name} is a section, not a value",
+                hint=f"choose one: hydra/{name}=NAME",
+                key=f"hydra.{name}",
+            )
         for place, value in _leaves(hydra.get(name), f"hydra.{name}"):
             if place.rpartition(".")[2] == _TARGET and value not in shipped:
                 raise _refusal(place)

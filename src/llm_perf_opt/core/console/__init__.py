@@ -1,1 +1,1 @@
-"""The terminal: commands, messages, progress, signals, and what is said when nothing else can be."""
+"""The command line, logging, progress and signals."""

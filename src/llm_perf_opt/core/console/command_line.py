@@ -8,20 +8,66 @@ import errno
 import json
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llm_perf_opt.core.console.last_resort import defect
+from llm_perf_opt.core.console.logs import discard_output, safe_streams
 from llm_perf_opt.core.console.signals import (
     Interrupted,
     interruption_first,
     raise_if_interrupted,
     stop_signals,
 )
-from llm_perf_opt.core.console.terminal import give_up_output, safe_streams
 from llm_perf_opt.core.errors import LlmPerfError, ToolError
 from llm_perf_opt.core.escape import visible
-from llm_perf_opt.core.secrets import mask_text, mask_tree
+from llm_perf_opt.core.secrets import mask_arguments, mask_text, mask_tree
+from llm_perf_opt.core.version import __version__
+
+# The end of a program that met what nobody foresaw: one sentence, the details in a file, an exit code of its own.
+
+
+DEBUG_VARIABLE = "LLM_PERF_OPT_DEBUG"
+"""Environment variable: ``1`` shows tracebacks on the terminal too."""
+DEFECT_EXIT = 70
+"""EX_SOFTWARE of sysexits.h; 1 would say that a stage failed or a gate found a regression."""
+
+
+class Defect(LlmPerfError):
+    """A mistake in this program, not one of its user's."""
+
+    code = "defect"
+    exit_code = DEFECT_EXIT
+
+
+def defect(error: BaseException) -> Defect:
+    """Keep the traceback in a file, and return the error that a user sees in its place."""
+    details = mask_text("".join(traceback.format_exception(error)))
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        print(details, end="", file=sys.stderr)
+    place = _written(details)
+    kept = f"the details are in {place}" if place else f"set {DEBUG_VARIABLE}=1 to see the details"
+    found: dict[str, str] = {} if place is None else {"details": str(place)}
+    return Defect(
+        f"this should not have happened ({type(error).__name__}); {kept}",
+        hint="report it with that file and the command to the project's issue tracker; "
+        f"{DEBUG_VARIABLE}=1 shows the traceback here",
+        **found,
+    )
+
+
+def _written(details: str) -> Path | None:
+    """Write the details to a new file that only its user can read; ``None`` where even that is impossible."""
+    head = f"llm-perf-opt {__version__}, Python {sys.version.split()[0]}\ncommand: {mask_arguments(sys.argv)}\n\n"
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="llm-perf-opt-", suffix=".log")
+        with open(descriptor, "wb") as stream:  # noqa: PTH123 - a descriptor, not a path
+            stream.write((head + details).encode("utf-8", errors="backslashreplace"))
+    except OSError:
+        return None
+    return Path(name)
+
 
 _MOST_TIMEOUT_S = 30 * 86_400.0
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
@@ -98,7 +144,7 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
                 raise_if_interrupted()
                 return code
         except LlmPerfError as error:
-            return _last_words(error, as_json)
+            return _final_message(error, as_json)
         except KeyboardInterrupt as interruption:
             with contextlib.suppress(OSError):  # a closed terminal takes no more words
                 print("interrupted", file=sys.stderr)
@@ -109,28 +155,28 @@ def run_guarded(command: Callable[[Sequence[str]], int], arguments: Sequence[str
             raise
         except BrokenPipeError:
             # The reader of our output (head, less) left; that is its right.
-            give_up_output()
+            discard_output()
             return 0
         except OSError as error:
             refused = error.filename is None and error.errno in _OUTPUT_REFUSED
-            return _last_words(_machine_failed(error) or defect(error), as_json and not refused)
+            return _final_message(_machine_failed(error) or defect(error), as_json and not refused)
         except MemoryError:
             hint = "close other programs, or give a smaller capture"
-            return _last_words(ToolError("there is not enough memory for this", hint=hint), as_json)
+            return _final_message(ToolError("there is not enough memory for this", hint=hint), as_json)
         except Exception as error:  # noqa: BLE001 - the last resort: nothing behind it would catch anything
-            return _last_words(defect(error), as_json)
+            return _final_message(defect(error), as_json)
 
 
-def _last_words(error: LlmPerfError, as_json: bool) -> int:
+def _final_message(error: LlmPerfError, as_json: bool) -> int:
     """Print the error; where standard output takes nothing (a full disk), on standard error."""
     try:
         code = print_error(error, as_json=as_json)
         sys.stdout.flush()
     except BrokenPipeError:
-        give_up_output()
+        discard_output()
         return error.exit_code
     except OSError as full:
-        give_up_output()
+        discard_output()
         print(visible(f"error: cannot write the output: {full.strerror}"), file=sys.stderr)
         return error.exit_code
     return code
@@ -145,7 +191,7 @@ def _machine_failed(error: OSError) -> ToolError | None:
     if error.filename is None and error.errno not in _OUTPUT_REFUSED:
         return None
     if error.filename is None:
-        give_up_output()
+        discard_output()
         return ToolError(f"cannot write the output: {error.strerror or error}", hint="write it elsewhere")
     name = os.fsdecode(error.filename) if isinstance(error.filename, bytes | str) else str(error.filename)
     return ToolError(

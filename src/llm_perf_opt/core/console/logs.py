@@ -5,17 +5,109 @@ A command is checked before its run directory exists. What was said until then i
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import logging
 import os
+import sys
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, TextIO, cast
 
-from llm_perf_opt.core.console.terminal import PlainFormatter
+from llm_perf_opt.core import layout
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
-from llm_perf_opt.core.run_directory import layout
 from llm_perf_opt.core.secrets import mask_text
+
+# What reaches a terminal: text it can show, without commands to it that came out of a file or a child's output.
+#
+# A kernel name may hold an escape that renames the window or clears the screen, and a terminal may know ASCII only.
+# Everything printed on standard output is made harmless in one place; standard error also carries our own progress
+# bars, so its texts are cleaned where they are made (:class:`PlainFormatter`, ``print_error``).
+
+
+PLAIN = "llm_perf_opt.plain"
+"""Name of the error handler that writes our own signs in ASCII, and others as escapes."""
+_ASCII = {
+    "…": "...", "–": "-", "—": "-", "µ": "u", "μ": "u", "×": "x", "·": "-", "→": "->", "÷": "/", "≥": ">=",
+    "≤": "<=", "≈": "~", "±": "+-", "“": '"', "”": '"', "‘": "'", "’": "'", "\N{REPLACEMENT CHARACTER}": "?",
+}  # fmt: skip
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    first = error.object[error.start]
+    if first in _ASCII:
+        return _ASCII[first], error.start + 1
+    one = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+    return cast("tuple[str, int]", codecs.backslashreplace_errors(one))
+
+
+codecs.register_error(PLAIN, _in_ascii)
+
+
+class CleanText:
+    """A text stream on which control characters are shown, not obeyed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text as it may be shown."""
+        return self._stream.write(text if text.isprintable() else visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class PlainFormatter(logging.Formatter):
+    """Log records for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line without anything a terminal would obey."""
+        return visible(super().format(record))
+
+
+@contextlib.contextmanager
+def safe_streams() -> Iterator[None]:
+    """Make both streams take any text, and standard output harmless, while the block runs."""
+    _replace_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAIN)
+    before = sys.stdout
+    sys.stdout = cast(TextIO, CleanText(before))
+    try:
+        yield
+    finally:
+        sys.stdout = before
+
+
+def _replace_closed_streams() -> None:
+    """Let streams that were closed before the start (``>&-``, cron) lead nowhere.
+
+    Without that the next file that is opened gets their number, and a child's output would be written into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            taken = os.open(os.devnull, os.O_RDWR)
+            if taken != number:
+                os.dup2(taken, number)
+                os.close(taken)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def discard_output() -> None:
+    """Let what is still buffered for standard output go nowhere: its reader left, or its disk is full."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Masking(PlainFormatter):
@@ -40,7 +132,6 @@ ROOT = "llm_perf_opt"
 RUN_LOG = layout.RUN_LOG
 ONCE = {"once": True}
 """``extra=`` of a message that a command repeats each time it composes its configuration, and a user reads once."""
-
 _MOST_EARLY_RECORDS = 1000
 
 
@@ -93,6 +184,38 @@ def mask_other_logs() -> None:
             handler.setFormatter(_MaskingAnother(handler.formatter))
 
 
+class _MaskedRecords:
+    """Makes log records of other libraries without secrets, whoever configures the handlers and when.
+
+    Hydra sets its logging up and prints the overrides of every job before any code of ours runs again.
+    """
+
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any, **options: Any) -> logging.LogRecord:
+        record = self._make(*arguments, **options)
+        if record.name.partition(".")[0] != ROOT:
+            try:
+                said = record.getMessage()
+            except (
+                TypeError,
+                ValueError,
+                KeyError,
+            ):  # a mistake of the library, which logging itself reports
+                return record
+            masked = mask_text(said)
+            if masked != said:
+                record.msg, record.args = masked, ()
+        return record
+
+
+def mask_records() -> None:
+    """Mask what other libraries log, from now on."""
+    if not isinstance(logging.getLogRecordFactory(), _MaskedRecords):
+        logging.setLogRecordFactory(_MaskedRecords(logging.getLogRecordFactory()))
+
+
 class Verbosity(IntEnum):
     """How much the console shows."""
 
@@ -103,6 +226,7 @@ class Verbosity(IntEnum):
 
 def console_logging(verbosity: Verbosity = Verbosity.normal) -> None:
     """Show our messages on standard error, so that standard output stays for results."""
+    mask_records()
     logger = logging.getLogger(ROOT)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False

@@ -3,7 +3,7 @@ wants the machine back, or whose time limit is near).
 
 All become one exception, so that a run ends the same way whoever asked: programs stopped, manifest and report
 written. An exception that a signal raises may be swallowed on its way: in a destructor, in a callback of a library, in
-somebody's ``except:``. So a signal is remembered until whoever ends the work says so (:func:`settle_interruption`),
+somebody's ``except:``. So a signal is remembered until whoever ends the work says so (:func:`acknowledge_interruption`),
 and raised again until then.
 """
 
@@ -83,14 +83,14 @@ def stop_signals(*, take_over: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        settle_interruption()
+        acknowledge_interruption()
         for number in changed:
             signal.signal(number, before[number])
         _STATE.last = _STATE.held = None
 
 
 @contextlib.contextmanager
-def held(*numbers: signal.Signals) -> Iterator[None]:
+def defer_signals(*numbers: signal.Signals) -> Iterator[None]:
     """Let signals wait until the end of the block, all of them by default; for short work that must be whole."""
     outer = set(_STATE.holding)
     _STATE.holding |= set(numbers or _NAMES)
@@ -123,7 +123,7 @@ def interruption_first() -> Iterator[None]:
         raise
 
 
-def settle_interruption() -> None:
+def acknowledge_interruption() -> None:
     """Say that the signal is being dealt with: it arrived where the work is ended."""
     _STATE.unsettled = None
     if _STATE.timer is not None:
@@ -148,7 +148,7 @@ def _leave_closed_terminal() -> None:
                 os.close(nowhere)
 
 
-def _say_nothing_of_lost_signals(lost: sys.UnraisableHookArgs) -> None:
+def _ignore_lost_signals(lost: sys.UnraisableHookArgs) -> None:
     """An exception in a destructor is printed and dropped; a signal that ended there is raised again anyway."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
@@ -156,7 +156,7 @@ def _say_nothing_of_lost_signals(lost: sys.UnraisableHookArgs) -> None:
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
     if sys.unraisablehook is sys.__unraisablehook__:  # somebody else's stays
-        sys.unraisablehook = _say_nothing_of_lost_signals
+        sys.unraisablehook = _ignore_lost_signals
     if number == signal.SIGHUP:
         _leave_closed_terminal()
     if number in _STATE.holding:

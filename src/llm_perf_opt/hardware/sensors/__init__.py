@@ -1,1 +1,1 @@
-"""What a device tells of itself while it works: one small interface, one module per source."""
+"""Sensors of CPUs and GPUs: power, clock, temperature, memory."""

@@ -8,12 +8,17 @@ and the interval doubles.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from llm_perf_opt.hardware.detect import detect_cpu
+from llm_perf_opt.hardware.sensors import gpu
 from llm_perf_opt.hardware.sensors.base import Reading, Sensor
+from llm_perf_opt.hardware.sensors.linux import LinuxSensor
+from llm_perf_opt.process.tools import has_package, import_optional
 
 MOST_COST_RATIO = 0.005
 """Processor time of the sampling ÷ time: half of what is promised, so that a hiccup does not break the promise."""
@@ -91,3 +96,70 @@ class Sampler:
         kept = self.samples
         kept.time_s[:], kept.readings[:] = kept.time_s[::2], kept.readings[::2]
         kept.interval_s *= 2
+
+
+# Which sensor tells of a device, or why none does. Optional libraries are imported here and nowhere else.
+
+
+PACKAGES = {gpu.MODULE: "nvidia-ml-py", gpu.AMD_MODULE: "amdsmi"}
+FIX = {
+    gpu.MODULE: 'pip install "llm-perf-opt[telemetry]"',
+    gpu.AMD_MODULE: "install the amdsmi package of your ROCm release (/opt/rocm/share/amd_smi)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoredDevice:
+    """The device of a run, as torch names it and as the driver does."""
+
+    name: str
+    """``cpu``, ``cuda:0``, …"""
+    uuid: str | None = None
+    """As torch says it, without ``GPU-`` or ``MIG-``; numbers of torch and of the driver may differ."""
+    bus_id: str | None = None
+    """``0000:c1:00``: domain, bus and device."""
+    rocm: bool = False
+    """Whether ``cuda`` means an AMD GPU."""
+
+    @property
+    def library(self) -> str | None:
+        """Module that tells of it; ``None``: the kernel does, or nobody."""
+        if not self.name.startswith("cuda"):
+            return None
+        return gpu.AMD_MODULE if self.rocm else gpu.MODULE
+
+
+def missing_library(device: MonitoredDevice) -> str | None:
+    """Return the module that would tell of the device and is not installed. Imports nothing."""
+    wanted = device.library
+    return wanted if wanted is not None and not has_package(wanted) else None
+
+
+def find_sensor(device: MonitoredDevice) -> Sensor | str:
+    """Open the sensor of a device; a text says why there is none."""
+    if device.name == "cpu":
+        return LinuxSensor(detect_cpu().name, cores=sorted(_own_cores()))
+    if device.library is None:
+        return f"no library is known that tells of {device.name}"
+    if missing_library(device) is not None:
+        return f"{PACKAGES[device.library]} is not installed (fix: {FIX[device.library]})"
+    return _open(device, device.library)
+
+
+def _open(device: MonitoredDevice, module: str) -> Sensor | str:
+    try:
+        library = import_optional(module)
+    except (ImportError, OSError, KeyError) as error:  # amdsmi looks for its library while it is imported
+        return f"{PACKAGES[module]} cannot be loaded: {error}"
+    refusal = library.NVMLError if module == gpu.MODULE else library.AmdSmiException
+    index = int(device.name.partition(":")[2] or 0)
+    try:
+        if module == gpu.AMD_MODULE:
+            return gpu.AmdSensor(library, bus_id=device.bus_id, index=index)
+        return gpu.NvmlSensor(library, uuid=device.uuid, index=index)
+    except (refusal, LookupError) as error:
+        return f"{PACKAGES[module]}: {error}"
+
+
+def _own_cores() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))

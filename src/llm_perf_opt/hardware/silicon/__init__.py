@@ -4,7 +4,9 @@
 tables is imported: only its files are read, by column and filter, one operator of one device at a time.
 """
 
-from llm_perf_opt.hardware.silicon.locate import AUTO, OFF
+from __future__ import annotations
+
+from llm_perf_opt.hardware.silicon.installation import AUTO, OFF
 from llm_perf_opt.hardware.silicon.lookup import Silicon, open_silicon
 from llm_perf_opt.hardware.silicon.operators import (
     AllReduce,

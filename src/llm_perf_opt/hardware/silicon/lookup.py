@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
-from llm_perf_opt.hardware.silicon.errors import spread_of
-from llm_perf_opt.hardware.silicon.layouts import Layout, layouts_of
-from llm_perf_opt.hardware.silicon.locate import AUTO, KNOWN_VERSIONS, OFF, Installation, in_use
-from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
-from llm_perf_opt.hardware.silicon.operators import Operator
-from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing
+from llm_perf_opt.hardware.silicon.installation import AUTO, KNOWN_VERSIONS, OFF, Installation, in_use
+from llm_perf_opt.hardware.silicon.operators import Layout, Operator, layouts_of
+from llm_perf_opt.hardware.silicon.timing import RESTS_ON_TABLES, TableTime, Timing, spread_of
 
-if TYPE_CHECKING:  # they import polars, which only those pay for who ask
-    from llm_perf_opt.hardware.silicon.systems import System
-    from llm_perf_opt.hardware.silicon.tables import Table
+if TYPE_CHECKING:
+    from llm_perf_opt.hardware.silicon.tables import System, Table
 
+# Tables whose times are not of what they name: nobody may read them as what they say.
+
+
+MISLABELLED: Mapping[str, str] = {
+    "a100_sxm/attention/trtllm/1.0.0/generation_attention_perf.parquet": (
+        "its caches of 16 bits were read at 1.7 times the memory's bandwidth: they are of eight bits"
+    ),
+}
+"""Path below the data directory → what is wrong (``benchmarks/catalogue_floors.py`` holds every table against the memory)."""
 MOST_BEYOND = 4.0
 """A time is carried beyond the outermost measured shape by this factor at most, over all its sizes together."""
 DEFAULT_FRAMEWORK = "vllm"
 """Its products are torch's own (cuBLAS), and it has tables for every system."""
-
 _RANK = {"measured": 0, "interpolated": 1, "extrapolated": 2, "roofline": 3}
 
 
@@ -58,7 +62,7 @@ class Silicon:
     @cached_property
     def systems(self) -> list[System]:
         """Every system with tables."""
-        from llm_perf_opt.hardware.silicon.systems import read_system
+        from llm_perf_opt.hardware.silicon.tables import read_system
 
         found = []
         folders = sorted(path.name for path in self._data.iterdir() if path.is_dir())
@@ -72,7 +76,7 @@ class Silicon:
 
     def system(self, device: str) -> System | None:
         """Return the system a device is, by a driver's or the catalogue's name; ``None``: no tables."""
-        from llm_perf_opt.hardware.silicon.systems import find_system
+        from llm_perf_opt.hardware.silicon.tables import find_system
 
         if device not in self._by_device:
             self._by_device[device] = find_system(self.systems, device, self._catalogue)
@@ -163,7 +167,7 @@ class Silicon:
 
 
 def open_silicon(catalogue: Catalogue | None = None, choice: str = AUTO) -> Silicon | None:
-    """Return the tables of the extra; ``None`` where it is not installed or switched off (``locate.absent_words``).
+    """Return the tables of the extra; ``None`` where it is not installed or switched off (``installation.describe_absence``).
 
     ``choice``: a value of ``hardware.silicon``.
     """

@@ -2,18 +2,246 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from llm_perf_opt.hardware.silicon.grid import Grid
-from llm_perf_opt.hardware.silicon.layouts import Layout
-from llm_perf_opt.hardware.silicon.reading import READ_ERRORS, left_out
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import parse_yaml, read_document
+from llm_perf_opt.hardware.catalogue import Catalogue
+from llm_perf_opt.hardware.silicon.operators import Layout
 from llm_perf_opt.hardware.silicon.timing import Source
+
+# The systems that tables exist for, and which of them a device is.
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One measured system."""
+
+    key: str
+    """Name of its folder: ``h100_sxm``."""
+    driver_names: tuple[str, ...]
+    """What the driver calls the device, as the tables have it."""
+    power_w: float | None = None
+    """Board power, where the package gives it."""
+    devices_per_node: int | None = None
+
+
+def read_system(systems: Path, key: str) -> tuple[System | None, list[str]]:
+    """Return a system, or why it cannot be used; what could not be read costs only itself."""
+    names, problems = _driver_names(systems / "data" / key)
+    if not names:
+        if problems:
+            problems.append(f"{key} is left out: no table that can be read names its device")
+        return (
+            None,
+            problems,
+        )  # without a problem: a folder of links only, or of a device that was never timed
+    described, problem = _description(systems / f"{key}.yaml")
+    gpu, node = _mapping(described, "gpu"), _mapping(described, "node")
+    per_node = _positive(node, "num_gpus_per_node")
+    system = System(key, names, _positive(gpu, "power"), round(per_node) if per_node else None)
+    return system, [*problems, *([problem] if problem is not None else [])]
+
+
+def _driver_names(folder: Path) -> tuple[tuple[str, ...], list[str]]:
+    """Return the names in the first table that can be read and has them; all tables of a folder are of one device."""
+    problems = []
+    for family in ("gemm", "attention", "moe"):
+        for path in sorted((folder / family).glob("*/*/*.parquet")):
+            try:
+                names = _names_in(path)
+            except READ_ERRORS as error:
+                problems.append(describe_skipped(path.relative_to(folder.parent).as_posix(), error))
+                continue
+            if names:
+                return names, problems
+    return (), problems
+
+
+def _names_in(path: Path) -> tuple[str, ...]:
+    if pl.read_parquet_schema(path).get("device") != pl.String:
+        return ()
+    found = pl.scan_parquet(path).select(pl.col("device").unique()).collect()["device"]
+    return tuple(sorted(name for name in found if name))
+
+
+def _description(path: Path) -> tuple[Any, str | None]:
+    try:
+        return parse_yaml(read_document(path)), None
+    except (OSError, InputError, ValueError) as error:
+        return None, f"{path.name} cannot be read: power is not known ({short(error)})"
+
+
+def _mapping(value: Any, key: str) -> dict[str, Any]:
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _positive(values: dict[str, Any], key: str) -> float | None:
+    value = values.get(key)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return float(value) if usable and value is not None else None
+
+
+def find_system(systems: list[System], device: str, catalogue: Catalogue) -> System | None:
+    """Return the system a device is: by the driver's name, or by the catalogue entry both belong to."""
+    plain = " ".join(device.split()).casefold()
+    for system in systems:
+        if any(name.casefold() == plain for name in system.driver_names):
+            return system
+    entry = next((one for one in catalogue.devices if one.name.casefold() == plain), None)
+    entry = entry or catalogue.look_up(device)[0]
+    if entry is None:
+        return None
+    for system in systems:
+        if any(entry.matches(name) for name in system.driver_names):
+            return system
+    return None
+
+
+# Times on a grid of shapes, and what lies between them: multilinear in the logarithms of sizes and times.
+#
+# A power law (time ∝ size) is met exactly, and inside a cell the time is never outside those of its corners: where the
+# measurements grow with a size, so does the answer.
+
+
+MOST_CELLS = 4_000_000
+"""A table that spans more cells than this is no table of a grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A time on the grid."""
+
+    seconds: float
+    how: Literal["measured", "interpolated"]
+    kernel: str
+    """Of the nearest measured shape."""
+
+
+class Grid:
+    """Measured times by shape; cells without a measurement are holes."""
+
+    def __init__(
+        self, points: npt.NDArray[np.int64], seconds: npt.NDArray[np.float64], kernels: Sequence[str]
+    ):
+        """Take one row of ``points`` per time; of several times of one shape the shortest is kept."""
+        self.axes = [np.unique(points[:, axis]) for axis in range(points.shape[1])]
+        shape = tuple(len(axis) for axis in self.axes)
+        if math.prod(shape) > MOST_CELLS:
+            raise ValueError(f"{math.prod(shape):,} cells are too many for a grid")
+        index = [np.searchsorted(axis, points[:, place]) for place, axis in enumerate(self.axes)]
+        flat = np.ravel_multi_index(tuple(index), shape)
+        order = np.argsort(-seconds, kind="stable")  # the shortest is written last
+        log_seconds = np.full(math.prod(shape), np.nan)
+        log_seconds[flat[order]] = np.log(seconds[order])
+        names = sorted(set(kernels))
+        codes = np.array([names.index(name) for name in kernels], dtype=np.int16)
+        kernel = np.zeros(math.prod(shape), dtype=np.int16)
+        kernel[flat[order]] = codes[order]
+        self._log_seconds = log_seconds.reshape(shape)
+        self._kernel = kernel.reshape(shape)
+        self._kernel_names = names
+        self.size = int(np.isfinite(log_seconds).sum())
+
+    def at(self, point: Sequence[int]) -> Found | None:
+        """Return the time of a shape; ``None`` outside the grid or where a corner around it was not measured."""
+        brackets = []
+        for axis, value in zip(self.axes, point, strict=True):
+            found = _bracket(axis, value)
+            if found is None:
+                return None
+            brackets.append(found)
+        total = 0.0
+        nearest, most = None, -1.0
+        for corner in itertools.product(*brackets):
+            place = tuple(index for index, _ in corner)
+            weight = math.prod((share for _, share in corner), start=1.0)
+            log_time = float(self._log_seconds[place])
+            if math.isnan(log_time):
+                return None
+            total += weight * log_time
+            if weight > most:
+                nearest, most = place, weight
+        assert nearest is not None
+        exact = all(len(bracket) == 1 for bracket in brackets)
+        return Found(
+            math.exp(total),
+            "measured" if exact else "interpolated",
+            self._kernel_names[int(self._kernel[nearest])],
+        )
+
+    def nearest_inside(self, point: Sequence[int]) -> tuple[int, ...] | None:
+        """Return the measured shape nearest to one that cannot be answered: the least sum of factors over the axes."""
+        if not self.size:
+            return None
+        distance = np.zeros(self._log_seconds.shape)
+        for place, (axis, value) in enumerate(zip(self.axes, point, strict=True)):
+            away = np.abs(np.log(axis / max(value, 1)))
+            distance = distance + away.reshape([-1 if i == place else 1 for i in range(len(self.axes))])
+        distance[np.isnan(self._log_seconds)] = np.inf
+        where = np.unravel_index(int(np.argmin(distance)), distance.shape)
+        return tuple(int(axis[i]) for axis, i in zip(self.axes, where, strict=True))
+
+    def points(self) -> npt.NDArray[np.int64]:
+        """Return every measured shape, one per row."""
+        where = np.argwhere(np.isfinite(self._log_seconds))
+        return np.stack([axis[where[:, place]] for place, axis in enumerate(self.axes)], axis=1)
+
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Return the times of the measured points, in the order of ``points``."""
+        known: npt.NDArray[np.float64] = self._log_seconds[np.isfinite(self._log_seconds)]
+        return np.exp(known)
+
+    def without(self, axis: int, value: int) -> Grid:
+        """Return the grid as it would be had one value of one axis not been measured: for errors of interpolation."""
+        keep = np.flatnonzero(self.axes[axis] != value)
+        other = object.__new__(Grid)
+        other.axes = [part[keep] if place == axis else part for place, part in enumerate(self.axes)]
+        other._log_seconds = np.take(self._log_seconds, keep, axis=axis)
+        other._kernel = np.take(self._kernel, keep, axis=axis)
+        other._kernel_names = self._kernel_names
+        other.size = int(np.isfinite(other._log_seconds).sum())
+        return other
+
+
+def _bracket(axis: npt.NDArray[np.int64], value: int) -> list[tuple[int, float]] | None:
+    """Return the places around a value with their shares: one when it was measured itself, ``None`` outside."""
+    right = int(np.searchsorted(axis, value))
+    if right < len(axis) and axis[right] == value:
+        return [(right, 1.0)]
+    if right == 0 or right == len(axis):
+        return None
+    low, high = math.log(axis[right - 1]), math.log(axis[right])
+    share = (math.log(value) - low) / (high - low)
+    return [(right - 1, 1.0 - share), (right, share)]
+
+
+# What may go wrong with a table's file, and how it is said.
+
+
+READ_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+"""Damaged files: the reader gives up on some of them by a panic, which is no :class:`Exception`."""
+
+
+def short(error: BaseException) -> str:
+    """Return the first line of an error."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def describe_skipped(place: str, error: BaseException) -> str:
+    """Say which table is not used, and why."""
+    return f"{place} is left out: {short(error)}"
+
 
 _LATENCY = "latency"
 _KERNEL = "kernel_source"
@@ -46,7 +274,7 @@ def read_table(data: Path, path: Path, layout: Layout, exact: Mapping[str, tuple
             return Read(None, f"{place} is left out: no column {', '.join(missing)}")
         rows = _select(path, layout, exact, has_kernel=_KERNEL in schema, columns=set(schema))
     except READ_ERRORS as error:
-        return Read(None, left_out(place, error))
+        return Read(None, describe_skipped(place, error))
     return _to_grid(rows, place, path, layout)
 
 
@@ -107,6 +335,6 @@ def _to_grid(rows: pl.DataFrame, place: str, path: Path, layout: Layout) -> Read
     try:
         grid = Grid(points, seconds, good[_KERNEL].to_list())
     except (ValueError, OverflowError) as error:
-        return Read(None, left_out(place, error))
+        return Read(None, describe_skipped(place, error))
     framework, version = path.parts[-3:-1]
     return Read(Table(grid, Source(framework, version, place)), problem_said)

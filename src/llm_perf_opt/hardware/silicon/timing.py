@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from llm_perf_opt.core.files import packaged_yaml
+from llm_perf_opt.hardware.silicon.operators import (
+    AllReduce,
+    Attention,
+    Gemm,
+    LatentBlock,
+    MoeLayer,
+    Operator,
+    element_bytes,
+)
 
 How = Literal["measured", "interpolated", "extrapolated", "roofline"]
 """``measured``: this very shape; ``interpolated``: between measured shapes; ``extrapolated``: beyond the outermost
 measured shape by a stated factor at most, at its efficiency; ``roofline``: no table reaches it."""
-
 RESTS_ON_TABLES: tuple[How, ...] = ("measured", "interpolated")
 
 
@@ -58,3 +71,153 @@ class Timing:
     def rests_on_tables(self) -> bool:
         """Whether the time is a measurement or lies between measurements."""
         return self.how in RESTS_ON_TABLES
+
+
+# How far answers may lie from the truth: measured on the tables themselves, kept as data (``errors.yaml``).
+#
+# Interpolation: a measured value was left out and asked for. Extrapolation: the outermost was. Roofline: every measured shape
+# against its roofline. ``python -m benchmarks.silicon_error --write`` makes the file again.
+
+
+FILE = "errors.yaml"
+EVERY_SYSTEM = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Measured ÷ answered, of shapes that were asked for; nine in ten lie between the ends."""
+
+    low_ratio: float
+    """5th percentile."""
+    high_ratio: float
+    """95th percentile."""
+    middle_ratio: float = 1.0
+    """Median: what a roofline is multiplied by, so that as many lie below it as above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Sizes up to an end; of rooflines their own time in seconds."""
+
+    up_to: float
+    spread: Spread | None
+    """``None``: too few shapes were asked for, or answers are far off to one side."""
+    typical_s: float = 0.0
+    """Of rooflines: geometric mean of those in the region."""
+
+
+EXACT = Spread(1.0, 1.0)
+"""Of a shape that was measured itself; how well a measurement repeats is not in the tables."""
+
+
+def kind_of(operator: Operator) -> tuple[str, int]:
+    """Return the kind that errors are kept by, and the size that says how far along its table an operator lies."""
+    match operator:
+        case Gemm():
+            return f"gemm {_width(operator.dtype)}", operator.m
+        case Attention():
+            return f"{operator.phase} attention", operator.tokens
+        case LatentBlock():
+            return f"{operator.phase} latent attention", operator.tokens
+        case MoeLayer():
+            return "experts", operator.tokens
+        case AllReduce():
+            return "all-reduce", operator.elements
+
+
+def _width(dtype: str) -> str:
+    size = element_bytes(dtype)
+    return "bfloat16" if size >= 2 else "float8" if size >= 1 else "float4"
+
+
+def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
+    """Return how far an answer may be off; ``None``: nobody measured that."""
+    if how == "measured":
+        return EXACT
+    kind, size = kind_of(operator)
+    return find_spread(kind, size, how, system)
+
+
+def find_spread(kind: str, size: int, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
+    """Return the spread of the region a size lies in; where a system has none there, that of all systems there.
+
+    Another region's is never taken.
+    """
+    rows = _rows()
+    for name in dict.fromkeys((system, EVERY_SYSTEM)):
+        found = _containing(rows.get((how, kind, name), ()), size)
+        if found is not None and found.spread is not None:
+            return found.spread
+    return None
+
+
+def roofline_spread(kind: str, roofline_s: float) -> Spread | None:
+    """Return how measured operators of a kind lie to rooflines of such a length; ``None``: none were measured."""
+    regions = _rooflines(kind)
+    own = _containing(regions, roofline_s)
+    return _between(regions, roofline_s) if own is not None and own.spread is not None else None
+
+
+def roofline_factor(kind: str, roofline_s: float) -> float:
+    """Return the median of measured ÷ roofline; shorter or longer than any measured, that of the nearest; 1 without any."""
+    regions = [region for region in _rooflines(kind) if region.spread is not None]
+    return _between(regions, roofline_s).middle_ratio if regions else 1.0
+
+
+def _rooflines(kind: str) -> Sequence[Region]:
+    return _rows().get(("roofline", kind, EVERY_SYSTEM), ())
+
+
+def _containing(regions: Sequence[Region], size: float) -> Region | None:
+    return next((region for region in regions if size <= region.up_to), None)
+
+
+def _between(regions: Sequence[Region], roofline_s: float) -> Spread:
+    """Return ratios that hold at typical times and change evenly between them: a step would make a longer roofline faster."""
+    known = [(one.typical_s, one.spread) for one in regions if one.spread is not None]
+    below = [one for one in known if one[0] <= roofline_s] or known[:1]
+    above = [one for one in known if one[0] > roofline_s] or known[-1:]
+    (short, first), (long, second) = below[-1], above[0]
+    share = math.log(roofline_s / short) / math.log(long / short) if short < roofline_s < long else 0.0
+
+    def ratio(one: float, other: float) -> float:
+        return math.exp((1 - share) * math.log(one) + share * math.log(other))
+
+    return Spread(
+        ratio(first.low_ratio, second.low_ratio),
+        ratio(first.high_ratio, second.high_ratio),
+        ratio(first.middle_ratio, second.middle_ratio),
+    )
+
+
+@functools.cache
+def _rows() -> dict[tuple[str, str, str], list[Region]]:
+    return {
+        (how, kind, system): [_region(how, *written) for written in regions]
+        for how, kinds in content()["errors"].items()
+        for kind, systems in kinds.items()
+        for system, regions in systems.items()
+    }
+
+
+def _region(
+    how: str,
+    up_to: float | None,
+    low: float | None,
+    middle: float | None,
+    high: float | None,
+    _shapes: int,
+    typical_us: float = 0.0,
+) -> Region:
+    unit = 1e-6 if how == "roofline" else 1.0
+    end = math.inf if up_to is None else up_to * unit
+    if low is None or middle is None or high is None:
+        return Region(end, None)
+    return Region(end, Spread(low, high, middle), typical_us * 1e-6)
+
+
+@functools.cache
+def content() -> dict[str, Any]:
+    """Return the file: of which package, when and how it was made, and how → operator → system → regions."""
+    loaded: dict[str, Any] = packaged_yaml("llm_perf_opt.hardware.silicon", FILE)
+    return loaded

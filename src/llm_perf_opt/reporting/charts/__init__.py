@@ -1,1 +1,1 @@
-"""Charts as SVG."""
+"""SVG charts."""

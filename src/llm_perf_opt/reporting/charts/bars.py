@@ -9,7 +9,6 @@ from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts import svg
 
 Formatter = Callable[[float | None], str]
-
 _PAD = 16.0
 _BAR_HEIGHT = 22.0
 _ROW_HEIGHT = 32.0
@@ -75,7 +74,7 @@ def stacked_bars(
     notes = [row.note or formatter(total) for row, total in zip(rows, totals, strict=True)]
     frame = _Frame.around([row.label for row in rows], notes)
     longest = max(totals)
-    body = [svg.text(_PAD, 24, svg.fit(title, svg.DEFAULT_WIDTH - 2 * _PAD, 14), role="head")]
+    body = [svg.heading(title)]
     for place, (row, total, note) in enumerate(zip(rows, totals, notes, strict=True)):
         scale = (frame.bar_width / (total if as_share else longest)) if total > 0 else 0.0
         top = frame.top + place * frame.pitch
@@ -85,14 +84,14 @@ def stacked_bars(
         note_x = frame.left + (frame.bar_width if as_share else total * scale) + 8
         body.append(svg.text(note_x, top + frame.baseline, svg.fit(note, frame.note_width), role="muted"))
     markup, legend_height = svg.legend(
-        list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, svg.DEFAULT_WIDTH - 2 * _PAD
+        list(indices.items()), _PAD, frame.bottom(len(rows)) + 6, svg.chart_width() - 2 * _PAD
     )
     body.append(markup)
     description = _describe_stacked(rows, totals, formatter)
     return svg.document(
         title,
         description,
-        svg.DEFAULT_WIDTH,
+        svg.chart_width(),
         frame.bottom(len(rows)) + legend_height + 18,
         body,
         kind="stacked",
@@ -114,7 +113,7 @@ def bars(
     notes = [row.note or formatter(row.value if svg.usable(row.value) else None) for row in rows]
     frame = _Frame.around([row.label for row in rows], notes)
     scale = frame.bar_width / max(known)
-    body = [svg.text(_PAD, 24, svg.fit(title, svg.DEFAULT_WIDTH - 2 * _PAD, 14), role="head")]
+    body = [svg.heading(title)]
     for place, (row, note) in enumerate(zip(rows, notes, strict=True)):
         top = frame.top + place * frame.pitch
         length = row.value * scale if row.value is not None and row.value in known else 0.0
@@ -129,14 +128,14 @@ def bars(
     height = frame.bottom(len(rows))
     if groups:
         markup, legend_height = svg.legend(
-            list(groups.items()), _PAD, height + 6, svg.DEFAULT_WIDTH - 2 * _PAD
+            list(groups.items()), _PAD, height + 6, svg.chart_width() - 2 * _PAD
         )
         body.append(markup)
         height += legend_height
     description = description or "; ".join(
         f"{row.label}: {note}" for row, note in zip(rows, notes, strict=True)
     )
-    return svg.document(title, description, svg.DEFAULT_WIDTH, height + 14, body, kind="bars")
+    return svg.document(title, description, svg.chart_width(), height + 14, body, kind="bars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class _Frame:
 
     @staticmethod
     def around(labels: Sequence[str], notes: Sequence[str]) -> _Frame:
-        width = svg.DEFAULT_WIDTH
+        width = svg.chart_width()
         label_width = min(max(svg.text_width(label) for label in labels), width * _LABEL_SHARE)
         note_width = min(max(svg.text_width(note) for note in notes), width * 0.4)
         left = _PAD + label_width + 10

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_perf_opt.core import units
-from llm_perf_opt.reporting.charts import markers, svg
-from llm_perf_opt.reporting.charts.axes import Formatter, Scale, line_path, linear_scale, log_scale, tidy
+from llm_perf_opt.reporting.charts import axes, svg
+from llm_perf_opt.reporting.charts.axes import (
+    Formatter,
+    LabelSpace,
+    Plot,
+    Scale,
+    line_path,
+    linear_scale,
+    log_scale,
+    tidy,
+)
+from llm_perf_opt.reporting.charts.axes import axes as axes_axes
 
 _PAD = 16.0
 _ROW = 24.0
@@ -20,7 +31,7 @@ class Dot:
     """One value; an interval is drawn as a line through it."""
 
     value: float
-    kind: markers.Kind
+    kind: axes.Kind
     low: float | None = None
     high: float | None = None
     detail: str = ""
@@ -53,20 +64,20 @@ def dot_chart(
     values = [value for _, dots in drawn for dot in dots for value in _extent(dot) if usable(value)]
     if not values:
         return svg.no_data(title, "No data to draw.", kind="dots")
-    width = svg.DEFAULT_WIDTH
+    width = svg.chart_width()
     label_width = min(max(svg.text_width(row.label) for row in rows), width * _LABEL_SHARE)
     note_width = max((svg.text_width(row.note) for row in rows), default=0.0)
     left, right = _PAD + label_width + 14, width - _PAD - (note_width + 12 if note_width else 8)
     values += [reference] if reference is not None else []
     x = log_scale(values, left, right) if log else _around(values, left, right)
     bottom = _TOP + _ROW * len(rows)
-    body = [svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head")]
+    body = [svg.heading(title)]
     body += _axis(x, bottom, formatter, reference)
     for place, (row, dots) in enumerate(drawn):
         body += _row(row, dots, _TOP + _ROW * (place + 0.5), x, label_width, width, formatter, focusable)
-    body.append(svg.text((left + right) / 2, bottom + 16, x_label, anchor="middle", role="muted"))
+    body.append(svg.axis_label((left + right) / 2, bottom + 16, x_label, "muted"))
     kinds = list(dict.fromkeys(dot.kind for _, dots in drawn for dot in dots))
-    legend, used = markers.legend(kinds, _PAD, bottom + 26, width - 2 * _PAD)
+    legend, used = axes.legend(kinds, _PAD, bottom + 26, width - 2 * _PAD)
     description = "; ".join(
         f"{row.label}: " + ", ".join(_text(dot, formatter) for dot in dots) for row, dots in drawn if dots
     )
@@ -130,7 +141,7 @@ def _row(
         extra: dict[str, str | float | None] = {"data_name": row.label, "data_value": repr(float(dot.value))}
         if focusable:
             extra |= {"tabindex": "0", "role": "img", "aria_label": words}
-        parts.append(markers.mark(dot.kind, x(dot.value), y, 5.5, words, **extra))
+        parts.append(axes.mark(dot.kind, x(dot.value), y, 5.5, words, **extra))
     if row.note:
         parts.append(svg.text(width - _PAD, y + 4, row.note, anchor="end", role="muted"))
     return parts
@@ -141,3 +152,108 @@ def _text(dot: Dot, formatter: Formatter) -> str:
     if dot.low is not None and dot.high is not None:
         words += f" ({formatter(dot.low)} to {formatter(dot.high)})"
     return f"{words}, {dot.detail}" if dot.detail else words
+
+
+# Points of two numbers each, and the line of those that nobody beats.
+
+
+_HEIGHT = 400.0
+_RADIUS = 4.5
+_MOST_LABELS = 12
+ON_FRONT = axes.Kind("no other job is better in both", "circle", 0)
+BEHIND = axes.Kind("another job is better in both", "hollow", 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One job, run or configuration."""
+
+    name: str
+    x: float
+    y: float
+    front: bool = False
+    label: str = ""
+    """Written beside the mark where there is room."""
+
+
+def front_chart(
+    title: str,
+    points: Sequence[Point],
+    *,
+    x_label: str,
+    y_label: str,
+    x_format: Formatter,
+    y_format: Formatter,
+    x_lower_is_better: bool = True,
+    y_lower_is_better: bool = True,
+    note: str = "",
+) -> str:
+    """Draw points, those on the front joined by steps; axes are round the values, not from zero."""
+    drawn = [point for point in points if svg.usable(point.x) and svg.usable(point.y)]
+    if not drawn:
+        return svg.no_data(title, "No data to draw.", kind="front")
+    width = svg.chart_width()
+    plot = Plot(96.0, width - 24, 66.0, _HEIGHT - 50)
+    x = _scatter_around([point.x for point in drawn], plot.left, plot.right)
+    y = _scatter_around([point.y for point in drawn], plot.bottom, plot.top)
+    better = f"better: {'left' if x_lower_is_better else 'right'} and {'down' if y_lower_is_better else 'up'}"
+    body = [
+        svg.heading(title),
+        svg.text(plot.right, plot.top - 13, better, anchor="end", role="muted"),
+        axes_axes(plot, x, y, x_label=x_label, y_label=y_label, x_format=x_format, y_format=y_format),
+    ]
+    front = sorted((point for point in drawn if point.front), key=lambda point: point.x)
+    body.append(_steps(front, x, y))
+    space = LabelSpace(plot)
+    for point in drawn:
+        space.reserve(x(point.x) - 5, y(point.y) - 5, x(point.x) + 5, y(point.y) + 5)
+    # The front last: its marks lie on top.
+    ordered = sorted(drawn, key=lambda point: point.front)
+    body += [_mark(point, x, y, x_format, y_format) for point in ordered]
+    for point in front[:_MOST_LABELS]:
+        place = space.place(x(point.x), y(point.y), point.label, 9) if point.label else None
+        if place is not None:
+            left, base = place
+            space.reserve(left, base - 11, left + svg.text_width(point.label), base + 3)
+            body.append(svg.text(left, base, point.label, role="text lpo-halo"))
+    kinds = [kind for kind in (ON_FRONT, BEHIND) if any(point.front == (kind is ON_FRONT) for point in drawn)]
+    legend, used = axes.legend(kinds, 18, _HEIGHT - 2, width - 36)
+    bottom = _HEIGHT - 2 + used + 6
+    if note:
+        body.append(svg.text(18, bottom + 10, svg.fit(note, width - 36), role="muted"))
+        bottom += 18
+    description = "; ".join(_describe_dot(point, x_format, y_format) for point in front)
+    return svg.document(
+        title, f"On the front: {description}", width, bottom, [*body, legend], kind="front", focusable=True
+    )
+
+
+def _mark(point: Point, x: Scale, y: Scale, x_format: Formatter, y_format: Formatter) -> str:
+    words = _describe_dot(point, x_format, y_format)
+    extra: dict[str, str | float | None] = {"data_name": point.name}
+    if point.front:  # the others would be hundreds of stops for a keyboard
+        extra |= {"tabindex": "0", "role": "img", "aria_label": words}
+    kind = ON_FRONT if point.front else BEHIND
+    radius = _RADIUS if point.front else _RADIUS - 1
+    return axes.mark(kind, x(point.x), y(point.y), radius, words, **extra)
+
+
+def _describe_dot(point: Point, x_format: Formatter, y_format: Formatter) -> str:
+    return f"{point.name}: {x_format(point.x)}, {y_format(point.y)}"
+
+
+def _steps(front: Sequence[Point], x: Scale, y: Scale) -> str:
+    """Join the front by steps: between two of its points nothing is known to be possible."""
+    if len(front) < 2:
+        return ""
+    path: list[tuple[float, float]] = []
+    for before, after in itertools.pairwise(front):
+        path += [(x(before.x), y(before.y)), (x(after.x), y(before.y))]
+    path.append((x(front[-1].x), y(front[-1].y)))
+    return svg.element("path", d=line_path(path), class_="lpo-roof lpo-dash")
+
+
+def _scatter_around(values: Sequence[float], start: float, end: float) -> Scale:
+    low, high = min(values), max(values)
+    room = max((high - low) * 0.08, abs(high) * 0.01, 1e-12)
+    return Scale(low - room, high + room, start, end)

@@ -9,71 +9,83 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llm_perf_opt.analysis.findings.common import describe_target
 from llm_perf_opt.analysis.roofline.limits import must_move_bytes
-from llm_perf_opt.analysis.targets.words import target_text
+from llm_perf_opt.analysis.roofline.what_if import OtherDevices
 from llm_perf_opt.core import units
-from llm_perf_opt.model.summary import (
-    Budget,
-    Hardware,
-    Kernel,
-    Prediction,
-    Static,
-)
-from llm_perf_opt.reporting.charts.bars import (
-    Bar,
-    Segment,
-    StackedRow,
-    bars,
-    stacked_bars,
-)
-from llm_perf_opt.reporting.charts.beside import elsewhere_chart, sample_chart
-from llm_perf_opt.reporting.charts.ceilings import Roof
-from llm_perf_opt.reporting.charts.colours import (
-    BUDGET_COLOURS,
-    FAMILY_COLOURS,
-    PHASE_COLOURS,
-    component_colours,
-)
-from llm_perf_opt.reporting.charts.lines import (
-    Level,
-    Line,
-    histogram,
-    line_chart,
-)
-from llm_perf_opt.reporting.charts.roofline import RooflinePoint, roofline
+from llm_perf_opt.core.phases import REQUEST_PHASES
+from llm_perf_opt.reporting.charts.axes import Kind
+from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
+from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
+from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
+from llm_perf_opt.reporting.charts.roofline import Roof, RooflinePoint, roofline
+from llm_perf_opt.reporting.charts.svg import BUDGET_COLOURS, FAMILY_COLOURS, PHASE_COLOURS, component_colours
 from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
+from llm_perf_opt.reporting.telemetry_tables import QUANTITIES
+from llm_perf_opt.summary import Budget, Hardware, Kernel, Prediction, SampleTimes, Static, Telemetry
 
-__all__ = [
-    "BUDGET_COLOURS",
-    "FAMILY_COLOURS",
-    "PHASE_COLOURS",
-    "Bar",
-    "Event",
-    "Lane",
-    "Level",
-    "Line",
-    "Roof",
-    "RooflinePoint",
-    "Segment",
-    "StackedRow",
-    "bars",
-    "budget_chart",
-    "bytes_chart",
-    "component_chart",
-    "component_colours",
-    "elsewhere_chart",
-    "histogram",
-    "kernel_place",
-    "kernel_roofline",
-    "line_chart",
-    "memory_chart",
-    "phase_roofline",
-    "roofline",
-    "sample_chart",
-    "stacked_bars",
-    "timeline",
-    "timeline_chart",
-]
+# Equal things beside each other: samples by phase, devices by their floors.
+
+
+_MOST_SAMPLES = 40
+
+
+def sample_chart(samples: Sequence[SampleTimes], title: str = "Every sample, by phase") -> str:
+    """Draw the wall-clock of each sample, one colour per phase; lengths compare between samples."""
+    rows = [
+        StackedRow(
+            sample.id,
+            [
+                Segment(phase, getattr(sample, f"{phase}_s") or 0.0)
+                for phase in ("preprocess", *REQUEST_PHASES)
+            ],
+        )
+        for sample in samples[:_MOST_SAMPLES]
+    ]
+    left_out = len(samples) - len(rows)
+    suffix = f" (the first {len(rows)} of {len(samples)})" if left_out else ""
+    return stacked_bars(title + suffix, rows, as_share=False, colours=PHASE_COLOURS)
+
+
+def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = False) -> str:
+    """Draw expected and least time per token (or to the first one) by device, and what was measured on this run's own."""
+    expects = any(each.tpot_expected_s is not None for each in devices)
+    what = "time to first token" if first_token else "time per output token"
+    what = f"Expected and least {what}" if expects else f"Least {what}"
+    rows = []
+    for each in devices:
+        floor = each.ttft_floor_s if first_token else each.tpot_floor_s
+        measured = each.ttft_measured_s if first_token else each.tpot_measured_s
+        if floor is None:
+            continue
+        expected = each.ttft_expected_s if first_token else each.tpot_expected_s
+        dots = [Dot(floor, _FLOOR if each.fits is not False else _TOO_SMALL)]
+        low, high = (each.ttft_ends_s if first_token else each.tpot_ends_s) or (None, None)
+        dots += [Dot(expected, _EXPECTED, low, high)] if expected is not None else []
+        eager = None if first_token else each.tpot_eager_s or each.launch_eager_s
+        # Only where it is more than the floor does launching one by one keep a step from it.
+        one_by_one = _AT_LEAST if each.eager_is_bound else _ONE_BY_ONE
+        dots += [Dot(eager, one_by_one)] if eager is not None and eager > floor else []
+        dots += [Dot(measured, _MEASURED)] if measured is not None else []
+        label = _short_device(each.device) + (" (this run)" if each.is_own else "")
+        term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
+        said = units.seconds(floor if expected is None else expected)
+        rows.append(DotRow(label, dots, f"{said}{term}", each.is_own))
+    return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
+
+
+_FLOOR = Kind("floor: no run can be faster", "circle", 0)
+_TOO_SMALL = Kind("floor, but the model does not fit", "hollow", 0)
+_EXPECTED = Kind("expected (90 % range): measured operators added up", "triangle", 2)
+_ONE_BY_ONE = Kind("with every kernel launched by itself", "square", 3)
+_AT_LEAST = Kind("with every kernel launched by itself, at least", "square", 3)
+_MEASURED = Kind("measured in this run", "diamond", 5)
+
+
+def _short_device(name: str) -> str:
+    """Drop the maker, which every reader knows, to leave room for what tells devices apart."""
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ")
+
 
 _PHASE_ORDER = tuple(PHASE_COLOURS)
 
@@ -208,7 +220,7 @@ def kernel_roofline(
         if at is None:
             continue
         target = kernel.target
-        best = target_text(target) if target is not None else None
+        best = describe_target(target) if target is not None else None
         words = (kernel.bound and f"{kernel.bound}-bound", kernel.phase, best)
         points.append(
             RooflinePoint(
@@ -267,3 +279,33 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
         for lane in value.get("lanes", ())
     ]
     return timeline(title, lanes, span_s=value.get("span_s"), colours=FAMILY_COLOURS)
+
+
+# A device over time: one chart per quantity, because their units have nothing in common.
+
+
+def telemetry_charts(telemetry: Telemetry) -> list[str]:
+    """Draw every series that was told, with the limit in force where there is one."""
+    limits = {
+        "clock_hz": ("highest clock", telemetry.clock_max_hz),
+        "power_w": ("power limit", telemetry.power_limit_w),
+    }
+    drawn = []
+    for series in telemetry.series:
+        if series.name not in QUANTITIES:
+            continue
+        name, show = QUANTITIES[series.name]
+        label, limit = limits.get(series.name, ("", None))
+        title = name[:1].upper() + name[1:]
+        drawn.append(
+            line_chart(
+                f"{title} during the measured passes",
+                [Line(name, series.points)],
+                x_label="since the first measured pass began",
+                y_label=title,
+                levels=[Level(label, limit)] if limit is not None else [],
+                x_format=units.seconds,
+                y_format=show,
+            )
+        )
+    return drawn

@@ -51,7 +51,7 @@ def line_chart(
     y_format: Formatter = units.size,
 ) -> str:
     """Draw series over a common axis, with a mark and a hover text at every point."""
-    width, height = svg.DEFAULT_WIDTH, _LINES_HEIGHT
+    width, height = svg.chart_width(), _LINES_HEIGHT
     drawn = [(line, [p for p in line.points if _is_drawable(p)]) for line in lines]
     everything = [point for _, points in drawn for point in points]
     if not everything:
@@ -62,7 +62,7 @@ def line_chart(
     x = _scale([px for px, _ in everything], plot.left, plot.right)
     y = linear_scale(ys, plot.bottom, plot.top, binary=y_format is units.size)
     shared = sorted({px for px, _ in everything})
-    body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
+    body = [svg.heading(title)]
     body.append(
         axes(
             plot,
@@ -96,7 +96,7 @@ def histogram(
     bins: int | None = None,
 ) -> str:
     """Draw how values spread."""
-    width, height = svg.DEFAULT_WIDTH, _HISTOGRAM_HEIGHT
+    width, height = svg.chart_width(), _HISTOGRAM_HEIGHT
     drawn = [value for value in values if (svg.positive(value) if x_log else svg.usable(value))]
     if not drawn:
         return svg.no_data(title, "No data to draw.", kind="histogram")
@@ -105,7 +105,7 @@ def histogram(
     plot = Plot(84.0, width - 24, 62.0, height - 50)
     x = Scale(edges[0], edges[-1], plot.left, plot.right, log=x_log)
     y = linear_scale([max(counts)], plot.bottom, plot.top)
-    body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
+    body = [svg.heading(title)]
     body.append(axes(plot, x, y, x_label=x_label, y_label="Count", x_format=x_format, y_format=units.count))
     for low, high, amount in zip(edges, edges[1:], counts, strict=False):
         if amount > 0:

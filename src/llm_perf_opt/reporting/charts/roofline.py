@@ -7,21 +7,91 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt.core import units
-from llm_perf_opt.reporting.charts import markers, svg
-from llm_perf_opt.reporting.charts.axes import (
-    LabelSpace,
-    Plot,
-    Scale,
-    axes,
-    line_path,
-    log_scale,
-)
-from llm_perf_opt.reporting.charts.ceilings import Roof, draw_ceilings, merged, roof_text
+from llm_perf_opt.reporting.charts import axes as charts_axes
+from llm_perf_opt.reporting.charts import svg
+from llm_perf_opt.reporting.charts.axes import LabelSpace, Plot, Scale, axes, line_path, log_scale
+
+# The roof of a roofline: horizontal limits of arithmetic, slanted limits of memory, and their names.
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """One horizontal (FLOP/s) or slanted (B/s) limit."""
+
+    label: str
+    value: float
+
+
+def merged(roofs: Sequence[Roof]) -> list[Roof]:
+    """Join ceilings of one height (bfloat16 and float16 often are) under one name."""
+    names: dict[float, list[str]] = {}
+    for roof in roofs:
+        if svg.positive(roof.value):
+            names.setdefault(roof.value, []).append(roof.label)
+    return [Roof(", ".join(dict.fromkeys(labels)), value) for value, labels in names.items()]
+
+
+def draw_ceilings(
+    plot: Plot, x: Scale, y: Scale, roofs: Sequence[Roof], slopes: Sequence[Roof], space: LabelSpace
+) -> list[str]:
+    """Draw every limit with its name where it covers no mark and no other name."""
+    parts: list[str] = []
+    top, fastest = max(roof.value for roof in roofs), max(slope.value for slope in slopes)
+    for roof in roofs:
+        space.reserve(x.clamp(roof.value / fastest), y(roof.value) - 1.5, plot.right, y(roof.value) + 1.5)
+    for slope in sorted(slopes, key=lambda item: -item.value):
+        parts.extend(_slope(x, y, slope, top, slope.value == fastest, space))
+    for roof in sorted(roofs, key=lambda item: -item.value):
+        start, at = x.clamp(roof.value / fastest), y(roof.value)
+        label, dash = describe_roof(roof, "FLOP/s"), "" if roof.value == top else " lpo-dash"
+        path = line_path([(start, at), (plot.right, at)])
+        parts.append(svg.element("path", svg.hover(label), d=path, class_=f"lpo-roof{dash}"))
+        spot = space.along(at, label, begin=start)
+        if spot is not None:
+            parts.append(svg.text(spot[0], spot[1], label, role="muted lpo-halo"))
+    return parts
+
+
+def describe_roof(roof: Roof, unit: str) -> str:
+    """Name a limit with its value."""
+    return (
+        f"{roof.label} {units.flops_per_s(roof.value) if unit == 'FLOP/s' else units.bytes_per_s(roof.value)}"
+    )
+
+
+def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: LabelSpace) -> list[str]:
+    low = max(x.low, y.low / slope.value)
+    high = min(x.high, top / slope.value)
+    if low >= high:
+        return []
+    x1, y1, x2, y2 = x(low), y(low * slope.value), x(high), y(high * slope.value)
+    label = describe_roof(slope, "B/s")
+    dash = "" if fastest else " lpo-dash"
+    parts = [
+        svg.element("path", svg.hover(label), d=line_path([(x1, y1), (x2, y2)]), class_=f"lpo-roof{dash}")
+    ]
+    for step in range(int((x2 - x1) // 5) + 1):
+        share = step * 5 / max(x2 - x1, 1.0)
+        bx, by = x1 + (x2 - x1) * share, y1 + (y2 - y1) * share
+        space.reserve(bx - 2, by - 2, bx + 2, by + 2)
+    width, length = svg.text_width(label), math.hypot(x2 - x1, y2 - y1)
+    if length > width + 20:
+        # Above the fastest line, below a slower one, so that two slanted names keep apart.
+        shift = -6.0 if fastest else 15.0
+        cx, cy = x1 + (x2 - x1) * 0.45, y1 + (y2 - y1) * 0.45
+        angle = math.atan2(y2 - y1, x2 - x1)
+        turn = f"rotate({svg.number(math.degrees(angle))} {svg.number(cx)} {svg.number(cy)})"
+        parts.append(svg.text(cx, cy + shift, label, anchor="middle", role="muted lpo-halo", transform=turn))
+        for step in range(-4, 5):
+            along = step / 8 * width
+            bx = cx + along * math.cos(angle) - (shift - 4) * math.sin(angle)
+            by = cy + along * math.sin(angle) + (shift - 4) * math.cos(angle)
+            space.reserve(bx - 8, by - 8, bx + 8, by + 8)
+    return parts
+
 
 _LABELLED = 14
 """Points that get a printed name; all have one on hover."""
-
-
 _HEIGHT = 460.0
 
 
@@ -53,7 +123,7 @@ def roofline(
     colours: Mapping[str, int] | None = None,
 ) -> str:
     """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
-    width, height = svg.DEFAULT_WIDTH, _HEIGHT
+    width, height = svg.chart_width(), _HEIGHT
     roofs, slopes = merged(compute), merged(memory)
     if not roofs or not slopes:
         return svg.no_data(title, "The limits of this device are not known.", kind="roofline")
@@ -69,7 +139,7 @@ def roofline(
     plot = Plot(84.0, width - 20, 62.0, height - 50)
     x, y = _scales(plot, shown, heights, roofs, slopes)
     space = LabelSpace(plot)
-    body = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head")]
+    body = [svg.heading(title)]
     body.append(
         axes(
             plot,
@@ -90,7 +160,7 @@ def roofline(
         markup, used = svg.legend(list(groups.items()), 16, total_height - 4, width - 32)
         body.append(markup)
         total_height += used + 2
-    markup, used = markers.legend(
+    markup, used = charts_axes.legend(
         _kinds(shown, len(roofs) + len(slopes) > 2), 16, total_height - 2, width - 32
     )
     body.append(markup)
@@ -99,17 +169,17 @@ def roofline(
     return svg.document(title, description, width, total_height, body, kind="roofline", focusable=focusable)
 
 
-def _kinds(points: Sequence[RooflinePoint], lower: bool) -> list[markers.Kind]:
+def _kinds(points: Sequence[RooflinePoint], lower: bool) -> list[charts_axes.Kind]:
     """Return what every kind of mark and line that is drawn means."""
     measured = [point for point in points if point.flops_per_s is not None]
-    kinds = [markers.Kind("measured", "circle")] if measured else []
+    kinds = [charts_axes.Kind("measured", "circle")] if measured else []
     if len(measured) < len(points):
-        kinds.append(markers.Kind("not measured: at the limit it could reach", "hollow"))
+        kinds.append(charts_axes.Kind("not measured: at the limit it could reach", "hollow"))
     if any(svg.positive(point.best_flops_per_s) for point in points):
-        kinds.append(markers.Kind("the best measured for this shape", "diamond"))
+        kinds.append(charts_axes.Kind("the best measured for this shape", "diamond"))
     if len({point.weight for point in points}) > 1:
-        kinds.append(markers.Kind("larger: more of the time", "large"))
-    return [*kinds, markers.Kind("lower limit", "dashed")] if lower else kinds
+        kinds.append(charts_axes.Kind("larger: more of the time", "large"))
+    return [*kinds, charts_axes.Kind("lower limit", "dashed")] if lower else kinds
 
 
 def _drawable(speed: float | None) -> bool:
@@ -173,7 +243,7 @@ def _best_marks(
         if best is None or not svg.positive(best):
             continue
         px = x(point.intensity_flops_per_byte)
-        kind = markers.Kind("best", "diamond", groups.get(point.group, 0))
+        kind = charts_axes.Kind("best", "diamond", groups.get(point.group, 0))
         drawn.append(
             svg.element(
                 "path",
@@ -183,7 +253,7 @@ def _best_marks(
             )
         )
         text = f"{point.label}: the best measured reaches {units.flops_per_s(best)}"
-        drawn.append(markers.mark(kind, px, y(best), 3.5, text, data_best=repr(float(best))))
+        drawn.append(charts_axes.mark(kind, px, y(best), 3.5, text, data_best=repr(float(best))))
     return drawn
 
 
@@ -235,7 +305,7 @@ def _leader(px: float, py: float, r: float, spot: tuple[float, float], label: st
 def _mark(
     point: RooflinePoint, px: float, py: float, r: float, index: int, speed: float, focusable: bool
 ) -> str:
-    hover_text = _point_text(point, speed)
+    hover_text = _describe_point(point, speed)
     extra = svg.data_attributes(
         {
             "name": point.label,
@@ -259,7 +329,7 @@ def _mark(
     )
 
 
-def _point_text(point: RooflinePoint, speed: float) -> str:
+def _describe_point(point: RooflinePoint, speed: float) -> str:
     measured = "reaches" if point.flops_per_s is not None else "could reach"
     intensity = units.number(point.intensity_flops_per_byte)
     text = f"{point.label}: {intensity} FLOP/byte, {measured} {units.flops_per_s(speed)}"
@@ -273,8 +343,10 @@ def _describe(
     slopes: Sequence[Roof],
     left_out: int,
 ) -> str:
-    limits = [roof_text(roof, "FLOP/s") for roof in roofs] + [roof_text(roof, "B/s") for roof in slopes]
-    named = [_point_text(point, heights[id(point)]) for point in points[:20]]
+    limits = [describe_roof(roof, "FLOP/s") for roof in roofs] + [
+        describe_roof(roof, "B/s") for roof in slopes
+    ]
+    named = [_describe_point(point, heights[id(point)]) for point in points[:20]]
     more = [f"{len(points) - 20} further points"] if len(points) > 20 else []
     absent = [f"{left_out} points without a positive value are not drawn"] if left_out else []
     return "Ceilings: " + "; ".join(limits) + ". " + "; ".join(named + more + absent)

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from html import escape
+from typing import TypeVar
 
+Drawn = TypeVar("Drawn")
 FONT_SIZE = 12.0
 LINE_HEIGHT = 16.0
-DEFAULT_WIDTH = 760.0
+_WIDTH: ContextVar[float] = ContextVar("width of a chart", default=760.0)
+_NARROW_WIDTH = 366.0
+"""A phone of 390 pixels without the margins of a page."""
 PALETTE_SIZE = 8
-
 # Okabe and Ito's colour-blind-safe set, ordered so that neighbours differ in lightness too.
 _LIGHT = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#737373", "#f0e442")
 _DARK = ("#4aa3df", "#e9ab2e", "#2fbf93", "#d994ba", "#8accf0", "#ee7f3b", "#a3a3a3", "#efe466")
@@ -28,14 +32,11 @@ _THEME = {
 }
 # Text on a filled bar: white on the two darkest colours of the light theme, near-black elsewhere (at least 4.5:1).
 _INK_LIGHT = ("#ffffff", "#14171a", "#14171a", "#14171a", "#14171a", "#14171a", "#ffffff", "#14171a")
-
 # Code points that XML 1.0 does not allow, lone surrogates, and marks that reverse the reading direction of what
 # follows: kernel names and model output may hold them.
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]")
-
 _WIDE = frozenset("mwMWQO@%&GDHNUCRABKVXYZPESTFL—…")
 _NARROW = frozenset("iljtfrI.,:;'|!()[] ·")
-
 _LEGEND_ENTRIES = 24
 """More names than this are counted, not listed."""
 
@@ -179,6 +180,20 @@ STYLE = _style()
 """Every rule of every chart; names start with ``lpo`` so that a page's own rules are left alone."""
 
 
+def chart_width() -> float:
+    """Return the width that a chart is drawn for."""
+    return _WIDTH.get()
+
+
+def draw_narrow(draw: Callable[[], Drawn]) -> Drawn:
+    """Draw one or several charts for a phone."""
+    token = _WIDTH.set(_NARROW_WIDTH)
+    try:
+        return draw()
+    finally:
+        _WIDTH.reset(token)
+
+
 def document(
     title: str,
     description: str,
@@ -215,11 +230,24 @@ def document(
     )
 
 
+def heading(title: str) -> str:
+    """Return the title of a chart, shortened to fit; bold letters are wider than the estimate."""
+    return text(16, 24, fit(title, chart_width() - 32, 15.5), role="head")
+
+
+def axis_label(middle: float, y: float, content: str, role: str = "text") -> str:
+    """Return the label below an axis: centred on it where it fits, else on the chart."""
+    half = text_width(content) / 2 + 4
+    width = chart_width()
+    at = middle if half <= min(middle, width - middle) else width / 2
+    return text(at, y, fit(content, width - 8), anchor="middle", role=role)
+
+
 def no_data(title: str, reason: str, *, kind: str) -> str:
     """Return a chart that says why it is empty."""
-    width = DEFAULT_WIDTH
+    width = chart_width()
     body = [
-        text(16, 24, fit(title, width - 32, 14), role="head"),
+        heading(title),
         text(16, 52, fit(reason, width - 32), role="muted"),
     ]
     return document(title, reason, width, 76, body, kind=kind)
@@ -275,3 +303,50 @@ def usable(value: float | None) -> bool:
 def positive(value: float | None) -> bool:
     """Say whether a value can be drawn on a logarithmic scale."""
     return value is not None and 1 / _DRAWABLE <= value <= _DRAWABLE
+
+
+# Which colour means what, in every chart of every page.
+
+
+BUDGET_COLOURS = {
+    "compute": 0,
+    "communication": 2,
+    "copy": 4,
+    "launch": 1,
+    "sync": 5,
+    "allocation": 13,
+    "data": 11,
+    "host": 3,
+    "queue": 7,
+    "one-off": 12,
+    "other": 6,
+    "idle": 6,
+}
+"""Palette index of a budget part, so that every chart shows launch time in the same colour."""
+FAMILY_COLOURS = {
+    "gemm": 0,
+    "gemv": 8,
+    "attention": 1,
+    "kv_cache": 9,
+    "elementwise": 2,
+    "triton": 10,
+    "reduce": 3,
+    "norm": 11,
+    "copy": 4,
+    "memcpy": 12,
+    "moe": 5,
+    "conv": 13,
+    "other": 6,
+    "communication": 14,
+    "index": 7,
+    "sort": 15,
+}
+"""Palette index of a kernel family: kin share a colour, full and pale. Families not listed take free ones."""
+PHASE_COLOURS = {"preprocess": 6, "vision": 2, "encode": 3, "prefill": 0, "mixed": 7, "decode": 1}
+"""Palette index of a phase: the same in every chart and on every page."""
+
+
+def component_colours(names: Iterable[str]) -> dict[str, int]:
+    """Give components colours that no phase has; after those are used up, the pale ones."""
+    free = [index for index in range(2 * PALETTE_SIZE) if index not in PHASE_COLOURS.values()]
+    return {name: free[place % len(free)] for place, name in enumerate(names)}

@@ -52,7 +52,7 @@ def timeline(
     colours: Mapping[str, int] | None = None,
 ) -> str:
     """Draw lanes under one time axis that starts at zero; overlapping events of a lane stack in sub-rows."""
-    width = svg.DEFAULT_WIDTH
+    width = svg.chart_width()
     end_s = max(
         (event.end_s for lane in lanes for event in lane.events if svg.usable(event.end_s)), default=0.0
     )
@@ -71,7 +71,7 @@ def timeline(
         markup, used = _lane(lane, top, x, label_width, groups, width)
         marks.extend(markup)
         top += used + _LANE_GAP
-    head = [svg.text(16, 24, svg.fit(title, width - 32, 14), role="head"), *_time_axis(x, top)]
+    head = [svg.heading(title), *_time_axis(x, top)]
     legend_markup, used = svg.legend(list(groups.items()), 16, top + 2, width - 32) if groups else ("", 0.0)
     description = _describe(lanes, end_s)
     return svg.document(

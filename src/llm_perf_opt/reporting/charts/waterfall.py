@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_perf_opt.core import units
-from llm_perf_opt.reporting.charts import markers, svg
+from llm_perf_opt.reporting.charts import axes, svg
 from llm_perf_opt.reporting.charts.axes import Formatter, Scale, line_path, linear_scale, tidy
 
 _PAD = 16.0
 _ROW = 30.0
 _BAR = 18.0
 _TOP = 56.0
-_ENDS = markers.Kind("whole", "square", 6)
-_MORE = markers.Kind("adds", "square", 5)
-_LESS = markers.Kind("saves", "square", 4)
+_ENDS = axes.Kind("whole", "square", 6)
+_MORE = axes.Kind("adds", "square", 5)
+_LESS = axes.Kind("saves", "square", 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _levels(start: float, steps: Sequence[Step]) -> list[float]:
     return levels
 
 
-def _kinds(steps: Sequence[Step]) -> list[markers.Kind]:
+def _kinds(steps: Sequence[Step]) -> list[axes.Kind]:
     return [_LESS if step.change < 0 else _MORE for step in steps]
 
 
@@ -79,17 +79,17 @@ def _drawn(
     labels: Sequence[str],
     notes: Sequence[str],
     spans: Sequence[tuple[float, float]],
-    kinds: Sequence[markers.Kind],
+    kinds: Sequence[axes.Kind],
     formatter: Formatter,
 ) -> str:
-    width = svg.DEFAULT_WIDTH
+    width = svg.chart_width()
     label_width = min(max(svg.text_width(label) for label in labels), width * 0.36)
     note_width = max(svg.text_width(note) for note in notes)
     left, right = _PAD + label_width + 12, width - _PAD - note_width - 10
     x = linear_scale([end for span in spans for end in span], left, right)
     bottom = _TOP + _ROW * len(labels)
     body = [
-        svg.text(_PAD, 24, svg.fit(title, width - 2 * _PAD, 14), role="head"),
+        svg.heading(title),
         *_grid(x, bottom, formatter),
     ]
     last = len(labels) - 1
@@ -99,7 +99,7 @@ def _drawn(
             path = line_path([(x(high), _TOP + _ROW * place), (x(high), _TOP + _ROW * (place + 1) + _BAR)])
             body.append(svg.element("path", d=path, class_="lpo-axis lpo-dash"))
     used_kinds = [kind for kind in (_ENDS, _MORE, _LESS) if kind in kinds]
-    legend, used = markers.legend(used_kinds, _PAD, bottom + 4, width - 2 * _PAD)
+    legend, used = axes.legend(used_kinds, _PAD, bottom + 4, width - 2 * _PAD)
     description = "; ".join(f"{label} {note}" for label, note in zip(labels, notes, strict=True))
     return svg.document(
         title, description, width, bottom + used + 16, [*body, legend], kind="waterfall", focusable=True
@@ -121,7 +121,7 @@ def _bar(
     note: str,
     low: float,
     high: float,
-    kind: markers.Kind,
+    kind: axes.Kind,
     top: float,
     x: Scale,
     label_width: float,

@@ -1,4 +1,4 @@
-"""``report.html``: one file that opens offline, asks the network for nothing, and reads on paper, desk and phone."""
+"""Documents as HTML: one file that opens offline, requests nothing, and reads on paper, desk and phone."""
 
 from __future__ import annotations
 
@@ -6,53 +6,30 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from llm_perf_opt.analysis.verdicts import worth_showing
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.version import __version__
-from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.reporting.html.blocks import Section
-from llm_perf_opt.reporting.html.sections import sections_of
-from llm_perf_opt.reporting.html.tiles import headline_numbers, static_answer, tile_columns
-from llm_perf_opt.reporting.wording import (
-    BOUND_NAMES,
-    coverage_facts,
-    gain_text,
-    phase_name,
-    phase_rank,
-    sentence,
-    title_of,
-    why,
-    workload_facts,
-)
+from llm_perf_opt.reporting.document import Block, Chart, Details, Document, Section, blocks_for
 
 _FOLDER = "templates"
 _JSON_MARKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def report_html(summary: Summary) -> str:
-    """Render the whole report."""
-    sections = sections_of(summary)
-    points = {block.id: block.points for section in sections for block in section.blocks if block.points}
-    return render_page(
-        "report.html.j2",
-        title=f"{title_of(summary)}: performance report",
-        navigation=_navigation(summary, sections),
-        data={"points": points},
-        context={**_introduction(summary), "sections": sections},
-    )
-
-
-def render_page(
-    template: str, *, title: str, navigation: list[Section], data: dict[str, Any], context: dict[str, Any]
-) -> str:
-    """Render a template inside the shell; scripts other than ours are refused by the page itself."""
+def write_html(document: Document) -> str:
+    """Return the page; scripts other than ours are refused by the page itself."""
+    sections = [
+        Section(section.anchor, section.title, blocks, section.short or section.title)
+        for section in document.sections
+        if (blocks := blocks_for("html", section.blocks))
+    ]
+    opening = blocks_for("html", document.opening)
+    charts = _charts([*opening, *(block for section in sections for block in section.blocks)])
     script = _read_asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = (
@@ -61,18 +38,28 @@ def render_page(
     )
     return (
         _environment()
-        .get_template(template)
+        .get_template("page.html.j2")
         .render(
-            title=title,
+            document=document,
+            opening=opening,
+            sections=sections,
             version=__version__,
             policy=policy,
             css=Markup(_read_asset("report.css")),
             script=Markup(script),
-            data=Markup(safe_json(data)),
-            navigation=navigation,
-            **context,
+            data=Markup(
+                safe_json({"points": {chart.name: chart.points for chart in charts if chart.points}})
+            ),
         )
     )
+
+
+def _charts(blocks: Sequence[Block]) -> Iterator[Chart]:
+    for block in blocks:
+        if isinstance(block, Chart):
+            yield block
+        elif isinstance(block, Details):
+            yield from _charts(block.blocks)
 
 
 def safe_json(value: object) -> str:
@@ -116,61 +103,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["inline"] = inline
+    environment.filters["drawn"] = Markup  # charts escape every text they draw, so their markup is ours
+    environment.filters["target"] = quote
+    environment.filters["shown"] = functools.partial(blocks_for, "html")
     return environment
 
 
 @functools.cache
 def _read_asset(name: str) -> str:
     return resources.files("llm_perf_opt.reporting.html").joinpath(_FOLDER, name).read_text(encoding="utf-8")
-
-
-def _navigation(summary: Summary, sections: list[Section]) -> list[Section]:
-    first = [Section("summary", "Summary", "Summary")]
-    if summary.findings:
-        first.append(Section("findings", "What to change first", "Findings"))
-    return first + sections
-
-
-def _introduction(summary: Summary) -> dict[str, Any]:
-    """Return what the reader sees first."""
-    return {
-        "heading": title_of(summary),
-        "run_id": summary.run.id,
-        "status": summary.run.status,
-        "facts": workload_facts(summary),
-        "notes": [sentence(note) for note in summary.notes],
-        "unfinished": [
-            (name, stage.status) for name, stage in summary.stages.items() if stage.status != "ok"
-        ],
-        "coverage": coverage_facts(summary),
-        "numbers": headline_numbers(summary),
-        "columns": tile_columns(len(headline_numbers(summary))),
-        "answer": static_answer(summary),
-        "verdicts": [
-            {
-                "phase": phase_name(phase),
-                "key": phase,
-                "bound": summary.verdicts[phase].bound,
-                "name": BOUND_NAMES[summary.verdicts[phase].bound],
-                "lever": summary.verdicts[phase].lever,
-                "arithmetic": why(summary.verdicts[phase]),
-                "evidence": summary.verdicts[phase].evidence,
-            }
-            for phase in sorted(worth_showing(summary.verdicts), key=phase_rank)
-        ],
-        "findings": [
-            {
-                "title": finding.title,
-                "gain": gain_text(finding),
-                "phase": phase_name(finding.phase) if finding.phase else "whole run",
-                "confidence": finding.confidence,
-                "advice": finding.advice,
-                "evidence": finding.evidence,
-                "arithmetic": finding.arithmetic,
-                "command": finding.improve_command,
-                "no_experiment": finding.no_experiment,
-                "track_record": finding.track_record,
-            }
-            for finding in summary.findings
-        ],
-    }

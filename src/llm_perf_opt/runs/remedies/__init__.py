@@ -1,1 +1,1 @@
-"""Remedies: what can be tried against a finding, as data."""
+"""Deprecated: the module path of earlier releases. Use :mod:`llm_perf_opt.remedies`."""

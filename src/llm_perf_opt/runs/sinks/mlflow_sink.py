@@ -6,17 +6,15 @@ the directory that the run lies in (MLflow's file store refuses new runs).
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import re
 from pathlib import Path
 
-from llm_perf_opt.analysis.history.flatten import metric_rows, run_row, seconds_since_1970
-from llm_perf_opt.core.run_directory import layout
-from llm_perf_opt.model.summary import Summary
-from llm_perf_opt.runs.history.settings import settings_of_run
-from llm_perf_opt.runs.sinks.base import Sink
+from llm_perf_opt.core import layout
+from llm_perf_opt.history.rows import metric_rows, run_row, seconds_since_1970, settings_of_run
+from llm_perf_opt.process.tools import has_package, import_optional
+from llm_perf_opt.runs.sinks import Sink
+from llm_perf_opt.summary import Summary
 
 URI_VARIABLE, EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 DEFAULT_EXPERIMENT = "llm-perf-opt"
@@ -32,7 +30,7 @@ class MlflowSink(Sink):
 
     def check(self) -> str | None:
         """Look for the package without importing it, which takes seconds."""
-        if importlib.util.find_spec("mlflow") is None:
+        if not has_package("mlflow"):
             return 'MLflow is not installed: pip install "llm-perf-opt[mlflow]"'
         if os.environ.get(URI_VARIABLE, "").startswith(("file:", "/", "./")):
             return f"{URI_VARIABLE} names a directory, which MLflow no longer writes to: give sqlite:///FILE or a server"
@@ -40,9 +38,9 @@ class MlflowSink(Sink):
 
     def write(self, summary: Summary, run_dir: Path) -> None:
         """Log one run."""
-        mlflow = importlib.import_module("mlflow")
-        tracking = importlib.import_module("mlflow.tracking")
-        entities = importlib.import_module("mlflow.entities")
+        mlflow = import_optional("mlflow")
+        tracking = import_optional("mlflow.tracking")
+        entities = import_optional("mlflow.entities")
         uri = os.environ.get(URI_VARIABLE) or f"sqlite:///{run_dir.absolute().parent / 'mlflow.db'}"
         client = tracking.MlflowClient(tracking_uri=uri)
         experiment = self._experiment(client, run_dir, uri)

@@ -1,1 +1,1 @@
-"""Counting a model on the meta device."""
+"""Count FLOPs, bytes and memory of a model on the meta device."""

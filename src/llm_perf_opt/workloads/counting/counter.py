@@ -8,9 +8,8 @@ cache carries and which operators have no formula, so that nothing needs a secon
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -22,10 +21,15 @@ from llm_perf_opt.analysis.static.counts import (
     ModuleInfo,
     ParamInfo,
     PhaseCount,
+    StateUse,
 )
+from llm_perf_opt.workloads.base import StaticCall
 from llm_perf_opt.workloads.counting.formulas import attention_flops
-from llm_perf_opt.workloads.counting.meta_shapes import quick_result
 from llm_perf_opt.workloads.counting.recorder import Recorder
+from llm_perf_opt.workloads.models.caches import only_read
+
+if TYPE_CHECKING:
+    from llm_perf_opt.workloads.base import ModelAdapter, PhaseShapes
 
 
 def model_tree(model: torch.nn.Module, components: Mapping[str, str] | None = None) -> ModelTree:
@@ -129,23 +133,6 @@ def count_phase(
     return recorder.count
 
 
-@contextlib.contextmanager
-def quick_meta() -> Iterator[None]:
-    """Run a model on the meta device without counting, with the shortcuts a count has."""
-    with torch.no_grad(), _AttentionFunctionMode(None), _QuickDispatchMode():
-        yield
-
-
-class _QuickDispatchMode(TorchDispatchMode):  # type: ignore[misc]
-    """Only the shortcuts of :mod:`llm_perf_opt.workloads.counting.meta_shapes`."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = quick_result(func, args) if not kwargs else None
-        return func(*args, **(kwargs or {})) if out is None else out
-
-
 class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
     """Sees every operator that runs."""
 
@@ -166,9 +153,7 @@ class _OperatorDispatchMode(TorchDispatchMode):  # type: ignore[misc]
             if parts is not NotImplemented:
                 return parts
             self._whole.add(func)
-        out = quick_result(func, args) if not kwargs else None
-        if out is None:
-            out = func(*args, **kwargs)
+        out = func(*args, **kwargs)
         self._recorder.note_operator(info, args, out)
         return out
 
@@ -202,3 +187,30 @@ def _attention_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tu
     names = ("query", "key", "value")
     query, key, value = (args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names))
     return query, key, value
+
+
+# One phase of an adapter's model, counted by running it without weights.
+
+
+def count_adapter_phase(
+    adapter: ModelAdapter, model: torch.nn.Module, tree: ModelTree, phase: str, shapes: PhaseShapes
+) -> PhaseCount:
+    """Count a phase at ``shapes``; where it works on a state, with what that holds before and after."""
+    calls = cast("Mapping[str, Callable[[], object]]", adapter.static_calls(model, shapes))
+    positions = {
+        "vision": shapes.image_tokens,
+        "encode": shapes.encoder_tokens,
+        "prefill": shapes.prompt_tokens,
+    }.get(phase, 1)
+    call = calls[phase]
+    if not isinstance(call, StaticCall):
+        return count_phase(model, call, tree, positions=positions, batch_size=shapes.batch_size)
+    with torch.no_grad(), _AttentionFunctionMode(None):
+        state = call.prepare()
+    before = dict(call.state_bytes(state))
+    counted = count_phase(
+        model, lambda: call.run(state), tree, positions=positions, batch_size=shapes.batch_size
+    )
+    after = dict(call.state_bytes(state))
+    counted.state = StateUse(before, after, only_read(after))
+    return counted

@@ -89,7 +89,6 @@ EXTRA_FORMULAS: dict[str, Formula] = {
     "aten::_addmm_activation": _addmm,
     "aten::addbmm": _addbmm,
 }
-
 ATTENTION_OPERATORS = frozenset(
     {
         name
@@ -104,7 +103,6 @@ ATTENTION_OPERATORS = frozenset(
         "aten::_efficient_attention_forward",
     }
 )
-
 # Operators that do arithmetic worth about one FLOP per element and carry neither of torch's two tags.
 _SMALL_NAMES = """
 _softmax _safe_softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _fused_rms_norm
@@ -117,7 +115,6 @@ index_reduce scatter_reduce segment_reduce native_dropout glu _fft_r2c _fft_c2r 
 _cdist_forward multinomial polar softplus exponential_ floor_divide remainder searchsorted bucketize
 _foreach_mul _foreach_add
 """
-
 # Operators that only move, make or look up data.
 _FREE_NAMES = """
 _to_copy clone copy_ copy contiguous cat stack embedding index index_select gather index_put index_put_
@@ -133,13 +130,11 @@ pixel_shuffle pixel_unshuffle channel_shuffle _pack_padded_sequence unfold_copy 
 _reshape_copy meshgrid argmax argmin device _assert_async _assert_tensor_metadata record_stream
 split_with_sizes_copy
 """
-
 # Of those the ones that leave a device nothing to do.
 _IDLE_NAMES = """
 empty empty_like empty_strided new_empty new_empty_strided scalar_tensor _local_scalar_dense item lift lift_fresh detach alias
 _unsafe_view resize_ set_ is_same_size device _assert_async _assert_tensor_metadata record_stream meshgrid
 """
-
 _IDLE = frozenset(_IDLE_NAMES.split())
 _SMALL = frozenset(_SMALL_NAMES.split())
 _FREE = frozenset(_FREE_NAMES.split())

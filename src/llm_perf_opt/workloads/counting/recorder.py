@@ -10,13 +10,7 @@ from typing import Any
 
 import torch
 
-from llm_perf_opt.analysis.static.counts import (
-    AttentionUse,
-    CacheUse,
-    ExpertUse,
-    ModelTree,
-    PhaseCount,
-)
+from llm_perf_opt.analysis.static.counts import AttentionUse, CacheUse, ExpertUse, ModelTree, PhaseCount
 from llm_perf_opt.workloads.counting.formulas import (
     ATTENTION_OPERATORS,
     Cost,

@@ -1,1 +1,1 @@
-"""Datasets: where the samples come from."""
+"""Datasets: OmniDocBench, prompts, audio, generated pages."""

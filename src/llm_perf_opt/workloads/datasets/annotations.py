@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 JSON_NAME = "OmniDocBench.json"
-
 IGNORED_CATEGORIES = frozenset(
     {
         # The evaluator reads these but leaves them out of the score.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +14,8 @@ from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.files import sha256_of
 from llm_perf_opt.workloads.base import Dataset, Sample
 from llm_perf_opt.workloads.datasets.annotations import Annotations, find_annotations
-from llm_perf_opt.workloads.datasets.filelist import (
-    IMAGES,
-    find_filelist,
-    printable,
-    read_filelist,
-)
-from llm_perf_opt.workloads.datasets.generated import ensure_pages
+from llm_perf_opt.workloads.datasets.filelist import IMAGES, find_filelist, printable, read_filelist
+from llm_perf_opt.workloads.datasets.generated_pages import ensure_pages
 from llm_perf_opt.workloads.datasets.images import check_image
 from llm_perf_opt.workloads.datasets.sampling import check_sampling, draw, in_epoch
 
@@ -166,7 +162,7 @@ def glob_below(root: Path, pattern: str) -> list[Path]:
 def sample_ids(paths: Sequence[Path], root: Path | None) -> list[str]:
     """Name each image as shortly as stays unique: bare name, path below the root, then with a number."""
     names = [printable(path.name) for path in paths]
-    repeated = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    repeated = {name for name, count in Counter(names).items() if count > 1}
     ids: list[str] = []
     used: dict[str, int] = {}
     for path, name in zip(paths, names, strict=True):

@@ -1,1 +1,1 @@
-"""The one inference loop, its clocks and its results."""
+"""The inference loop and everything measured in it."""

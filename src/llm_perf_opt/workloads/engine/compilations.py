@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_perf_opt.model.summary import Compilations
+from llm_perf_opt.summary import Compilations
 
 _WARM_UP = "warmup"
 

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.console.progress import LogProgress
 from llm_perf_opt.core.errors import CheckpointError, InputError
-from llm_perf_opt.model.statistics import interval_ratio
-from llm_perf_opt.workloads.base import Batch, Sample, WorkloadConfig
+from llm_perf_opt.summary.statistics import interval_ratio
+from llm_perf_opt.workloads.base import Batch, Measuring, Sample, WorkloadConfig, pass_level, stop_reason
 from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.engine.profiler_range import profiler_range
-from llm_perf_opt.workloads.engine.results import (
-    BatchResult,
-    PassResult,
-    SampleResult,
-    WorkloadResult,
-)
+from llm_perf_opt.workloads.engine.nvtx import profiler_range
+from llm_perf_opt.workloads.engine.results import BatchResult, PassResult, SampleResult, WorkloadResult
 from llm_perf_opt.workloads.engine.tuning import tune
 from llm_perf_opt.workloads.rank_group import agreed
-from llm_perf_opt.workloads.repeats import Measuring, pass_level, stop_reason
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import InferConfig

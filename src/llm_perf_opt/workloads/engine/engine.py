@@ -6,34 +6,247 @@ It yields what ``generate()`` yields greedily on the same inputs, token for toke
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.phases import BEFORE_PREFILL, REQUEST_PHASES, VISION
 from llm_perf_opt.hardware.accelerator import Accelerator, open_accelerator
-from llm_perf_opt.workloads.base import (
-    Batch,
-    ModelAdapter,
-    Reference,
-    Sample,
-    WorkloadConfig,
-)
+from llm_perf_opt.workloads.base import Batch, ModelAdapter, Reference, Sample, WorkloadConfig
 from llm_perf_opt.workloads.devices import resolve_dtype
-from llm_perf_opt.workloads.engine.clock import Clock, intervals
 from llm_perf_opt.workloads.engine.compilations import CompilationLog
-from llm_perf_opt.workloads.engine.component_timers import ComponentTimers
+from llm_perf_opt.workloads.engine.memory import Attempt, Release, explained, release_model
 from llm_perf_opt.workloads.engine.nvtx import module_ranges, stage
-from llm_perf_opt.workloads.engine.out_of_memory import Attempt, explained
-from llm_perf_opt.workloads.engine.release import Release, give_back
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings
-from llm_perf_opt.workloads.engine.stop_check import Observe, Sequences
-from llm_perf_opt.workloads.memory import predicted_bytes
+from llm_perf_opt.workloads.memory_estimate import predicted_bytes
 from llm_perf_opt.workloads.registry import load_adapter
 
 if TYPE_CHECKING:
     import torch
+
+
+# Time of single components (SAM, CLIP, projector, …) by forward hooks that exist only while a phase runs.
+
+
+class ComponentTimers:
+    """Marks before and after every call of each component, under a range of the component's name."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        paths: Mapping[str, str],
+        clock: Clock,
+        ranges: Callable[[str], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._modules = {label: _submodule(model, path, label) for label, path in paths.items()}
+        self._clock = clock
+        self._ranges = ranges
+        self._marks: dict[str, list[tuple[Any, Any]]] = {}
+
+    @contextlib.contextmanager
+    def watch(self, phase: str) -> Iterator[None]:
+        """Hook every component while a phase runs; the hooks are gone when decoding starts, where they would cost."""
+        handles: list[Any] = []
+        for label, module in self._modules.items():
+            # Components of the vision phase keep their plain name; the language model's say which phase they mean.
+            key = f"{label}_s" if phase == "vision" else f"{label}_{phase}_s"
+            handles.extend(self._hook(module, label, key))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, module: torch.nn.Module, label: str, key: str) -> list[Any]:
+        opened: list[tuple[Any, contextlib.AbstractContextManager[None]]] = []
+
+        def before(_module: Any, _inputs: Any) -> None:
+            named = self._ranges(label)
+            named.__enter__()
+            opened.append((self._clock.mark(), named))
+
+        def after(_module: Any, _inputs: Any, _output: Any) -> None:
+            start, named = opened.pop()
+            self._marks.setdefault(key, []).append((start, self._clock.mark()))
+            named.__exit__(None, None, None)
+
+        return [
+            module.register_forward_pre_hook(before),
+            module.register_forward_hook(after, always_call=True),
+        ]
+
+    def seconds(self) -> dict[str, float]:
+        """Return the summed time of each component that ran; call it after the device was synchronised."""
+        return {key: sum(self._clock.seconds(*pair) for pair in pairs) for key, pairs in self._marks.items()}
+
+
+def _submodule(model: torch.nn.Module, path: str, label: str) -> torch.nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise ConfigError(
+            f"component {label!r} names a module that does not exist: {path}",
+            hint="components() must give paths inside the built model",
+            key="model.adapter",
+        ) from error
+
+
+# The no-repeated-n-gram rule as tensor operations: nothing leaves the device, so nothing waits for it.
+
+
+def ban_repeated_ngrams(logits: torch.Tensor, tokens: torch.Tensor, size: int) -> torch.Tensor:
+    """Set the logits of tokens that would complete an n-gram already in ``tokens`` to minus infinity.
+
+    ``tokens`` is ``[batch, length]`` and holds the prompt (padding and image positions included) and what was
+    generated, as ``transformers``' ``no_repeat_ngram_size`` counts. ``logits`` is changed in place.
+    """
+    import torch
+
+    length = tokens.shape[1]
+    if size <= 0 or length < size:
+        return logits
+    windows = tokens.unfold(1, size, 1)
+    last = tokens[:, length - size + 1 :].unsqueeze(1)
+    repeated = (windows[..., :-1] == last).all(-1)
+    following = windows[..., -1]
+    limit = torch.where(repeated, float("-inf"), float("inf")).to(logits.dtype)
+    return logits.scatter_reduce_(1, following, limit, "amin")
+
+
+# The answers of a batch as they grow, and whether all have ended, learnt without waiting for the device at every token.
+
+
+Observe = Callable[["torch.Tensor"], None]
+
+
+class StopCheck:
+    """Learn whether all sequences ended, ``lag`` steps late, so that an accelerator is never waited for at once."""
+
+    def __init__(self, accelerator: Accelerator, lag: int | None = None) -> None:
+        """Look one step late where work is asynchronous, at once elsewhere, unless ``lag`` says otherwise."""
+        self._accelerator = accelerator
+        self._lag = int(accelerator.is_asynchronous) if lag is None else lag
+        self._pending: deque[tuple[torch.Tensor, Any]] = deque()
+
+    def push(self, finished: torch.Tensor) -> bool:
+        """Take this step's flags; return the answer of ``lag`` steps ago."""
+        flag, event = finished.all(), None
+        if self._accelerator.is_asynchronous:
+            flag = flag.to("cpu", non_blocking=True)
+            # The copy is on the stream of the flag's device, which need not be the current one.
+            event = self._accelerator.record()
+        self._pending.append((flag, event))
+        if len(self._pending) <= self._lag:
+            return False
+        oldest, done = self._pending.popleft()
+        if done is not None:
+            self._accelerator.wait(done)
+        return bool(oldest)
+
+
+class Sequences:
+    """Tokens of a batch as they grow, on the device; chooses the next one and knows when all have ended."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        limit: int,
+        accelerator: Accelerator,
+        *,
+        device: str,
+        stop_ids: Sequence[int],
+        no_repeat_ngram_size: int,
+        observe: Observe | None = None,
+    ) -> None:
+        """Make room for ``limit`` tokens behind each prompt; ``observe`` sees the logits of every step."""
+        import torch
+
+        self._observe = observe
+        prompt = batch.inputs.get("input_ids")
+        self._ngram = no_repeat_ngram_size if prompt is not None else 0
+        self._stop = torch.tensor(stop_ids, device=device) if stop_ids else None
+        self._pad = next(iter(stop_ids), 0)
+        self._start = 0 if prompt is None else prompt.shape[1]
+        self._all = torch.zeros(len(batch.sample_ids), self._start + limit, dtype=torch.long, device=device)
+        if prompt is not None:
+            self._all[:, : self._start] = prompt
+        self._finished: torch.Tensor | None = None
+        self._check = StopCheck(accelerator)
+        self.count = 0
+        self.stopped = False
+        self.last: torch.Tensor = self._all[:, :0]
+
+    def choose(self, logits: torch.Tensor) -> None:
+        """Take the most likely token of each sequence that may follow, greedily."""
+        import torch
+
+        end = self._start + self.count
+        if self._observe is not None:
+            self._observe(logits)
+        if self._ngram:
+            logits = ban_repeated_ngrams(logits.float(), self._all[:, :end], self._ngram)
+        tokens = logits.argmax(-1)
+        if self._stop is not None:
+            if self._finished is not None:
+                tokens = torch.where(self._finished, self._pad, tokens)
+            ended = torch.isin(tokens, self._stop)
+            self._finished = ended if self._finished is None else self._finished | ended
+            self.stopped = self._check.push(self._finished)
+        self._all[:, end] = tokens
+        self.last = self._all[:, end : end + 1]
+        self.count += 1
+
+    def drop_tokens_after_stop(self) -> int:
+        """Drop tokens made after the last sequence had ended; return how many are left."""
+        if self._stop is not None:
+            self.count = max(len(ids) for ids in self.token_ids())
+        return self.count
+
+    def token_ids(self) -> list[list[int]]:
+        """Return each sequence's tokens, up to and including its end."""
+        rows: list[list[int]] = self._all[:, self._start : self._start + self.count].tolist()
+        if self._stop is None:
+            return rows
+        stop = set(self._stop.tolist())
+        return [
+            row[: next((place + 1 for place, token in enumerate(row) if token in stop), len(row))]
+            for row in rows
+        ]
+
+
+# Time on the device: the host's clock on a CPU, events on an accelerator. Reading the time never makes it wait.
+
+
+class Clock:
+    """Marks in time on one device. ``synchronize`` before turning marks into seconds.
+
+    A mark is an event in the device's stream: a sync per token would drain the queue and slow what it measures.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    def mark(self) -> Any:
+        """Note the moment when all work queued so far is done."""
+        return self._accelerator.record(timed=True)
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        self._accelerator.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Return the time between two marks."""
+        return self._accelerator.seconds(start, end)
+
+
+def intervals(clock: Clock, marks: Sequence[Any]) -> list[float]:
+    """Return the seconds between consecutive marks."""
+    return [clock.seconds(start, end) for start, end in itertools.pairwise(marks)]
+
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
 PhaseMode = Callable[[], contextlib.AbstractContextManager[None]]
@@ -84,7 +297,7 @@ class Engine:
         """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
         before = self.accelerator.memory()
         del self.model, self.adapter
-        after = give_back(self.accelerator)
+        after = release_model(self.accelerator)
         if self._memory_at_start is None or before is None or after is None:
             return None
         return Release(self.device, self._memory_at_start, before, after)

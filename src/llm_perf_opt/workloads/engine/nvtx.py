@@ -10,6 +10,7 @@ Without an attached tool the first push says so, and from then on a range costs 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 MODULE_PREFIX = "module:"
 """What per-module range names start with, so that readers tell them from phases and components."""
-
 _LIBRARIES = ("libnvtx3interop.so.1", "libnvToolsExt.so.1")
 _NO_TOOL = -2
 """What push returns when nothing listens; -1 (Nsight Systems) or a depth >= 0 (Nsight Compute): a tool does."""
@@ -312,3 +312,29 @@ def _torch_has_cuda() -> bool:
 def _encode(label: str) -> bytes:
     """NUL would cut the name; surrogates cannot be encoded."""
     return label.replace("\0", " ").encode("utf-8", errors="replace")
+
+
+# Tell a tool when measuring begins and ends: ``cudaProfilerStart`` and ``cudaProfilerStop`` around the measured passes.
+#
+# For ``pipeline.nsys.capture_range=cudaProfilerApi``, whose captures open and close by these calls. Only a workload that
+# was asked to makes them: in an ordinary run they would switch another tool on.
+
+
+PROFILER_RANGE = "LLM_PERF_OPT_PROFILER_RANGE"
+"""Set to 1 in the environment of a program that is to make the calls."""
+
+
+@contextlib.contextmanager
+def profiler_range() -> Iterator[None]:
+    """Enclose what is measured, warm-up left out; without a request, do nothing."""
+    if os.environ.get(PROFILER_RANGE) != "1":
+        yield
+        return
+    import torch
+
+    torch.cuda.profiler.start()
+    try:
+        yield
+        torch.cuda.synchronize()  # what still runs belongs to the capture
+    finally:
+        torch.cuda.profiler.stop()

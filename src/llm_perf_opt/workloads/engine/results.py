@@ -10,9 +10,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from llm_perf_opt.core.files import atomic_write_json
-from llm_perf_opt.model.summary import Compilations, Workload
-from llm_perf_opt.workloads.base import PhaseShapes, Sample
-from llm_perf_opt.workloads.repeats import Measuring
+from llm_perf_opt.summary import Compilations, Workload
+from llm_perf_opt.workloads.base import Measuring, PhaseShapes, Sample
 
 SCHEMA = 1
 

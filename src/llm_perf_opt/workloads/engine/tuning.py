@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.config.schema import WeightFormat
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.process.tools import import_optional
 
 if TYPE_CHECKING:
     from llm_perf_opt.workloads.base import Batch, Sample
@@ -44,7 +45,7 @@ def tune(engine: Engine) -> None:
 def _quantise(model: Any, kind: WeightFormat) -> None:
     key = "model.quantise_weights"
     try:
-        from torchao import quantization
+        quantization: Any = import_optional("torchao.quantization")
     except ImportError as error:
         raise ConfigError(
             f"{key}={kind.value} needs torchao", hint="pip install torchao, or leave it out", key=key

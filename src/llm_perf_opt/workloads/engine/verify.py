@@ -65,9 +65,7 @@ def verify_tokens(engine: Engine, samples: Sequence[Sample], answers: Sequence[S
     if differing is not None:
         return differing
     if expected.logits is None:
-        return TokenCheck(
-            True, f"the first {count} tokens are those of generate(); it gave no logits to compare"
-        )
+        return TokenCheck(True, f"the first {count} tokens match generate(); it gave no logits to compare")
     return _compare_logits(engine, samples, expected, count, tolerance)
 
 
@@ -87,7 +85,7 @@ def _first_difference(
             if place > 0 and gap <= tolerance:
                 return TokenCheck(
                     True,
-                    f"the tokens are those of generate() up to a tie: {where}, whose logits differ by {gap:.2g} of their "
+                    f"the tokens match generate() up to a tie: {where}, whose logits differ by {gap:.2g} of their "
                     f"spread (rounding: up to {tolerance:g})",
                 )
         return TokenCheck(
@@ -121,7 +119,7 @@ def _compare_logits(
     what = f"largest difference {worst:.2g} of their spread, rounding is up to {tolerance:g}"
     steps = min(len(ours), len(expected.logits or ()))
     if worst <= tolerance:
-        return TokenCheck(True, f"the first {steps} tokens and their logits are those of generate() ({what})")
+        return TokenCheck(True, f"the first {steps} tokens and their logits match generate() ({what})")
     return TokenCheck(
         False,
         f"LOGITS DIFFER from generate() although the first {steps} tokens are equal: {what}, in {where}; timings are of a "

@@ -1,1 +1,1 @@
-"""Model adapters."""
+"""Model adapters, loading of checkpoints, and decoding."""

@@ -11,30 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import ConfigError, InputError
-from llm_perf_opt.workloads.base import (
-    Batch,
-    Phase,
-    PhaseShapes,
-    Sample,
-)
-from llm_perf_opt.workloads.models.checkpoints import loading
-from llm_perf_opt.workloads.models.checkpoints.arch import make_config
-from llm_perf_opt.workloads.models.checkpoints.config_sources import (
+from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
+from llm_perf_opt.workloads.models import loading
+from llm_perf_opt.workloads.models.caches import refuse_batches, state_protocol
+from llm_perf_opt.workloads.models.loading import make_config
+from llm_perf_opt.workloads.models.meta import nothing_is_padded, spread_evenly
+from llm_perf_opt.workloads.models.model_types import (
     check_dimensions,
     end_token_ids,
     known_type,
     named_config,
     random_tokenizer,
+    refuse_model_type,
     refuse_other_than_decoders,
     templated_ids,
 )
-from llm_perf_opt.workloads.models.checkpoints.model_kinds import refuse_model_type
-from llm_perf_opt.workloads.models.checkpoints.processors import load_part
-from llm_perf_opt.workloads.models.checkpoints.tensor_parallel import why_not_split
-from llm_perf_opt.workloads.models.decoding.model_state import refuse_batches, state_protocol
-from llm_perf_opt.workloads.models.decoding.transformers_base import TransformersAdapter
-from llm_perf_opt.workloads.models.meta.masks import nothing_is_padded
-from llm_perf_opt.workloads.models.meta.routing import spread_evenly
+from llm_perf_opt.workloads.models.processors import load_part
+from llm_perf_opt.workloads.models.transformers_base import TransformersAdapter
+from llm_perf_opt.workloads.models.weights import reason_not_split
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +46,8 @@ class HfCausalLmAdapter(TransformersAdapter):
     phases: tuple[Phase, ...] = ("prefill", "decode")
     auto_name: ClassVar[str] = "AutoModelForCausalLM"
     """Class of transformers that chooses the model class."""
+    splits: ClassVar[bool] = True
+    """Whether transformers' tensor-parallel plan covers the model; it does for text decoders only."""
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -271,10 +267,8 @@ class HfCausalLmAdapter(TransformersAdapter):
         )
 
     def why_not_split(self, ranks: int) -> str | None:
-        """Say why the model cannot be split over ranks: transformers' plan is for decoders of text."""
-        if self.name != HfCausalLmAdapter.name:
-            return super().why_not_split(ranks)
-        return why_not_split(self.text_config(), ranks)
+        """Say why the model cannot be split over ranks."""
+        return reason_not_split(self.text_config(), ranks) if self.splits else super().why_not_split(ranks)
 
     def build(self, device: str, dtype: torch.dtype) -> torch.nn.Module:
         """Make the model: real weights, random weights, or (``device='meta'``) none."""

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample, StaticCall
-from llm_perf_opt.workloads.images import load_image
-from llm_perf_opt.workloads.models.checkpoints.processors import load_processor, processed, with_chat_template
-from llm_perf_opt.workloads.models.decoding.model_state import state_bytes
+from llm_perf_opt.workloads.datasets.images import load_image
+from llm_perf_opt.workloads.models.caches import state_bytes
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
-from llm_perf_opt.workloads.models.meta.image_inputs import describe_inputs, described_inputs
-from llm_perf_opt.workloads.models.meta.masks import nothing_is_padded
+from llm_perf_opt.workloads.models.meta import describe_inputs, described_inputs, nothing_is_padded
+from llm_perf_opt.workloads.models.processors import load_processor, processed, with_chat_template
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +32,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
     name = "hf_image_text_to_text"
     phases: tuple[Phase, ...] = ("vision", "prefill", "decode")
     auto_name = "AutoModelForImageTextToText"
+    splits = False
 
     def __init__(self, model: ModelConfig, infer: InferConfig) -> None:
         super().__init__(model, infer)
@@ -249,7 +249,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
         """Return one call per phase on the meta device; sizes of images and places of their tokens have values."""
         import torch
 
-        from llm_perf_opt.workloads.models.meta.known_values import KnownValues
+        from llm_perf_opt.workloads.models.known_values import KnownValues
 
         dtype = next(model.parameters()).dtype
         text = next(index for index in range(2) if index != self._image_token_id)

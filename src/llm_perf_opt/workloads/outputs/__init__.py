@@ -1,1 +1,1 @@
-"""What the model said, for people and for scripts: predictions.jsonl, predictions.md, predictions.html."""
+"""Predictions, their scores and the gallery."""

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.escape import (
-    md_block,
-    md_cell,
-    md_code,
-    md_target,
-    md_text,
-    one_line,
-    visible,
-)
+from llm_perf_opt.core.escape import md_block, md_cell, md_code, md_target, md_text, one_line, visible
 from llm_perf_opt.core.files import atomic_write_bytes, atomic_write_text
 from llm_perf_opt.core.units import seconds
 
@@ -34,7 +26,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LOGGER = logging.getLogger(__name__)
-
 MARKDOWN_NAME = "predictions.md"
 HTML_NAME = "predictions.html"
 IMAGES_DIR = "images"
@@ -103,7 +94,7 @@ def write_gallery(
 
 def _picture(index: int, entry: Entry, colors: Mapping[str, str], width: int) -> _Picture | None:
     # Imported here: NumPy and Pillow are not needed to read a configuration.
-    from llm_perf_opt.workloads.images import load_image
+    from llm_perf_opt.workloads.datasets.images import load_image
 
     if entry.path is None:
         return None

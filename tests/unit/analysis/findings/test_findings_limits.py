@@ -6,23 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from llm_perf_opt.analysis.findings import (
-    find_all,
-    host_syncs,
-    kv_cache,
-    losses,
-    noise,
-    padding,
-    pollution,
-    vision_share,
-)
-from llm_perf_opt.analysis.findings.kernels import (
-    copies_and_casts,
-    full_precision,
-    underfilled_grids,
-    unfused_elementwise,
-)
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.analysis.findings import attention, conditions, find_all, idle, kernels, model
+from llm_perf_opt.summary import (
     Finding,
     Prediction,
     Stat,
@@ -32,6 +17,7 @@ from llm_perf_opt.model.summary import (
     Utilisation,
     Workload,
 )
+from tests.text_facts import numbers, tells, tells_in_order
 from tests.unit.summaries import (
     budget,
     gpu,
@@ -72,24 +58,34 @@ Rule = Callable[[Summary], list[Finding]]
 @pytest.mark.parametrize(
     ("rule", "make", "begins", "below"),
     [
-        (unfused_elementwise.find, lambda x: shared("norm", x, launches=SMALL), 0.2, 0.19),
-        (copies_and_casts.find, lambda x: shared("cast", x), 0.1, 0.09),
-        (full_precision.find, lambda x: shared("gemm", x, "sgemm"), 0.05, 0.04),
-        (underfilled_grids.find, lambda x: shared("gemm", x, counters={"waves": 0.5}), 0.05, 0.04),
-        (underfilled_grids.find, lambda x: shared("gemm", 0.5, counters={"waves": x}), 0.99, 1.0),
-        (losses.find, lambda x: summary(budget={"decode": budget(2.0, copy=x)}), 0.05, 0.049),
-        (losses.find, lambda x: summary(budget={"decode": budget(2.0, sync=x)}), 0.05, 0.049),
-        (kv_cache.find, cache, 0.3, 0.29),
-        (kv_cache.find, lambda x: summary(metrics={"tpot_growth_ratio": x}), 1.15, 1.14),
-        (vision_share.find, lambda x: summary(timings=Timings(vision_s=one(x), ttft_s=one(2.0))), 1.0, 0.99),
-        (padding.find, lambda x: summary(metrics={"padding_ratio": x}), 0.1, 0.09),
-        (pollution.find, lambda x: summary(metrics={"first_repeat_ratio": x}), 1.3, 1.29),
-        (pollution.find, lambda x: summary(metrics={"profiled_over_unprofiled_ratio": x}), 1.5, 1.49),
-        (noise.find, lambda x: summary(metrics={"last_over_first_repeat_ratio": x}), 1.15, 1.14),
-        (noise.find, repeats, 0.26, 0.25),
-        (noise.find, lambda n: repeats(1.0, int(n)), 3, 2),
+        (kernels.find_unfused_elementwise, lambda x: shared("norm", x, launches=SMALL), 0.2, 0.19),
+        (kernels.find_copies_and_casts, lambda x: shared("cast", x), 0.1, 0.09),
+        (kernels.find_full_precision, lambda x: shared("gemm", x, "sgemm"), 0.05, 0.04),
+        (kernels.find_underfilled_grids, lambda x: shared("gemm", x, counters={"waves": 0.5}), 0.05, 0.04),
+        (kernels.find_underfilled_grids, lambda x: shared("gemm", 0.5, counters={"waves": x}), 0.99, 1.0),
+        (idle.find_losses, lambda x: summary(budget={"decode": budget(2.0, copy=x)}), 0.05, 0.049),
+        (idle.find_losses, lambda x: summary(budget={"decode": budget(2.0, sync=x)}), 0.05, 0.049),
+        (attention.find_kv_cache_growth, cache, 0.3, 0.29),
+        (attention.find_kv_cache_growth, lambda x: summary(metrics={"tpot_growth_ratio": x}), 1.15, 1.14),
         (
-            full_precision.find,
+            model.find_vision_share,
+            lambda x: summary(timings=Timings(vision_s=one(x), ttft_s=one(2.0))),
+            1.0,
+            0.99,
+        ),
+        (model.find_padding, lambda x: summary(metrics={"padding_ratio": x}), 0.1, 0.09),
+        (conditions.find_pollution, lambda x: summary(metrics={"first_repeat_ratio": x}), 1.3, 1.29),
+        (
+            conditions.find_pollution,
+            lambda x: summary(metrics={"profiled_over_unprofiled_ratio": x}),
+            1.5,
+            1.49,
+        ),
+        (conditions.find_noise, lambda x: summary(metrics={"last_over_first_repeat_ratio": x}), 1.15, 1.14),
+        (conditions.find_noise, repeats, 0.26, 0.25),
+        (conditions.find_noise, lambda n: repeats(1.0, int(n)), 3, 2),
+        (
+            kernels.find_full_precision,
             lambda x: summary(
                 hardware=gpu(float32=2.0, float16=x), workload=FLOAT32, timings=timings(decode=1.0)
             ),
@@ -106,17 +102,17 @@ def test_where_a_rule_begins_to_speak(
 
 
 def test_kernel_shares_are_of_all_kernel_time_and_of_the_running_part_of_a_sample() -> None:
-    (found,) = unfused_elementwise.find(shared("norm", 0.5, launches=SMALL))
+    (found,) = kernels.find_unfused_elementwise(shared("norm", 0.5, launches=SMALL))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert found.arithmetic.startswith("2.00 s of 4.00 s kernel time")
-    (found,) = copies_and_casts.find(shared("transpose", 0.5))
+    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    (found,) = kernels.find_copies_and_casts(shared("transpose", 0.5))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert found.arithmetic == "2.00 s of 4.00 s kernel time"
-    assert found.evidence == ["50.0 % of kernel time in copy and cast kernels"]
-    (found,) = underfilled_grids.find(shared("gemm", 0.5, counters={"waves": 0.25}))
+    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    assert found.id == "copy-kernels" and [numbers(line) for line in found.evidence] == [["50.0"]]
+    (found,) = kernels.find_underfilled_grids(shared("gemm", 0.5, counters={"waves": 0.25}))
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
-    assert found.arithmetic == "2.00 s of 4.00 s kernel time"
-    assert found.evidence[1] == "together 50.0 % of the kernel time"
+    assert tells_in_order(found.arithmetic, "2.00 s", "4.00 s")
+    assert tells(found.evidence[1], "50.0 %")
     assert found.confidence == "high"
 
 
@@ -127,15 +123,16 @@ def test_underfilled_grids_name_the_longest_and_the_range_of_waves() -> None:
         kernel("c", "gemm", 2.0, bound="underfilled"),
         kernel("full", "gemm", 4.0, counters={"waves": 7.0}),
     ]
-    (found,) = underfilled_grids.find(summary(kernels=rows))
-    assert found.evidence == [
-        "3 kernels, among them b (waves per device 0.250 to 0.750)",
-        "together 60.0 % of the kernel time",
-    ]
+    (found,) = kernels.find_underfilled_grids(summary(kernels=rows))
+    named, together = found.evidence
+    assert tells(named, "3", "b") and tells_in_order(named, "0.250", "0.750")
+    assert tells(together, "60.0 %")
     assert found.gain_upper_s is None  # no wall-clock to take a share of
     untimed = summary(kernels=[kernel("c", "gemm", None, bound="underfilled")])
-    assert underfilled_grids.find(untimed)[0].evidence == ["1 kernels, among them c"]
-    assert "unknown" in underfilled_grids.find(untimed)[0].arithmetic
+    (counted,) = kernels.find_underfilled_grids(untimed)
+    (named,) = counted.evidence
+    assert tells(named, "1", "c")
+    assert counted.gain_upper_s is None and counted.arithmetic and numbers(counted.arithmetic) == []
 
 
 def test_the_share_of_a_capture_of_one_phase_needs_the_timeline_of_that_phase() -> None:
@@ -145,13 +142,13 @@ def test_the_share_of_a_capture_of_one_phase_needs_the_timeline_of_that_phase() 
     ]
     spans = {"decode": budget(1.0, compute=0.5), "all": budget(1.0, compute=0.25)}
     data = summary(kernels=rows, timings=timings(prefill=1.0, decode=3.0), budget=spans)
-    (found,) = unfused_elementwise.find(data)  # two phases: a share of the whole sample
+    (found,) = kernels.find_unfused_elementwise(data)  # two phases: a share of the whole sample
     assert found.gain_upper_s == pytest.approx(4.0 * 0.25 * 0.5)
     rows[1].phase = "decode"
-    (found,) = unfused_elementwise.find(data)
+    (found,) = kernels.find_unfused_elementwise(data)
     assert found.gain_upper_s == pytest.approx(3.0 * 0.5 * 0.5)
     rows[0].phase = rows[1].phase = "something else"  # not a phase of inference
-    (found,) = unfused_elementwise.find(data)
+    (found,) = kernels.find_unfused_elementwise(data)
     assert found.gain_upper_s == pytest.approx(4.0 * 0.25 * 0.5)
 
 
@@ -163,21 +160,24 @@ def test_more_than_two_reads_per_token_are_a_habit(calls: int, times: str | None
         operator("aten::item", 900, phase="prefill"),
     ]
     data = summary(operators=rows, metrics={"profiled_decode_steps": 10.0})
-    said = [line for finding in host_syncs.find(data) for line in finding.evidence]
-    assert said == ([] if times is None else [f"aten::item runs {times} times per token"])
+    said = [line for finding in idle.find_host_syncs(data) for line in finding.evidence]
+    assert len(said) == (times is not None)
+    assert times is None or tells(said[0], "aten::item", times)
 
 
 def test_full_precision_says_both_peaks_and_what_they_bound() -> None:
     data = summary(
         hardware=gpu(float32=1e13, bfloat16=4e13), workload=FLOAT32, timings=timings(prefill=0.5, decode=1.5)
     )
-    (found,) = full_precision.find(data)
+    (found,) = kernels.find_full_precision(data)
     assert found.gain_upper_s == pytest.approx(1.5)
     assert found.arithmetic == "2.00 s × (1 − 1/4.00) = 1.50 s"
-    assert "float32 10.0 TFLOP/s (data sheet), half precision 40.0 TFLOP/s (data sheet)" in found.evidence[0]
+    assert tells_in_order(
+        found.evidence[0], "float32", "10.0 TFLOP/s", "data sheet", "40.0 TFLOP/s", "data sheet"
+    )
     # Bytes halve whatever the peaks say.
     data.hardware = gpu(float32=1e13, bfloat16=1.6e13)
-    (found,) = full_precision.find(data)
+    (found,) = kernels.find_full_precision(data)
     assert found.gain_upper_s == pytest.approx(1.0)
     assert found.arithmetic == "2.00 s × (1 − 1/2.00) = 1.00 s"
 
@@ -191,59 +191,59 @@ def test_stray_full_precision_kernels_name_three_and_bound_by_the_peaks() -> Non
         timings=timings(prefill=1.0, decode=3.0),
         utilisation=BUSY,
     )
-    (found,) = full_precision.find(data)
-    assert found.evidence == ["50.0 % of kernel time in sgemm_0, sgemm_1, sgemm_2"]
+    (found,) = kernels.find_full_precision(data)
+    (line,) = found.evidence
+    assert tells(line, "50.0 %", "sgemm_0, sgemm_1, sgemm_2") and "sgemm_3" not in line
     assert found.gain_upper_s == pytest.approx(4.0 * 0.5 * 0.5 * 0.5)
-    assert found.arithmetic == (
-        "2.50 s of 5.00 s kernel time; half precision is at most 2.00 times as fast by the peaks"
-    )
+    assert tells_in_order(found.arithmetic, "2.50 s", "5.00 s", "2.00")
 
 
 def test_the_cache_is_told_by_bytes_and_by_growth_with_its_arithmetic() -> None:
     data = cache(0.4)
-    (found,) = kv_cache.find(data)
-    assert found.evidence == ["the cache is 40.0 % of the bytes a decode step must read (381 MiB of 954 MiB)"]
+    (found,) = attention.find_kv_cache_growth(data)
+    (line,) = found.evidence
+    assert tells(line, "40.0 %") and tells_in_order(line, "381 MiB", "954 MiB")
     assert found.gain_upper_s == pytest.approx(1.2)
-    assert found.arithmetic == "3.00 s × 40.0 % of the bytes = 1.20 s"
+    assert tells_in_order(found.arithmetic, "3.00 s", "40.0 %", "1.20 s")
     data.metrics = {"tpot_growth_ratio": 2.0}
-    (found,) = kv_cache.find(data)  # measured growth knows better than modelled bytes
+    (found,) = attention.find_kv_cache_growth(data)  # measured growth knows better than modelled bytes
     assert len(found.evidence) == 2
     assert found.gain_upper_s == pytest.approx(1.0)
     assert found.arithmetic.endswith("3.00 s × (1 − 2/(1 + 2.00)) = 1.00 s")
     data.metrics = {"tpot_growth_ratio": 1.15}
-    assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(3.0 * (1 - 2 / 2.15))
+    assert attention.find_kv_cache_growth(data)[0].gain_upper_s == pytest.approx(3.0 * (1 - 2 / 2.15))
     data.metrics = {"tpot_growth_ratio": 1.1}
-    assert kv_cache.find(data)[0].gain_upper_s == pytest.approx(1.2)
+    assert attention.find_kv_cache_growth(data)[0].gain_upper_s == pytest.approx(1.2)
 
 
 def test_vision_share_has_the_numbers_of_the_encoder_only() -> None:
     timed = Timings(vision_s=one(1.5), ttft_s=one(2.0))
     timed.components = {"sam_s": one(0.5), "clip_s": one(0.75), "lm_prefill_s": one(1.0), "none_s": one(0.0)}
-    (found,) = vision_share.find(summary(timings=timed))
-    assert found.evidence == [
-        "vision 1.50 s of 2.00 s to the first token (75.0 %)",
-        "its largest component is clip with 750 ms",
-    ]
+    (found,) = model.find_vision_share(summary(timings=timed))
+    share, largest = found.evidence
+    assert tells(share, "75.0 %") and tells_in_order(share, "1.50 s", "2.00 s")
+    assert tells(largest, "clip", "750 ms") and not tells(largest, "sam")
     assert found.gain_upper_s is None  # without a floor nobody knows what must stay
-    assert vision_share.find(summary(timings=Timings(vision_s=one(1.0), ttft_s=one(0.0)))) == []
+    assert model.find_vision_share(summary(timings=Timings(vision_s=one(1.0), ttft_s=one(0.0)))) == []
     floor = {"vision": Prediction(0.5, "compute", None)}
-    longer = vision_share.find(
+    longer = model.find_vision_share(
         summary(timings=Timings(vision_s=one(3.0), ttft_s=one(2.0)), predictions=floor)
     )
     assert longer[0].gain_upper_s == 1.5  # not more than there is above the floor
 
 
 def test_padding_and_noise_say_their_numbers() -> None:
-    (found,) = padding.find(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
+    (found,) = model.find_padding(summary(timings=timings(prefill=2.0), metrics={"padding_ratio": 0.25}))
     assert found.arithmetic == "2.00 s × 25.0 % = 500 ms"
-    (found,) = noise.find(repeats(0.5))
-    assert found.evidence == ["decode: spread 50.0 % of the median over 9 repeats"]
+    (found,) = conditions.find_noise(repeats(0.5))
+    (line,) = found.evidence
+    assert tells(line, "decode", "50.0 %", "9")
     calm_machine = repeats(0.5)
     calm_machine.environment = {"load_average": [2.0, 2.0, 2.0], "cpu": {"cores": 2}}
-    assert noise.find(calm_machine)[0].evidence == found.evidence
+    assert conditions.find_noise(calm_machine)[0].evidence == found.evidence
     calm_machine.environment["load_average"] = [2.1, 0.0, 0.0]
-    assert noise.find(calm_machine)[0].evidence[1] == "load average 2.1 on 2 cores when the run began"
-    assert noise.find(summary(repeat_spread={"decode": Stat(0.0, -1.0, 1.0, 0.0, 0.0, 9)})) == []
+    assert tells(conditions.find_noise(calm_machine)[0].evidence[1], "2.1", "2")
+    assert conditions.find_noise(summary(repeat_spread={"decode": Stat(0.0, -1.0, 1.0, 0.0, 0.0, 9)})) == []
 
 
 def test_findings_of_equal_gain_come_by_name_and_phase() -> None:
@@ -261,11 +261,11 @@ def test_findings_of_equal_gain_come_by_name_and_phase() -> None:
 def test_seconds_of_a_sample_without_its_whole_are_the_sum_of_its_phases() -> None:
     data = summary(hardware=gpu(float32=1.0, bfloat16=2.0), workload=FLOAT32)
     data.timings = Timings(prefill_s=one(1.0), decode_s=one(2.0))
-    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(1.5)
+    assert kernels.find_full_precision(data)[0].gain_upper_s == pytest.approx(1.5)
     data.timings = Timings(vision_s=one(1.0), decode_s=one(4.0))
-    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(2.5)
+    assert kernels.find_full_precision(data)[0].gain_upper_s == pytest.approx(2.5)
     data.timings = Timings(ttft_s=one(3.0), prefill_s=one(1.0), decode_s=one(4.0))
-    assert full_precision.find(data)[0].gain_upper_s == pytest.approx(3.5)
+    assert kernels.find_full_precision(data)[0].gain_upper_s == pytest.approx(3.5)
 
 
 def test_kernels_without_a_time_add_none() -> None:
@@ -274,13 +274,13 @@ def test_kernels_without_a_time_add_none() -> None:
         kernel("untimed", "norm", None, launches=None, counters={"waves": 0.5}),
         kernel("mm", "gemm", 0.5),
     ]
-    (small,) = underfilled_grids.find(summary(kernels=rows))
-    assert small.evidence[0].startswith("2 kernels, among them timed")
-    assert small.arithmetic == "500 ms of 1.00 s kernel time"
-    (unfused,) = unfused_elementwise.find(summary(kernels=rows))
-    assert unfused.evidence[0].startswith("50.0 % of kernel time in 100 k launches of 1 element-wise")
+    (small,) = kernels.find_underfilled_grids(summary(kernels=rows))
+    assert tells(small.evidence[0], "2", "timed") and not tells(small.evidence[0], "untimed")
+    assert tells_in_order(small.arithmetic, "500 ms", "1.00 s")
+    (unfused,) = kernels.find_unfused_elementwise(summary(kernels=rows))
+    assert tells(unfused.evidence[0], "50.0 %", "100 k", "1")
 
 
 def test_a_component_that_took_no_time_is_not_named() -> None:
     timed = Timings(vision_s=one(1.5), ttft_s=one(2.0), components={"sam_s": one(0.0)})
-    assert len(vision_share.find(summary(timings=timed))[0].evidence) == 1
+    assert len(model.find_vision_share(summary(timings=timed))[0].evidence) == 1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.findings import find_all
 from llm_perf_opt.analysis.timeline.budget import PARTS
-from llm_perf_opt.model.summary import StaticPhase, Summary
+from llm_perf_opt.summary import StaticPhase, Summary
 from tests.unit.summaries import budget, gpu, kernel, static, summary, timings, verdict
 
 

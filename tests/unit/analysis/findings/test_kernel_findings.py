@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.findings import find_all
-from llm_perf_opt.analysis.findings.kernels import (
-    eager_attention,
-    misaligned_gemm,
-    old_flash_attention,
-    unfused_elementwise,
-)
-from llm_perf_opt.model.summary import Hardware, Kernel, Operator, Summary
-from llm_perf_opt.model.summary.parallel import DeviceUse
+from llm_perf_opt.analysis.findings import attention as eager_attention
+from llm_perf_opt.analysis.findings import attention as old_flash_attention
+from llm_perf_opt.analysis.findings import find_all, kernels
+from llm_perf_opt.summary import Hardware, Kernel, Operator, Summary
+from llm_perf_opt.summary.devices import DeviceUse
+from tests.text_facts import any_tells, numbers, tells, tells_in_order
 from tests.unit.summaries import budget, kernel, summary
 
 SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, c10::BFloat16, float>(int)"
@@ -47,20 +44,21 @@ def bmm(calls: int, phase: str | None = None, name: str = "aten::bmm") -> Operat
 
 
 def test_eager_attention_is_told_by_softmax_between_products() -> None:
-    (found,) = eager_attention.find(attention())
+    (found,) = eager_attention.find_eager_attention(attention())
     assert (found.id, found.confidence, found.phase) == ("eager-attention", "medium", None)
     assert found.gain_upper_s == pytest.approx(2.0 * 0.4)
-    assert found.evidence[0] == "40.0 % of kernel time in softmax"
-    assert "100 launches, 4.00 ms each" in found.evidence[1]
-    assert found.evidence[2] == "8.00 matrix products per softmax, no fused attention kernel"
-    assert found.arithmetic.startswith("400 ms of softmax of 1.00 s kernel time")
+    share, longest, company = found.evidence
+    assert tells(share, "40.0 %", "softmax")
+    assert tells(longest, "100", "4.00 ms")
+    assert numbers(company) == ["8.00"], "products per softmax, and no launch of a fused kernel"
+    assert tells_in_order(found.arithmetic, "400 ms", "1.00 s")
 
 
 def test_batched_operators_make_it_certain_however_many_products_there_are() -> None:
-    (found,) = eager_attention.find(attention(products=9000, operators=[bmm(200)]))
+    (found,) = eager_attention.find_eager_attention(attention(products=9000, operators=[bmm(200)]))
     assert found.confidence == "high"
-    assert "2.00 batched matrix products per softmax" in found.evidence[2]
-    assert eager_attention.find(attention(products=9000, operators=[bmm(149)])) == []
+    assert numbers(found.evidence[2]) == ["2.00"]
+    assert eager_attention.find_eager_attention(attention(products=9000, operators=[bmm(149)])) == []
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_batched_operators_make_it_certain_however_many_products_there_are() -> 
     ids=["small share", "one per step: choosing tokens", "not beside products"],
 )
 def test_other_softmax_is_not_attention(softmax_s: float, products: int) -> None:
-    assert eager_attention.find(attention(softmax_s, products)) == []
+    assert eager_attention.find_eager_attention(attention(softmax_s, products)) == []
 
 
 @pytest.mark.parametrize(
@@ -83,32 +81,34 @@ def test_other_softmax_is_not_attention(softmax_s: float, products: int) -> None
 def test_a_softmax_with_logarithm_is_a_loss_or_sampling(name: str) -> None:
     data = attention()
     data.kernels[0].name = name
-    assert eager_attention.find(data) == []
+    assert eager_attention.find_eager_attention(data) == []
 
 
 def test_fused_attention_that_does_the_work_silences_it() -> None:
     fused = kernel(FLASH_2, "attention", 0.1, launches=100)
-    assert eager_attention.find(attention(more=[fused], operators=[bmm(200)])) == []
+    assert eager_attention.find_eager_attention(attention(more=[fused], operators=[bmm(200)])) == []
     fused.launches = 50  # another part of the model
-    (found,) = eager_attention.find(attention(more=[fused]))
-    assert "50 launches of fused attention" in found.evidence[2]
+    (found,) = eager_attention.find_eager_attention(attention(more=[fused]))
+    assert tells(found.evidence[2], "8.00", "50")
 
 
 def test_phases_are_judged_by_themselves() -> None:
     data = attention(more=[kernel(FLASH_2, "attention", 0.1, launches=500, phase="decode")])
     for row in data.kernels[:2]:
         row.phase = "vision"
-    (found,) = eager_attention.find(data)
+    (found,) = eager_attention.find_eager_attention(data)
     assert found.phase == "vision"
     data.kernels[2].phase = "vision"
-    assert eager_attention.find(data) == []
+    assert eager_attention.find_eager_attention(data) == []
 
 
 def test_the_math_path_is_named_and_advised_upon() -> None:
     path = bmm(100, name="aten::_scaled_dot_product_attention_math")
-    (found,) = eager_attention.find(attention(operators=[bmm(200), path]))
-    assert "math path" in found.title
-    assert "fell back" in found.advice
+    (found,) = eager_attention.find_eager_attention(attention(operators=[bmm(200), path]))
+    assert "math" in found.title and "sdpa_kernel" in found.advice
+    (eager,) = eager_attention.find_eager_attention(attention(operators=[bmm(200)]))
+    assert "math" not in eager.title and "model.attn_implementation=sdpa" in eager.advice
+    assert "model.attn_implementation" not in found.advice, "SDPA is what fell back"
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,12 @@ def test_scaling_and_masking_count_where_they_are_of_the_scores(
     launches: int, total_s: float, counted: bool
 ) -> None:
     data = attention(more=[kernel(SCALE, "elementwise", total_s, launches=launches)])
-    (found,) = eager_attention.find(data)
+    (found,) = eager_attention.find_eager_attention(data)
     share = (0.4 + (total_s if counted else 0.0)) / (1.0 + total_s)
     assert found.gain_upper_s == pytest.approx(2.0 * share)
     assert len(eager_attention.claimed(data)) == 1 + counted
-    assert any(line.startswith("around it: ") for line in found.evidence) is counted
+    assert any_tells(found.evidence, data.kernels[2].short_name) is counted
+    assert len(found.evidence) == 3 + counted
 
 
 def test_another_module_or_operation_is_not_around_the_softmax() -> None:
@@ -151,7 +152,7 @@ def test_another_module_or_operation_is_not_around_the_softmax() -> None:
 @pytest.mark.parametrize(("elements", "saved"), [("1", 7 / 8), ("2", 3 / 4), ("8", None), ("16", None)])
 def test_narrow_loads_are_bounded_by_the_width_of_aligned_ones(elements: str, saved: float | None) -> None:
     name = NARROW.format(elements)
-    found = misaligned_gemm.find(captured(kernel(name, "gemm", 0.5), kernel("mm", "gemm", 0.5)))
+    found = kernels.find_misaligned_gemm(captured(kernel(name, "gemm", 0.5), kernel("mm", "gemm", 0.5)))
     assert [one.gain_upper_s for one in found] == (
         [] if saved is None else [pytest.approx(2.0 * 0.5 * saved)]
     )
@@ -172,7 +173,7 @@ def test_narrow_loads_are_bounded_by_the_width_of_aligned_ones(elements: str, sa
     ],
 )
 def test_the_width_follows_the_element(name: str, wide: float | None) -> None:
-    found = misaligned_gemm.find(captured(kernel(name, "gemm", 1.0)))
+    found = kernels.find_misaligned_gemm(captured(kernel(name, "gemm", 1.0)))
     assert [one.gain_upper_s for one in found] == (
         [] if wide is None else [pytest.approx(2.0 * (1 - 1 / wide))]
     )
@@ -180,10 +181,10 @@ def test_the_width_follows_the_element(name: str, wide: float | None) -> None:
 
 def test_few_narrow_loads_are_no_finding() -> None:
     rows = [kernel(NARROW.format("1"), "gemm", 0.049), kernel("mm", "gemm", 0.951)]
-    assert misaligned_gemm.find(captured(*rows)) == []
+    assert kernels.find_misaligned_gemm(captured(*rows)) == []
     rows[0].total_s, rows[1].total_s = 0.05, 0.95
-    (found,) = misaligned_gemm.find(captured(*rows))
-    assert "10 launches, 5.00 ms each" in found.evidence[1]
+    (found,) = kernels.find_misaligned_gemm(captured(*rows))
+    assert tells(found.evidence[1], "10", "5.00 ms")
 
 
 # An old flash generation
@@ -198,19 +199,21 @@ def flash(total_s: float = 0.5, name: str = FLASH_2, launches: int = 1000) -> li
 
 
 def test_flash_2_on_hopper_is_bounded_by_the_published_ratio() -> None:
-    (found,) = old_flash_attention.find(on("NVIDIA H100 80GB HBM3", *flash()))
+    (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA H100 80GB HBM3", *flash()))
     assert found.gain_upper_s == pytest.approx(2.0 * 0.5 * 0.5)
-    assert "500 ms × (1 − 1/2.00) = 250 ms of 1.00 s kernel time" in found.arithmetic
+    assert "500 ms × (1 − 1/2.00) = 250 ms" in found.arithmetic
+    assert tells_in_order(found.arithmetic, "250 ms", "1.00 s")
     assert "arXiv:2407.08608" in found.arithmetic
-    assert "1000 launches, 500 µs each" in found.evidence[1]
-    (found,) = old_flash_attention.find(on("NVIDIA H200", *flash(name=FLASH_2_BACK)))
+    assert tells(found.evidence[1], "1000", "500 µs")
+    (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA H200", *flash(name=FLASH_2_BACK)))
     assert found.gain_upper_s == pytest.approx(2.0 * 0.5 * (1 - 1 / 1.75))
 
 
 def test_flash_2_on_the_next_generation_has_no_published_ratio() -> None:
-    (found,) = old_flash_attention.find(on("NVIDIA B200", *flash()))
+    (found,) = old_flash_attention.find_old_flash_attention(on("NVIDIA B200", *flash()))
     assert found.gain_upper_s is None
-    assert "no published ratio" in found.arithmetic
+    assert tells_in_order(found.arithmetic, "500 ms", "1.00 s")
+    assert "×" not in found.arithmetic and "arXiv" not in found.arithmetic
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_flash_2_on_the_next_generation_has_no_published_ratio() -> None:
     ],
 )
 def test_devices_without_a_newer_make_are_left_alone(device: str | None) -> None:
-    assert old_flash_attention.find(on(device, *flash())) == []
+    assert old_flash_attention.find_old_flash_attention(on(device, *flash())) == []
 
 
 @pytest.mark.parametrize(
@@ -241,13 +244,13 @@ def test_devices_without_a_newer_make_are_left_alone(device: str | None) -> None
     ids=["small share", "short launches", "decode", "flash 3", "cudnn"],
 )
 def test_other_attention_on_hopper_is_left_alone(rows: list[Kernel]) -> None:
-    assert old_flash_attention.find(on("NVIDIA H100 80GB HBM3", *rows)) == []
+    assert old_flash_attention.find_old_flash_attention(on("NVIDIA H100 80GB HBM3", *rows)) == []
 
 
 def test_the_devices_of_the_capture_name_it_unless_they_differ() -> None:
     hopper, ampere = DeviceUse(0, "NVIDIA H100 PCIe"), DeviceUse(1, "NVIDIA A100-PCIE-40GB")
-    assert len(old_flash_attention.find(on(None, *flash(), devices=[hopper]))) == 1
-    assert old_flash_attention.find(on(None, *flash(), devices=[hopper, ampere])) == []
+    assert len(old_flash_attention.find_old_flash_attention(on(None, *flash(), devices=[hopper]))) == 1
+    assert old_flash_attention.find_old_flash_attention(on(None, *flash(), devices=[hopper, ampere])) == []
 
 
 # Small and unfused kernels
@@ -279,15 +282,15 @@ def pieces(mean_s: float, launches: int = 1000, products: int = 1000) -> Summary
     ],
 )
 def test_small_or_in_pieces(mean_s: float, launches: int, products: int, speaks: bool) -> None:
-    assert bool(unfused_elementwise.find(pieces(mean_s, launches, products))) is speaks
+    assert bool(kernels.find_unfused_elementwise(pieces(mean_s, launches, products))) is speaks
 
 
 def test_the_length_of_a_launch_and_the_company_are_said() -> None:
-    (found,) = unfused_elementwise.find(pieces(5e-6, 4000, 1000))
-    assert (
-        "4000 launches of 1 element-wise, norm and reduction kernels, 5.00 µs per launch" in found.evidence[0]
-    )
-    assert found.evidence[1:] == ["add: 4000 launches, 5.00 µs each", "4.00 such launches per matrix product"]
+    (found,) = kernels.find_unfused_elementwise(pieces(5e-6, 4000, 1000))
+    together, longest, company = found.evidence
+    assert tells(together, "4000", "1", "5.00 µs")
+    assert tells(longest, "add", "4000", "5.00 µs")
+    assert numbers(company) == ["4.00"]
 
 
 def test_no_kernel_is_claimed_twice() -> None:
@@ -310,11 +313,12 @@ def test_narrow_products_are_held_against_the_rate_of_the_wide_ones() -> None:
     """Where shapes tell their work: 0.4 s for what the others would do in 0.1 s."""
     data = captured(kernel(NARROW.format("1"), "gemm", 0.4), kernel("mm", "gemm", 0.6))
     data.metrics |= {"narrow_product_flops": 1e12, "narrow_product_s": 0.4, "wide_product_flops_per_s": 1e13}
-    (found,) = misaligned_gemm.find(data)
+    (found,) = kernels.find_misaligned_gemm(data)
     assert found.confidence == "high"
-    assert "at the rate of the aligned products in the same capture 300 ms of it would go" in found.arithmetic
+    assert tells_in_order(found.arithmetic, "400 ms", "1.00 s", "300 ms")
+    assert found.gain_upper_s == pytest.approx(2.0 * 0.3)
     data.metrics["wide_product_flops_per_s"] = 2.6e12
-    assert misaligned_gemm.find(data) == [], "narrow, but no slower than the others"
+    assert kernels.find_misaligned_gemm(data) == [], "narrow, but no slower than the others"
     data.metrics["narrow_product_s"] = 0.1
-    (found,) = misaligned_gemm.find(data)
+    (found,) = kernels.find_misaligned_gemm(data)
     assert found.confidence == "medium", "too little of it is known"

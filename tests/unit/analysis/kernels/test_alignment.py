@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.kernels.alignment import load_narrowing
+from llm_perf_opt.analysis.kernels.families import load_narrowing
 
 NAME = "void cutlass::Kernel2<cutlass_80_tensorop_{}gemm_{}_64x64_32x6_tn_align{}>(cutlass::Params)"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.kernels.attention import attention_kind
-from llm_perf_opt.analysis.kernels.families import family_of, family_rules
+from llm_perf_opt.analysis.kernels.families import attention_kind, family_of, family_rules
 
 MAKES = [
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.kernels.chains import Chains, chain_metrics, find_chains
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.timeline import Timeline
 from tests.unit.timelines import LAUNCH, make_timeline
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"

@@ -10,13 +10,19 @@ from llm_perf_opt.analysis.kernels.demangle import demangled
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.kernels.match import normalised
 from llm_perf_opt.analysis.kernels.names import short_name
-from llm_perf_opt.analysis.timeline.kernel_tables import rows_of_totals
-from llm_perf_opt.model.timeline import NamedTotal
+from llm_perf_opt.analysis.timeline.tables import rows_of_totals
+from llm_perf_opt.captures.timeline import NamedTotal
 
 QUANT = (
     "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib"
 )
 SILU = "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16TnPFT_RKS3_EXadL_Z4siluIS2_ES3_S5_EEEEvPS3_PS4_i"
+
+ADD = (
+    "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIlEEEEvRNS_18TensorIteratorBase"
+    "ERKT_EUliE_EEviT1_"
+)
+"""``T_`` of the function around the lambda is not ``T1_`` of the kernel."""
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,13 @@ SILU = "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16TnPFT_RKS3_E
             SILU,
             "void sgl_hip::activation::act_and_mul_kernel<__hip_bfloat16, &(__hip_bfloat16 "
             "silu<__hip_bfloat16>(__hip_bfloat16 const&))>(__hip_bfloat16*, __hip_bfloat16 const*, int)",
+        ),
+        (
+            ADD,
+            "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<long> >"
+            "(at::TensorIteratorBase&, at::native::CUDAFunctor_add<long> const&)::{lambda(int)#1}>(int, "
+            "at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<long> >(at::TensorIteratorBase&, "
+            "at::native::CUDAFunctor_add<long> const&)::{lambda(int)#1})",
         ),
         ("_Z6kernelPfS_i", "kernel(float*, float*, int)"),
         ("_Z6kernelv", "kernel()"),
@@ -104,7 +117,7 @@ def test_names_enter_the_tables_readable() -> None:
 def test_every_mangled_name_of_the_captures_is_readable(shared_data: object) -> None:
     from pathlib import Path
 
-    from llm_perf_opt.ingest.kineto.reader import read_kineto
+    from llm_perf_opt.captures.kineto.reader import read_kineto
 
     assert isinstance(shared_data, Path)
     names: set[str] = set()

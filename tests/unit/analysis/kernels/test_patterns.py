@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.kernels.families import family_rules
-from llm_perf_opt.analysis.kernels.patterns import alternatives
+from llm_perf_opt.analysis.kernels.families import alternatives, family_rules
 from tests.unit.analysis.kernels.test_attention import MAKES, OTHERS
 
 

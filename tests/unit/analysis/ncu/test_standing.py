@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.ncu.conditions import condition_notes, counter_conditions
-from llm_perf_opt.analysis.ncu.facts import NcuKernelFacts, analyse_ncu
-from llm_perf_opt.analysis.ncu.phases import phase_of_filter, profiled_phase
-from llm_perf_opt.analysis.ncu.rules import ranked_rules
-from llm_perf_opt.analysis.ncu.standing import OFF_BY, RunLaunches
-from llm_perf_opt.analysis.ncu.summary import enrich_kernels
+from llm_perf_opt.analysis.ncu.kernels import NcuKernelFacts, analyse_ncu
+from llm_perf_opt.analysis.ncu.launch_weights import OFF_BY, RunLaunches, phase_of_filter, profiled_phase
+from llm_perf_opt.analysis.ncu.summary import condition_notes, counter_conditions, enrich_kernels
+from llm_perf_opt.analysis.ncu.vendor_rules import ranked_rules
 from llm_perf_opt.analysis.verdicts import judge
-from llm_perf_opt.cli import main
-from llm_perf_opt.ingest.ncu.vendor_units import parse_unit
-from llm_perf_opt.model.counters import (
+from llm_perf_opt.captures.ncu.launches import (
     LaunchConfiguration,
     NcuCapture,
     NcuLaunch,
@@ -27,10 +23,14 @@ from llm_perf_opt.model.counters import (
     NcuSettings,
     Quantity,
 )
-from llm_perf_opt.model.summary import Kernel, Summary
-from llm_perf_opt.model.summary_file import load_summary
-from llm_perf_opt.stages.facts.ncu import run_configurations
-from llm_perf_opt.stages.facts.nsys import nsys_facts
+from llm_perf_opt.captures.ncu.units import parse_unit
+from llm_perf_opt.cli import main
+from llm_perf_opt.core import units
+from llm_perf_opt.stages.ncu.facts import run_configurations
+from llm_perf_opt.stages.nsys.facts import nsys_facts
+from llm_perf_opt.summary import Kernel, Summary
+from llm_perf_opt.summary.file import load_summary
+from tests.text_facts import tells, tells_in_order
 from tests.unit.nsys_exports import call, kernel, nvtx, write_export
 from tests.unit.summaries import kernel as row_of
 from tests.unit.summaries import summary, timings
@@ -98,14 +98,18 @@ def test_a_configuration_with_a_small_part_of_the_time_does_not_stand_for_the_ke
     (row,) = enrich_kernels(rows("decode"), facts_of(launch(10.0, SMALL)), {}, run=run)
     assert row.profiled is not None and row.profiled.representative is False
     assert row.profiled.covered_ratio == pytest.approx(100 / 10_100)
-    assert "1 of 2 configurations" in str(row.profiled.remark)
+    assert (row.profiled.profiled_configurations, row.profiled.configurations) == (1, 2)
+    assert tells(str(row.profiled.remark), units.percent(row.profiled.covered_ratio))
+    assert tells_in_order(str(row.profiled.remark), "1", "2")
 
 
 def test_a_grid_the_run_never_has_is_not_representative() -> None:
     run = RunLaunches.of([in_run(LARGE, 100, 100.0)])
     (row,) = enrich_kernels(rows("decode"), facts_of(launch(10.0, SMALL, ranges=("decode",))), {}, run=run)
     assert row.profiled is not None and row.profiled.representative is False
-    assert "never launches it" in str(row.profiled.remark) and "8 × 1 × 1" in str(row.profiled.remark)
+    assert (row.profiled.profiled_configurations, row.profiled.configurations) == (0, 1)
+    assert row.profiled.covered_ratio == 0.0
+    assert tells(str(row.profiled.remark), "8 × 1 × 1", "128 × 1 × 1")
 
 
 @pytest.mark.parametrize(
@@ -212,23 +216,38 @@ def test_conditions_are_recorded_and_said() -> None:
     found = counter_conditions(capture, [])
     assert (found.clock_control, found.cache_control, found.launches) == ("none", "all", 2)
     assert found.phases == ["decode"] and found.source == "run.ncu-rep"
-    assert condition_notes(found, []) == [
-        "Counters were taken with clocks left alone and caches flushed before every replay (run.ncu-rep)."
-    ]
+    assert len(condition_notes(found, [])) == 1
+
+
+@pytest.mark.parametrize("clocks", ["base", "none", "boost"])
+@pytest.mark.parametrize("caches", ["all", "none"])
+def test_the_note_follows_the_conditions(clocks: str, caches: str) -> None:
+    told = NcuSettings(clocks, caches, (), "run.ncu-rep")
+    capture = NcuCapture([launch(10.0, settings=told)], "x")
+    (note,) = condition_notes(counter_conditions(capture, []), [])
+    assert tells(note, "run.ncu-rep") and "clock" in note and "cache" in note
+    assert [word for word in ("base", "boost") if tells(note, word)] == ([] if clocks == "none" else [clocks])
+    assert ("flush" in note) is (caches == "all")
 
 
 def test_conditions_that_are_not_recorded_are_said_to_be_so() -> None:
     told = NcuSettings("none", "all", (), "run.ncu-rep")
     found = counter_conditions(NcuCapture([launch(10.0, settings=told), launch(11.0)], "x"), [])
     assert found.clock_control is None and found.cache_control is None
-    assert "does not record clock and cache control" in condition_notes(found, [])[0]
+    (note,) = condition_notes(found, [])
+    assert "clock" in note and "cache" in note and "run.ncu-rep" not in note
 
 
 def test_a_capture_without_phases_beside_a_run_with_them_is_said() -> None:
     capture = NcuCapture([launch(10.0)], "x")
     done = enrich_kernels(rows("prefill", "decode"), analyse_ncu(capture), {})
     notes = condition_notes(counter_conditions(capture, done), done)
-    assert any("does not tell phases" in note for note in notes)
+    (note,) = [note for note in notes if "NVTX" in note]
+    assert "phase" in note
+    told = NcuSettings("base", "all", ("decode/",), "cmd.txt")
+    phased = NcuCapture([launch(10.0, settings=told)], "x")
+    done = enrich_kernels(rows("prefill", "decode"), analyse_ncu(phased), {})
+    assert not any("NVTX" in note for note in condition_notes(counter_conditions(phased, done), done))
 
 
 # --- from an export ---------------------------------------------------------------------------------------
@@ -317,7 +336,10 @@ def test_the_published_run_flags_the_launches_that_are_not_its_own(shared_data: 
     assert flagged == {3, 17}
     assert found.counters is not None and found.counters.clock_control is None
     assert found.counters.not_representative == 2
-    assert any("2 of 7 profiled kernels do not stand for the run" in note for note in found.notes)
+    unfit = [row.profiled for row in profiled.values() if not row.counters_stand_for_run]
+    remarks = [str(each.remark) for each in unfit if each is not None]
+    (note,) = [note for note in found.notes if all(remark in note for remark in remarks)]
+    assert tells_in_order(note, "2", "7")
     text = (tmp_path / "run" / "kernels.md").read_text(encoding="utf-8")
     assert text.count("(not representative)") == 2
 
@@ -346,4 +368,5 @@ def test_ingest_joins_an_export_and_a_page_by_grid_and_phase(export: Path, tmp_p
     assert by_phase["decode"] is not None and by_phase["decode"].duration_ratio == pytest.approx(13 / 12)
     assert found.counters is not None
     assert (found.counters.clock_control, found.counters.cache_control) == ("base", "none")
-    assert any("caches left as the launch before left them (cmd.txt)" in note for note in found.notes)
+    (note,) = [note for note in found.notes if "cmd.txt" in note]
+    assert "cache" in note and "flush" not in note

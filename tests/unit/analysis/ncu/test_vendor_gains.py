@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.analysis.ncu.vendor_gains import phase_times
+from llm_perf_opt.analysis.ncu.vendor_rules import phase_times
 from tests.unit.summaries import one, summary, timings
 
 

@@ -11,9 +11,9 @@ import pytest
 from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS, call_work
 from llm_perf_opt.analysis.operators.work import operator_work
 from llm_perf_opt.analysis.timeline.attribution import attribute
+from llm_perf_opt.captures.kineto.calls import Signature, read_operator_calls
+from llm_perf_opt.captures.kineto.reader import read_kineto
 from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.ingest.kineto.calls import Signature, read_operator_calls
-from llm_perf_opt.ingest.kineto.reader import read_kineto
 
 torch = pytest.importorskip("torch")
 

@@ -9,8 +9,8 @@ import pytest
 
 from llm_perf_opt.analysis.operators.table import operator_records
 from llm_perf_opt.analysis.timeline.attribution import attribute
-from llm_perf_opt.ingest.kineto.reader import read_kineto
-from llm_perf_opt.model.summary import Operator
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.summary import Operator
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, write
 
 NESTED = [

@@ -10,9 +10,9 @@ import pytest
 from llm_perf_opt.analysis.operators.flops import COUNTED_OPERATORS
 from llm_perf_opt.analysis.operators.work import OperatorWork, operator_work
 from llm_perf_opt.analysis.timeline.attribution import attribute
+from llm_perf_opt.captures.kineto.calls import read_operator_calls
+from llm_perf_opt.captures.kineto.reader import read_kineto
 from llm_perf_opt.core.phases import WHOLE
-from llm_perf_opt.ingest.kineto.calls import read_operator_calls
-from llm_perf_opt.ingest.kineto.reader import read_kineto
 from tests.unit.kineto_traces import annotation, call, document, kernel, span, write
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x64_tn"

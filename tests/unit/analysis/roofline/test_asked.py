@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from llm_perf_opt.analysis.roofline.asked import at_point
 from llm_perf_opt.analysis.roofline.demand import Point
-from llm_perf_opt.model.static.work import Quantisation
-from llm_perf_opt.model.summary import Static
+from llm_perf_opt.analysis.roofline.expected_times import at_point
+from llm_perf_opt.summary import Static
+from llm_perf_opt.summary.static import Quantisation
 from tests.unit.analysis.roofline.test_what_if import decoder
 
 

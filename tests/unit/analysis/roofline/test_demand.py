@@ -9,7 +9,7 @@ import pytest
 
 from llm_perf_opt.analysis.roofline.demand import Demand, Point, demand, own_point
 from llm_perf_opt.analysis.roofline.what_if import price, what_if
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     AttentionPart,
     Coverage,
     ExpertPart,
@@ -21,6 +21,7 @@ from llm_perf_opt.model.summary import (
     StaticPhase,
     WhatIf,
 )
+from tests.text_facts import tells
 
 
 def model(**scaling: Any) -> Static:
@@ -202,14 +203,18 @@ def test_floors_of_a_device_and_what_is_said_of_it() -> None:
     assert found.tpot_floor_s == pytest.approx(27.2)
     assert found.tokens_per_s == pytest.approx(2 / 27.2)
     assert (found.device, found.batch_size, found.context_tokens, found.fits) == ("D", 2, 8, True)
-    assert found.note == "memory-bound: reading weights, needs 272 B of 1000 B"
+    assert found.floor_term == "memory"
+    assert tells(found.note, "weights", "272 B", "1000 B") and not tells(found.note, "KV cache")
     slow = row(peak=1.0)
-    assert (slow.tpot_floor_s, slow.note) == (100.0, "compute-bound, needs 272 B")
+    assert (slow.tpot_floor_s, slow.floor_term) == (100.0, "compute")
+    assert tells(slow.note, "272 B") and not tells(slow.note, "weights")
     even = row(peak=100.0 / 27.2)
-    assert even.note is not None and even.note.startswith("memory-bound")
-    assert row(peak=None).note == "no bfloat16 peak is known, needs 272 B"
-    assert row(bandwidth=None).note == "no bandwidth is known, needs 272 B"
-    assert row(bandwidth=None).tpot_floor_s is None
+    assert even.floor_term == "memory"
+    no_peak, no_bandwidth = row(peak=None), row(bandwidth=None)
+    assert tells(no_peak.note, "bfloat16", "peak", "272 B")
+    assert tells(no_bandwidth.note, "bandwidth", "272 B") and not tells(no_bandwidth.note, "bfloat16")
+    for unknown in (no_peak, no_bandwidth):
+        assert (unknown.tpot_floor_s, unknown.floor_term) == (None, None)
 
 
 def test_variations_leave_out_the_own_point_and_name_each_once() -> None:

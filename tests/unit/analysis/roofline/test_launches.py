@@ -11,23 +11,18 @@ import torch
 from llm_perf_opt.analysis.roofline.launches import (
     EAGER_LAUNCH_S,
     GRAPH_NODE_S,
+    TYPICAL,
     LaunchCost,
     launches_of,
     measured_launch,
+    started_by,
 )
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
-from llm_perf_opt.analysis.roofline.started import started_by
 from llm_perf_opt.analysis.roofline.what_if import note_beaten_floors, what_if
-from llm_perf_opt.model.summary import (
-    Coverage,
-    Hardware,
-    Params,
-    Peak,
-    Static,
-    StaticPhase,
-    WhatIf,
-)
+from llm_perf_opt.core.units import seconds
+from llm_perf_opt.summary import Coverage, Hardware, Params, Peak, Static, StaticPhase, WhatIf
 from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
+from tests.text_facts import tells
 
 PEAK, BANDWIDTH = 1e15, 1e12
 
@@ -88,12 +83,12 @@ def test_launching_one_by_one_stands_beside_the_floor() -> None:
     counted = row(work)
     assert counted.launch_graph_s == pytest.approx(100 * GRAPH_NODE_S)
     assert counted.launch_eager_s == pytest.approx(900 * EAGER_LAUNCH_S)
-    assert "launched one by one about 3.6" in (counted.note or "")
+    assert tells(counted.note, "3.60 ms")
     started = started_by(work, step_launches=200.0, launch_cost=LaunchCost(2e-6, "measured"))
     captured = row(work, started=started)
     assert captured.launch_eager_s == pytest.approx(200 * 2e-6)
     assert captured.tpot_floor_s == counted.tpot_floor_s
-    assert "one by one" not in (captured.note or "")
+    assert captured.note is not None and not tells(captured.note, "400 µs"), "the floor is longer"
 
 
 def test_a_capture_with_fewer_kernels_lowers_the_least_too() -> None:
@@ -104,7 +99,9 @@ def test_a_capture_with_fewer_kernels_lowers_the_least_too() -> None:
 
 def test_the_cost_measured_on_an_accelerator_is_used_a_processors_is_not() -> None:
     gpu = Hardware("x", "gpu", {}, None, "probe", measured_operator_s=6e-6)
-    assert measured_launch(gpu) == LaunchCost(6e-6, "measured on this machine")
+    found = measured_launch(gpu)
+    assert found is not None and (found.seconds, found.is_bound) == (6e-6, True)
+    assert found.source != TYPICAL.source
     assert measured_launch(Hardware("x", "cpu", {}, None, "probe", measured_operator_s=6e-6)) is None
     assert measured_launch(Hardware("x", "gpu", {}, None, "catalogue")) is None
 
@@ -112,10 +109,11 @@ def test_the_cost_measured_on_an_accelerator_is_used_a_processors_is_not() -> No
 @pytest.mark.parametrize(("factor", "is_said"), [(0.9, True), (1.0, False), (3.0, False)])
 def test_a_floor_above_what_was_measured_is_said(factor: float, is_said: bool) -> None:
     found = row(static(1e10, 1e9, 100, 900))
-    measured = (found.tpot_floor_s or 0.0) * factor
+    before, measured = found.note, (found.tpot_floor_s or 0.0) * factor
     note_beaten_floors([found], "made up", None, measured)
     note_beaten_floors([found], "another device", None, measured / 100)
-    assert ("is below this floor" in (found.note or "")) is is_said
+    assert (found.note != before) is is_said
+    assert not is_said or tells(found.note, "TPOT", seconds(measured))
 
 
 def test_operators_that_start_work_are_counted_and_views_are_not() -> None:

@@ -16,8 +16,9 @@ from llm_perf_opt.analysis.roofline.limits import (
     must_move_bytes,
     phase_floor,
 )
-from llm_perf_opt.core.dtypes import canonical_dtype, dtype_bytes
-from llm_perf_opt.model.summary import Hardware, Peak, StaticPhase
+from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
+from llm_perf_opt.summary import Hardware, Peak, StaticPhase
+from tests.text_facts import tells
 
 positive = st.floats(1e-3, 1e18)
 PEAK = Ceiling("bfloat16 peak", 209.5e12, "sheet")
@@ -82,14 +83,17 @@ def test_limits_of_a_known_type() -> None:
 def test_missing_peak_names_the_type_and_what_is_known() -> None:
     limits = limits_for(gpu(), "float8")
     assert limits.peak is None and limits.bandwidth is not None
-    assert limits.missing == ("no float8 peak for GPU: peaks are known for bfloat16 only",)
+    (reason,) = limits.missing
+    assert tells(reason, "float8", "GPU", "bfloat16")
 
 
 def test_unknown_device_gives_its_reason_and_no_number() -> None:
-    unknown = Hardware("Mystery 9000", "gpu", {}, None, "none", reason="not in the catalogue")
+    unknown = Hardware("Mystery 9000", "gpu", {}, None, "none", reason="unlisted")
     limits = limits_for(unknown, "bfloat16")
     assert limits.peak is None and limits.bandwidth is None
-    assert all("not in the catalogue" in text for text in limits.missing) and len(limits.missing) == 2
+    assert (
+        all(tells(text, "unlisted", "Mystery 9000") for text in limits.missing) and len(limits.missing) == 2
+    )
 
 
 def test_activations_do_not_raise_the_floor_and_unknown_weights_make_none() -> None:
@@ -116,7 +120,7 @@ def test_a_limit_of_zero_is_not_a_limit() -> None:
     nothing = Hardware("GPU", "gpu", {"bfloat16": Peak(0.0, "sheet")}, 0.0, "catalogue")
     limits = limits_for(nothing, "bfloat16")
     assert limits.peak is None and limits.bandwidth is None
-    assert limits.missing[1] == "no memory bandwidth for GPU: not known"
+    assert tells(limits.missing[0], "bfloat16", "GPU") and tells(limits.missing[1], "bandwidth", "GPU")
     slow = Hardware(
         "GPU", "gpu", {"bfloat16": Peak(0.5, "sheet")}, 0.25, "catalogue", bandwidth_source="probe"
     )
@@ -124,7 +128,8 @@ def test_a_limit_of_zero_is_not_a_limit() -> None:
     assert limits.peak == Ceiling("bfloat16 peak", 0.5, "sheet")
     assert limits.bandwidth == Ceiling("memory bandwidth", 0.25, "probe")
     nameless = limits_for(Hardware(None, "unknown", {}, None, "none"), None)
-    assert nameless.missing[0] == "no unknown peak for this device: no limits are known"
+    assert len(nameless.missing) == 2 and not any(tells(reason, "None") for reason in nameless.missing)
+    assert tells(nameless.missing[0], "unknown", "peak")
 
 
 def test_a_floor_needs_work_and_both_limits() -> None:

@@ -11,15 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.roofline.demand import (
-    Point,
-    demand,
-    own_point,
-)
+from llm_perf_opt.analysis.roofline.demand import Point, demand, own_point
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
 from llm_perf_opt.analysis.roofline.what_if import price, what_if
+from llm_perf_opt.core.units import size
 from llm_perf_opt.hardware.catalogue import load_catalogue
-from llm_perf_opt.model.summary import (
+from llm_perf_opt.summary import (
     AttentionPart,
     Coverage,
     ExpertPart,
@@ -30,6 +27,7 @@ from llm_perf_opt.model.summary import (
     Static,
     StaticPhase,
 )
+from tests.text_facts import tells
 
 SLIDING = {
     "model_type": "mistral",
@@ -49,7 +47,7 @@ def count() -> Callable[..., Static]:
     """Count a small model on the meta device at given shapes."""
     import torch
 
-    from llm_perf_opt.analysis.static.conventions import Conventions
+    from llm_perf_opt.analysis.static.counts import Conventions
     from llm_perf_opt.config.schema import ModelConfig
     from llm_perf_opt.workloads.counting.static_run import StaticCounter
     from llm_perf_opt.workloads.registry import load_adapter
@@ -98,7 +96,8 @@ def test_several_devices_talk_and_the_links_have_a_floor(count: Callable[..., St
     assert slow.tpot_floor_s == slow.communication_s == shared.step_link_bytes / 1e3
     (unknown,) = price(static, [replace(device, link_bytes_per_s=None)], [point])
     assert unknown.communication_s is None and unknown.floor_term != "communication"
-    assert "not known and not in the floor" in (unknown.note or "")
+    assert tells(unknown.note, size(shared.step_link_bytes)) and tells(slow.note, "1.00 kB/s")
+    assert not tells(unknown.note, "B/s"), "what is not known is not in the floor"
     (quick,) = price(static, [load_catalogue().named("NVIDIA H100 SXM5 80GB")], [point])
     assert quick.communication_s == shared.step_link_bytes / 450e9
 
@@ -175,7 +174,7 @@ def test_own_point_equals_the_prediction_on_every_device() -> None:
             assert row.tpot_floor_s == pytest.approx(told["tpot"].floor_s)
             assert row.tokens_per_s == pytest.approx(1 / told["tpot"].floor_s)
         else:
-            assert told == {} and row.tpot_floor_s is None and "no bfloat16 peak" in (row.note or "")
+            assert told == {} and row.tpot_floor_s is None and tells(row.note, "bfloat16", "peak")
 
 
 def test_fits_counts_weights_and_cache() -> None:
@@ -195,7 +194,11 @@ def test_an_uncounted_pass_makes_no_first_token_floor() -> None:
     static.phases["vision"] = StaticPhase(1e12, None, None, 0.0, None)
     (row,) = price(static, [load_catalogue().named("NVIDIA L4")], [Point("bfloat16", 1, 1000, 1000)])
     assert row.ttft_floor_s is None and row.tpot_floor_s is not None
-    assert "was not counted" in (row.note or "")
+    counted = decoder()
+    counted.phases["vision"] = StaticPhase(1e12, 1.0, None, 0.0, None)
+    (whole,) = price(counted, [load_catalogue().named("NVIDIA L4")], [Point("bfloat16", 1, 1000, 1000)])
+    assert whole.ttft_floor_s is not None and whole.tpot_floor_s == row.tpot_floor_s
+    assert len(row.note or "") > len(whole.note or ""), "what is missing is said"
 
 
 def step_bytes(dtype: str, batch: int = 1) -> float:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.findings import more_work
+from llm_perf_opt.analysis.findings import model
 from llm_perf_opt.analysis.roofline.demand import demand, own_point
 from llm_perf_opt.analysis.roofline.predictions import predict_phases
 from llm_perf_opt.analysis.static.build import build_static
-from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.model.summary import Hardware, Peak, Stat, Static, Timings
+from llm_perf_opt.analysis.static.counts import Conventions
+from llm_perf_opt.summary import Hardware, Peak, Stat, Static, Timings
+from tests.text_facts import tells
 from tests.unit.report_summaries import bare_summary
 from tests.unit.static_support import BATCH, CONTEXT, PROMPT, count_both, meta_model, small_config
 
@@ -58,7 +59,7 @@ def test_experts_that_all_run_count_as_the_router_chooses_them() -> None:
     assert decode.weight_bytes is not None and least.weight_bytes is not None
     assert decode.weight_bytes - least.weight_bytes == pytest.approx(3 * 2 * one_layer * (1 - 15 / 64))
     assert least.kv_bytes == decode.kv_bytes
-    assert "all 8 experts run on every token in 3 layers" in least.reasons[0]
+    assert tells(least.reasons[0], "8", "3", "1"), "experts, layers, and how many a router chooses"
 
 
 def test_latent_attention_counts_as_absorbed_in_decode_and_as_run_where_that_is_less() -> None:
@@ -112,7 +113,7 @@ def test_the_difference_is_a_finding_with_both_numbers() -> None:
     summary = bare_summary()
     summary.static = built("llama4_text", **LLAMA4)
     summary.timings = Timings(decode_s=Stat(1.0, 1.0, 1.0, 1.0, None, 1))
-    found = {finding.phase: finding for finding in more_work.find(summary)}
+    found = {finding.phase: finding for finding in model.find_more_work(summary)}
     assert set(found) == {"prefill", "decode"}
     decode = found["decode"]
     assert decode.id == "more-work-than-needed"
@@ -120,6 +121,6 @@ def test_the_difference_is_a_finding_with_both_numbers() -> None:
     assert decode.gain_upper_s is not None and 0 < decode.gain_upper_s < 1
     assert found["prefill"].gain_upper_s is None
     summary.static = built("mixtral", num_local_experts=8, num_experts_per_tok=2)
-    assert more_work.find(summary) == []
+    assert model.find_more_work(summary) == []
     summary.static = None
-    assert more_work.find(summary) == []
+    assert model.find_more_work(summary) == []

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from llm_perf_opt.captures.documents import load_static, save_document
 from llm_perf_opt.config.schema import ModelConfig
-from llm_perf_opt.ingest.static import load_static, save_document
-from llm_perf_opt.model.static.operators import OperatorShapes
-from llm_perf_opt.model.summary import Static
+from llm_perf_opt.summary import Static
+from llm_perf_opt.summary.static import OperatorShapes
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.small_workloads import infer_config
@@ -107,7 +107,7 @@ def test_shapes_are_kept_in_the_document(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("prompt", [24, 48])
 def test_scaled_shapes_are_those_counted_again(prompt: int) -> None:
-    from llm_perf_opt.analysis.expected.calls import At, calls
+    from llm_perf_opt.analysis.roofline.expected_calls import At, calls
 
     small, large = document_of(MOE, 1, 24, 30).static, document_of(MOE, 3, prompt, prompt + 6).static
     at = At(3, prompt, prompt + 6)

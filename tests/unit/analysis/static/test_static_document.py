@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from llm_perf_opt.analysis.static.conventions import Conventions
+from llm_perf_opt.analysis.static.counts import Conventions
 from llm_perf_opt.analysis.static.mean import mean_document
+from llm_perf_opt.captures.documents import load_static, save_document
 from llm_perf_opt.config.schema import InferConfig
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.ingest.static import (
-    load_static,
-    save_document,
-)
-from llm_perf_opt.model.codec import to_plain
-from llm_perf_opt.model.static.document import StaticDocument
-from llm_perf_opt.model.summary import Hardware, Peak
 from llm_perf_opt.reporting.static_page import render_static_report, static_charts
 from llm_perf_opt.stages.static_analysis import StaticAnalysisStage
+from llm_perf_opt.summary import Hardware, Peak
+from llm_perf_opt.summary.codec import to_plain
+from llm_perf_opt.summary.static import StaticDocument
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
@@ -108,6 +105,7 @@ def test_the_mean_of_several_shapes_weighs_batches(counter: StaticCounter) -> No
     assert rows[""].flops["prefill"] == pytest.approx(mean.static.phases["prefill"].flops)
     assert [shape.prompt_tokens for shape in mean.shapes] == [16, 64]
     assert mean.static.params == short.static.params
+    assert isinstance(mean_document([(short, 1), (short, 1)]).static.phases["prefill"].flops, float)
     assert mean_document([(short, 5)]) is short
 
 

@@ -6,26 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.analysis.static.build import (
-    build_static,
-    kv_resident_bytes,
-    own_flops,
-    sum_over_steps,
-)
-from llm_perf_opt.analysis.static.conventions import Conventions, attention_flops_under
+from llm_perf_opt.analysis.static.build import build_static, kv_resident_bytes, own_flops, sum_over_steps
 from llm_perf_opt.analysis.static.counts import (
     AttentionUse,
     CacheUse,
+    Conventions,
     ModelTree,
     ModuleInfo,
     ParamInfo,
     PhaseCount,
+    attention_flops_under,
     expected_distinct_experts,
     roll_up,
 )
-from llm_perf_opt.analysis.static.tree import fold_tree
-from llm_perf_opt.model.static.document import KvLayers
-from llm_perf_opt.model.summary import StaticModule
+from llm_perf_opt.reporting.static_page import fold_tree
+from llm_perf_opt.summary import StaticModule
+from llm_perf_opt.summary.static import KvLayers
 
 _NAMES = st.sampled_from(["a", "b", "0", "1", "attn"])
 _PATHS = st.lists(_NAMES, max_size=4).map(".".join)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.analysis.static.tree import weights_by_component
+from llm_perf_opt.analysis.static.counts import Conventions
 from llm_perf_opt.config.schema import ImageMode, InferConfig, ModelConfig
-from llm_perf_opt.model.static.document import StaticDocument
+from llm_perf_opt.reporting.static_page import weights_by_component
+from llm_perf_opt.summary.static import StaticDocument
 from llm_perf_opt.workloads.base import PhaseShapes
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.models.deepseek_ocr import DeepseekOcrAdapter

@@ -20,7 +20,7 @@ from llm_perf_opt.analysis.timeline.budget import (
     windows_on,
 )
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.timeline import Timeline
 from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, MALLOC, SYNC, make_timeline
 
 SCALES = (1, 1_000, 40_000)

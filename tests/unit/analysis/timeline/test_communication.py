@@ -7,8 +7,8 @@ import pytest
 from llm_perf_opt.analysis.kernels.families import family_of
 from llm_perf_opt.analysis.timeline.communication import bus_factor, collective_name
 from llm_perf_opt.analysis.timeline.summary import summarise_timeline
-from llm_perf_opt.model.summary.parallel import Communication
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.timeline import Timeline
+from llm_perf_opt.summary.devices import Communication
 from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, MS, make_timeline, split
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.timeline.summary import TimelineFacts, summarise_timeline
 from llm_perf_opt.analysis.timeline.time_axis import TimeAxis
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.captures.timeline import Timeline
 from tests.unit.timelines import ALL_REDUCE, COPY, LAUNCH, MS, US, make_timeline, split
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.timeline.attribution import attribute
-from llm_perf_opt.analysis.timeline.engine_steps import engine_steps, step_metrics, step_section
-from llm_perf_opt.analysis.timeline.module_times import phase_counts
+from llm_perf_opt.analysis.timeline.engines import engine_steps, step_metrics, step_section
+from llm_perf_opt.analysis.timeline.tables import phase_counts
 from tests.unit.timelines import make_timeline
 
 LAUNCH = "cudaLaunchKernel"

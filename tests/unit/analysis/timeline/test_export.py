@@ -9,8 +9,14 @@ import pytest
 
 from llm_perf_opt.analysis.timeline.attribution import attribute
 from llm_perf_opt.analysis.timeline.drawing import draw_step
-from llm_perf_opt.analysis.timeline.export import kernel_columns, perfetto_events, range_columns
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.analysis.timeline.export import (
+    RankTimeline,
+    kernel_columns,
+    perfetto_events,
+    perfetto_ranks,
+    range_columns,
+)
+from llm_perf_opt.captures.timeline import Timeline
 from tests.unit.timelines import Call, Op, Range, make_timeline
 
 LAUNCH, SYNC, COPY = "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020", "[CUDA memcpy Device-to-Host]"
@@ -219,3 +225,16 @@ def test_a_short_step_is_drawn_whole_wherever_it_is() -> None:
     found = drawn(timeline)
     assert (found["start_ns"], found["span_s"]) == (3000, pytest.approx(1600e-9))
     assert [e["name"] for e in found["lanes"][0]["events"]] == ["decode"]
+
+
+def test_ranks_in_one_trace_have_processes_and_arrows_of_their_own() -> None:
+    text = "".join(perfetto_ranks([RankTimeline(0, small()), RankTimeline(3, small())]))
+    found = json.loads(text)["traceEvents"]
+    names = {e["args"]["name"] for e in found if e["ph"] == "M" and e["name"] == "process_name"}
+    assert {"rank 0 device 0: GPU", "rank 3 device 0: GPU"} <= names
+    lanes = {(e["pid"], e["tid"]) for e in found if e["ph"] == "X" and e["cat"] not in ("range", "call")}
+    assert len(lanes) == 2
+    arrows = [e["id"] for e in found if e["ph"] == "s"]
+    assert len(set(arrows)) == len(arrows) == 4
+    shown = [e for e in found if e["ph"] == "X"]
+    assert len(shown) == 2 * len([e for e in events(small()) if e["ph"] == "X"])

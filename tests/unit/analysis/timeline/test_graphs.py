@@ -9,11 +9,15 @@ import pytest
 from llm_perf_opt.analysis.operators.table import operator_records
 from llm_perf_opt.analysis.shares import add_operator_shares
 from llm_perf_opt.analysis.timeline.attribution import attribute, by_path_and_name
-from llm_perf_opt.analysis.timeline.engines import engine_facts
-from llm_perf_opt.analysis.timeline.graphs import graph_notes, graph_use, unclaimed_behind_graphs
-from llm_perf_opt.analysis.timeline.kernel_tables import module_rows
-from llm_perf_opt.ingest.graphs import is_graph_launch, is_kernel_launch
-from llm_perf_opt.ingest.kineto.reader import read_kineto
+from llm_perf_opt.analysis.timeline.engines import (
+    engine_facts,
+    graph_notes,
+    graph_use,
+    unclaimed_behind_graphs,
+)
+from llm_perf_opt.analysis.timeline.tables import module_rows
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.captures.timeline import is_graph_launch, is_kernel_launch
 from tests.unit.kineto_traces import annotation, call, document, kernel, op, write
 from tests.unit.timelines import make_timeline
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from llm_perf_opt.analysis.kernels.families import OTHER, family_of, family_rules
 from llm_perf_opt.analysis.kernels.names import bare_name, name_rules, short_name
-from llm_perf_opt.analysis.timeline.kernel_tables import classified_ratio, rows_of_totals
-from llm_perf_opt.model.timeline import NamedTotal
+from llm_perf_opt.analysis.timeline.tables import classified_ratio, rows_of_totals
+from llm_perf_opt.captures.timeline import NamedTotal
 
 FAMILIES = {
     "gemv": [

@@ -6,8 +6,8 @@ import pytest
 
 from llm_perf_opt.analysis.timeline.merge import mean_budget, merge_facts_of_ranks
 from llm_perf_opt.analysis.timeline.summary import TimelineFacts, summarise_timeline
-from llm_perf_opt.model.summary import Budget, BudgetPart
-from llm_perf_opt.model.summary.parallel import IdleOwner
+from llm_perf_opt.summary import Budget, BudgetPart
+from llm_perf_opt.summary.devices import IdleOwner
 from tests.unit.summaries import budget
 from tests.unit.timelines import ALL_REDUCE, LAUNCH, MS, make_timeline
 

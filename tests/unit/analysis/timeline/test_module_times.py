@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.timeline.attribution import Attribution, attribute
-from llm_perf_opt.analysis.timeline.module_times import (
-    module_host_shares,
-    phase_counts,
-    split_by_shares,
-)
-from llm_perf_opt.ingest.kineto.reader import read_kineto
-from llm_perf_opt.model.summary import Timings
-from llm_perf_opt.model.timeline import Timeline
+from llm_perf_opt.analysis.timeline.tables import module_host_shares, phase_counts, split_by_shares
+from llm_perf_opt.captures.kineto.reader import read_kineto
+from llm_perf_opt.captures.timeline import Timeline
+from llm_perf_opt.summary import Timings
 from tests.unit.kineto_traces import annotation, document, write
 from tests.unit.summaries import timings
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.analysis.timeline.range_meaning import StepSize, meaning_of
+from llm_perf_opt.analysis.timeline.range_names import StepSize, meaning_of
 
 CASES: list[tuple[str, str | None, dict[str, Any]]] = [
     # vLLM
@@ -46,8 +46,13 @@ CASES: list[tuple[str, str | None, dict[str, Any]]] = [
     ),
     ("step[MIXED bs=1 c=1 g=0 c_sq=3 c_sk=3 c_sqsq=9 c_sqsk=9 g_sq=0 g_sk=0 g_sqsq=0 g_sqsk=0]", "prefill", {"all_tokens": 3}),
     ("step[SPLIT_PREFILL bs=1]", "prefill", {"all_requests": 1}),
-    ("step[TARGET_VERIFY bs=4]", "decode", {"all_requests": 4, "all_tokens": None}),
-    ("step[DRAFT_EXTEND_V2 bs=4]", "decode", {"all_requests": 4}),
+    ("step[TARGET_VERIFY bs=4]", "verify", {"all_requests": 4, "all_tokens": None}),
+    ("step[VERIFY bs=4]", "verify", {"all_requests": 4, "all_tokens": None}),
+    ("step[VERIFY bs=4 toks=16]", "verify", {"all_requests": 4, "all_tokens": 16}),
+    ("step[DRAFT_EXTEND_V2 bs=4]", "draft", {"all_requests": 4}),
+    ("step[DRAFT bs=2]", "draft", {"all_requests": 2}),
+    ("step[DRAFT bs=2 toks=9]", "draft", {"all_requests": 2, "all_tokens": 9}),
+    ("step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]", "draft", {"all_requests": 4}),
     ("step[IDLE bs=0]", None, {}),
     ("step[PREBUILT bs=3]", None, {}),
     # TensorRT-LLM
@@ -86,3 +91,28 @@ def test_a_number_no_step_can_hold_is_not_a_count() -> None:
 def test_tokens_of_one_kind_are_not_those_of_the_step() -> None:
     assert StepSize(prefill_requests=1, prefill_tokens=8, decode_requests=2).all_tokens is None
     assert StepSize(prefill_requests=1, prefill_tokens=8, decode_requests=0).all_tokens == 8
+
+
+RECORDED = {
+    "sglang 0.5.19": {
+        "step[EXTEND bs=2 toks=64]": "prefill",
+        "step[TARGET_VERIFY bs=2]": "verify",
+        "step[DECODE bs=8]": "decode",
+    },
+    "sglang 0.5.23": {
+        "step[VERIFY bs=2]": "verify",
+        "step[DRAFT bs=2]": "draft",
+        "step[MIXED bs=5]": "mixed",
+        "step[IDLE bs=0]": None,
+    },
+    "vllm 0.33.0": {
+        "execute_context_2(64)_generation_0(0)": "prefill",
+        "execute_context_1(64)_generation_3(3)": "mixed",
+    },
+}
+"""Release → labels as its source writes them (scripts/check-engines.py looks for that source in newer ones)."""
+
+
+@pytest.mark.parametrize("release", RECORDED)
+def test_labels_of_named_releases_are_read(release: str) -> None:
+    assert {name: meaning_of(name).phase for name in RECORDED[release]} == RECORDED[release]

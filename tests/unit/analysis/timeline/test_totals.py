@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llm_perf_opt.analysis.kernels.chains import CHAIN_METRICS
-from llm_perf_opt.analysis.timeline.summary import summarise_timeline, summarise_totals
-from llm_perf_opt.analysis.timeline.totals import (
+from llm_perf_opt.analysis.timeline.summary import (
     decode_steps_captured,
     joined_attribution,
     joined_budget,
@@ -14,10 +13,12 @@ from llm_perf_opt.analysis.timeline.totals import (
     joined_copies,
     kernel_totals,
     set_kernel_shares,
+    summarise_timeline,
+    summarise_totals,
     token_metrics,
 )
-from llm_perf_opt.model.summary import Kernel
-from llm_perf_opt.model.timeline import KernelTotals, NamedTotal
+from llm_perf_opt.captures.timeline import KernelTotals, NamedTotal
+from llm_perf_opt.summary import Kernel
 from tests.unit.summaries import budget, kernel
 from tests.unit.timelines import make_timeline
 
@@ -105,6 +106,14 @@ def test_scalars_of_a_timeline() -> None:
         "copy_bytes": 1000.0,
         "memset_s": 0.0,
         "memset_launches": 0.0,
+        "copy_h2d_s": 0.0,
+        "copy_d2h_s": 1.0,
+        "copy_d2d_s": 0.0,
+        "copy_pageable_s": 0.0,
+        "first_launches": 1.0,
+        "first_launch_s": 1e-9,
+        "repeated_launches": 0.0,
+        "repeated_launch_s": 0.0,
         "decode_launches": 2.0,
         "launches_per_token": 0.5,  # two samples of two decoded tokens; the first comes from prefill
     }

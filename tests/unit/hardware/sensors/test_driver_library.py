@@ -10,7 +10,7 @@ from tests.drivers import nvml
 READ = """
 import json
 from dataclasses import asdict
-from llm_perf_opt.hardware.sensors.find import MonitoredDevice, find_sensor
+from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, find_sensor
 sensor = find_sensor(MonitoredDevice("cuda:0", uuid={uuid!r}))
 if isinstance(sensor, str):
     print(json.dumps({{"refused": sensor}}))

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from llm_perf_opt.hardware.silicon.locate import Installation
+from llm_perf_opt.hardware.silicon.installation import Installation
 
 H100 = "NVIDIA H100 80GB HBM3"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.analysis.expected.compose import Band, Part
+from llm_perf_opt.analysis.roofline.expected_times import Band, Part
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
-from llm_perf_opt.hardware.silicon.errors import content, find_spread, kind_of, spread_of
-from llm_perf_opt.hardware.silicon.locate import KNOWN_VERSIONS, PACKAGE
+from llm_perf_opt.hardware.silicon.installation import KNOWN_VERSIONS, PACKAGE
+from llm_perf_opt.hardware.silicon.timing import content, find_spread, kind_of, spread_of
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, installation, write_table
 
 OPERATORS: list[Operator] = [

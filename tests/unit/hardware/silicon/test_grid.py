@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.hardware.silicon.grid import MOST_CELLS, Grid
+from llm_perf_opt.hardware.silicon.tables import MOST_CELLS, Grid
 
 
 def grid_of(times: dict[tuple[int, ...], float]) -> Grid:

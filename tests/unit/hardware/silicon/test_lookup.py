@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from llm_perf_opt.hardware.silicon import Attention, Gemm, MoeLayer, Silicon, lookup
+from tests.text_facts import tells
 from tests.unit.hardware.silicon.tables import H100, gemm_grid, gemm_row, installation, write_table
 
 GEMM = "h100_sxm/gemm/{}/gemm_perf.parquet"
@@ -83,12 +84,13 @@ def test_the_newest_version_answers_also_between_its_shapes(tmp_path: Path) -> N
 def test_a_table_with_a_wrong_label_answers_nobody_and_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookup, "MISLABELLED", {GEMM.format("vllm/0.24.0"): "its sizes are wrong"})
+    monkeypatch.setattr(lookup, "MISLABELLED", {GEMM.format("vllm/0.24.0"): "mislabelled"})
     tables = silicon_with(tmp_path, vllm__0_24_0=gemm_grid(), sglang__0_5=gemm_grid(3.0))
     for framework in ("vllm", None):
         found = tables.time(Gemm(4, 64, 64), H100, framework=framework)
         assert found is not None and found.source is not None and found.source.framework == "sglang"
-    assert tables.problems == [f"{GEMM.format('vllm/0.24.0')} is left out: its sizes are wrong"]
+    (problem,) = tables.problems
+    assert tells(problem, GEMM.format("vllm/0.24.0"), "mislabelled")
     assert len(tables.tables_of(Gemm(4, 64, 64), H100)) == 1
 
 
@@ -127,9 +129,8 @@ def test_rows_without_a_usable_time_are_left_out_and_said(tmp_path: Path) -> Non
     found = tables.time(Gemm(1, 64, 64), H100)
     assert found is not None and found.how == "measured"
     assert tables.time(Gemm(4, 64, 64), H100) is not None
-    assert tables.problems == [
-        "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet: 6 of 17 rows without a usable time or shape are left out"
-    ]
+    (problem,) = tables.problems
+    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "6", "17")
 
 
 def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: Path) -> None:
@@ -137,7 +138,8 @@ def test_a_table_with_other_columns_is_left_out_and_the_rest_answers(tmp_path: P
     tables = silicon_with(tmp_path, vllm__0_24_0=renamed, sglang__0_5=gemm_grid(2.0))
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.source is not None and found.source.framework == "sglang"
-    assert tables.problems == ["h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet is left out: no column m"]
+    (problem,) = tables.problems
+    assert tells(problem, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", "m")
 
 
 def test_a_file_that_is_no_table_is_left_out_and_said(tmp_path: Path) -> None:
@@ -149,7 +151,8 @@ def test_a_file_that_is_no_table_is_left_out_and_said(tmp_path: Path) -> None:
     tables = Silicon(place)
     found = tables.time(Gemm(4, 64, 64), H100)
     assert found is not None and found.how == "measured"
-    assert len(tables.problems) == 1 and "vllm/0.24.0/gemm_perf.parquet is left out" in tables.problems[0]
+    (problem,) = tables.problems
+    assert tells(problem, "vllm/0.24.0/gemm_perf.parquet")
 
 
 def test_text_where_numbers_belong_is_left_out(tmp_path: Path) -> None:
@@ -164,7 +167,8 @@ def test_another_version_of_the_package_is_read_and_said(tmp_path: Path) -> None
     write_table(place.systems, GEMM.format("vllm/0.24.0"), gemm_grid())
     tables = Silicon(place)
     assert tables.time(Gemm(4, 64, 64), H100) is not None
-    assert tables.problems == ["tables of version 0.13.1 were not checked (known: 0.12)"]
+    (problem,) = tables.problems
+    assert tells(problem, "0.13.1", "0.12")
 
 
 def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_a_description_that_is_no_yaml_costs_only_the_power(tmp_path: Path) -> N
     tables = Silicon(place)
     system = tables.system(H100)
     assert system is not None and system.power_w is None and tables.time(Gemm(4, 64, 64), H100) is not None
-    assert "h100_sxm.yaml cannot be read" in tables.problems[0]
+    assert tells(tables.problems[0], "h100_sxm.yaml")
 
 
 def test_float16_is_answered_by_the_other_16_bit_type(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from llm_perf_opt.analysis.static.split import link_bytes
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.hardware.silicon import AllReduce, Attention, Gemm, LatentBlock, MoeLayer, Operator, Silicon
-from llm_perf_opt.hardware.silicon.mislabelled import MISLABELLED
+from llm_perf_opt.hardware.silicon.lookup import MISLABELLED
 from tests.unit.hardware.silicon.tables import H100
 
 LATENT = LatentBlock("generation", 8, 1024, 16, 7168, 1536, 512, 64, 128, 128)
@@ -83,4 +83,4 @@ def test_tables_with_a_wrong_label_exist_and_answer_nobody(silicon: Silicon) -> 
     (wrong,) = MISLABELLED
     found = silicon.time(Attention("generation", 8, 4096, 32, 8, 128), "NVIDIA A100-SXM4-80GB")
     assert found is not None and found.tables and all(one.source.table != wrong for one in found.tables)
-    assert f"{wrong} is left out: {MISLABELLED[wrong]}" in silicon.problems
+    assert any(wrong in problem and MISLABELLED[wrong] in problem for problem in silicon.problems)

@@ -7,24 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import Cache
 
-from llm_perf_opt.analysis.static.build import (
-    build_static,
-    kv_bytes,
-    kv_layers,
-    own_flops,
-    own_weight_bytes,
-)
-from llm_perf_opt.analysis.static.closed_forms import closed_form_of
-from llm_perf_opt.analysis.static.closed_forms.families import Shapes
-from llm_perf_opt.analysis.static.conventions import Conventions
-from llm_perf_opt.analysis.static.counts import expected_distinct_experts
+from llm_perf_opt.analysis.static.build import build_static, kv_bytes, kv_layers, own_flops, own_weight_bytes
+from llm_perf_opt.analysis.static.closed_forms import Shapes, closed_form_of
+from llm_perf_opt.analysis.static.counts import Conventions, expected_distinct_experts
 from llm_perf_opt.workloads.counting.counter import count_phase, model_tree
-from llm_perf_opt.workloads.counting.meta_shapes import quick_result
 from tests.unit.static_support import BATCH, CONTEXT, PROMPT, count_both, count_text, meta_model, small_config
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -272,64 +262,6 @@ def test_a_failing_call_leaves_torch_and_transformers_untouched() -> None:
 
 _SIDES = st.integers(1, 4)
 _POINTWISE = ("add", "sub", "mul", "div")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(_POINTWISE), st.lists(_SIDES, min_size=1, max_size=4), st.data())
-def test_quick_pointwise_results_are_what_torch_infers(
-    name: str, shape: list[int], data: st.DataObject
-) -> None:
-    other_shape = [side if data.draw(st.booleans()) else 1 for side in shape]
-    other_shape = other_shape[data.draw(st.integers(0, len(shape) - 1)) :]
-    first, second = torch.empty(shape, device="meta"), torch.empty(other_shape, device="meta")
-    operator = getattr(torch.ops.aten, name).Tensor
-    quick = quick_result(operator, (first, second))
-    inferred = operator(first, second)
-    assert quick is not None
-    assert (quick.shape, quick.dtype, quick.stride()) == (inferred.shape, inferred.dtype, inferred.stride())
-
-
-@pytest.mark.parametrize(
-    ("operator", "args"),
-    [
-        (torch.ops.aten.mm.default, (torch.empty(3, 4, device="meta"), torch.empty(5, 4, device="meta").t())),
-        (
-            torch.ops.aten.addmm.default,
-            (
-                torch.empty(5, device="meta"),
-                torch.empty(3, 4, device="meta"),
-                torch.empty(4, 5, device="meta"),
-            ),
-        ),
-        (
-            torch.ops.aten.native_layer_norm.default,
-            (torch.empty(2, 4, 3, device="meta").transpose(1, 2), [4], None, None, 1e-6),
-        ),
-        (torch.ops.aten.upsample_linear1d.default, (torch.empty(1, 3, 7, device="meta"), [5], False)),
-    ],
-)
-def test_quick_results_of_other_operators_are_what_torch_infers(operator: Any, args: tuple[Any, ...]) -> None:
-    quick, inferred = quick_result(operator, args), operator(*args)
-    pairs = zip(quick, inferred, strict=True) if isinstance(quick, tuple) else [(quick, inferred)]
-    for ours, theirs in pairs:
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        (torch.empty(2, 3, device="meta"), torch.empty(2, 3, device="meta", dtype=torch.bfloat16)),
-        (torch.empty(1, 3, device="meta"), torch.empty(2, 3, device="meta")),
-        (
-            torch.empty(2, 3, device="meta", dtype=torch.int64),
-            torch.empty(2, 3, device="meta", dtype=torch.int64),
-        ),
-        (torch.empty(3, 2, device="meta").t(), torch.empty(2, 3, device="meta")),
-        (torch.empty(2, 3), torch.empty(2, 3)),
-    ],
-)
-def test_quick_results_leave_everything_unusual_to_torch(args: tuple[Any, ...]) -> None:
-    assert quick_result(torch.ops.aten.add.Tensor, args) is None
 
 
 def test_grouped_products_in_every_layout() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llm_perf_opt.workloads.datasets.waveforms import Clip
+from llm_perf_opt.workloads.datasets.audio import Clip
 
 
 def write_wave(path: Path, clip: Clip, *, width: int = 2, channels: int = 1) -> Path:

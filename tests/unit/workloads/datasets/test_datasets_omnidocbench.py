@@ -12,9 +12,10 @@ from PIL import Image
 
 from llm_perf_opt.config.schema import DatasetConfig, SamplingConfig
 from llm_perf_opt.core.files import sha256_of
+from llm_perf_opt.workloads.datasets import omnidocbench
 from llm_perf_opt.workloads.datasets.annotations import Annotations, page_text
-from llm_perf_opt.workloads.datasets.inputs import inputs_document, write_inputs
 from llm_perf_opt.workloads.datasets.omnidocbench import OmniDocBench, sample_ids
+from llm_perf_opt.workloads.datasets.sampling import inputs_document, write_inputs
 
 
 def picture(path: Path, size: tuple[int, int] = (40, 60), **options: Any) -> Path:
@@ -165,6 +166,24 @@ def test_ids_stay_short_and_unique(tmp_path: Path) -> None:
     ]
     assert sample_ids(paths, tmp_path) == ["a.png", "other/a.png", "/elsewhere/a.png", "b.png"]
     assert len(set(sample_ids([*paths, *paths], tmp_path))) == 8
+
+
+def test_naming_looks_at_each_of_many_names_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Name(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    monkeypatch.setattr(omnidocbench, "printable", lambda path: Name(path))
+    paths = [Path(f"/data/{number // 10_000}/{number % 10_000}.png") for number in range(20_000)]
+    ids = sample_ids(paths, Path("/data"))
+    assert len(set(ids)) == 20_000
+    assert ids[:2] == ["0/0.png", "0/1.png"]
+    assert Name.compared < 20 * len(paths)
 
 
 def test_epochs_and_determinism_through_the_data_set(tmp_path: Path) -> None:

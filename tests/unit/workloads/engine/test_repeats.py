@@ -9,14 +9,21 @@ from typing import Any, cast
 
 import pytest
 
+from llm_perf_opt.captures.timings import repeat_interval_ratio
 from llm_perf_opt.config.compose import compose_config
-from llm_perf_opt.ingest.measurement import repeat_interval_ratio
-from llm_perf_opt.model.statistics import interval_ratio, student_quantile
-from llm_perf_opt.workloads.base import Batch, PhaseShapes, Sample
+from llm_perf_opt.summary.statistics import interval_ratio, student_quantile
+from llm_perf_opt.workloads.base import (
+    LEAST_REPEATS,
+    MOST_REPEATS,
+    Batch,
+    PhaseShapes,
+    Sample,
+    UntilNarrow,
+    stop_reason,
+)
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.results import EngineInfo, PassResult, PassTimings, WorkloadResult
-from llm_perf_opt.workloads.repeats import LEAST_REPEATS, MOST_REPEATS, UntilNarrow, stop_reason
 from llm_perf_opt.workloads.setup import planned_passes, workload_config
 from tests.unit.small_workloads import workload
 

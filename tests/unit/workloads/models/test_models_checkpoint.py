@@ -15,6 +15,7 @@ from llm_perf_opt.config.schema import InferConfig, ModelConfig, Weights
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.registry import load_adapter
+from tests.text_facts import tells
 from tests.unit.small_workloads import ARCH_V1, SAM, TEXT, infer_config, model_config, samples, workload
 
 SHARD = "model-00001-of-000001.safetensors"
@@ -184,15 +185,20 @@ def test_damaged_tokenizer_is_named(checkpoint: Path) -> None:
 
 def test_wrong_model_type_is_refused(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text(json.dumps({**vendor_config(), "model_type": "llama"}))
-    with pytest.raises(InputError, match="'llama' model, not DeepSeek-OCR"):
+    with pytest.raises(InputError) as caught:
         build(real(checkpoint))
+    assert caught.value.data["path"] == str(checkpoint)
+    assert tells(caught.value.message, "'llama'", "DeepSeek-OCR") and tells(
+        caught.value.hint, "model=hf_causal_lm"
+    )
 
 
 def test_checkpoint_of_another_architecture_is_refused(checkpoint: Path) -> None:
     """A config that claims to be DeepSeek-OCR over tensors that are not."""
     write_shard(checkpoint, {"model.embed_tokens.weight": torch.zeros(8, 8)})
-    with pytest.raises(InputError, match=r"it has no tensor model\.sam_model"):
+    with pytest.raises(InputError, match=r"model\.sam_model") as caught:
         build(real(checkpoint))
+    assert caught.value.data["path"] == str(checkpoint)
 
 
 @pytest.mark.parametrize("change", ["missing", "unexpected", "mismatched"])
@@ -248,16 +254,18 @@ def test_text_checkpoint_loads_with_its_own_tokenizer(tmp_path: Path) -> None:
     )
     for ours, theirs in zip(made.model.parameters(), loaded.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
-    with pytest.raises(ConfigError, match=r"model\.arch cannot change"):
+    with pytest.raises(ConfigError) as refused:
         load_adapter(
             ModelConfig(adapter="hf_causal_lm", path=str(folder), arch={"num_hidden_layers": 1}),
             InferConfig(),
         )
+    assert refused.value.data["key"] == "model.arch"
     for file in [*folder.glob("tokenizer*"), *folder.glob("special*")]:
         file.unlink()
     broken = load_adapter(ModelConfig(adapter="hf_causal_lm", path=str(folder)), InferConfig())
-    with pytest.raises(InputError, match="no usable tokenizer"):
+    with pytest.raises(InputError) as caught:
         broken.prepare(request, "cpu", torch.float32)
+    assert tells(caught.value.message, "tokenizer", str(folder))
 
 
 def test_chat_template_is_used_when_there_is_one(tmp_path: Path) -> None:

@@ -11,20 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from llm_perf_opt.config.schema import (
-    CacheKind,
-    Dtype,
-    ImageMode,
-    InferConfig,
-    ModelConfig,
-)
+from llm_perf_opt.config.schema import CacheKind, Dtype, ImageMode, InferConfig, ModelConfig
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads import devices
 from llm_perf_opt.workloads.base import Dataset, ModelAdapter, Sample
 from llm_perf_opt.workloads.engine.engine import Engine
-from llm_perf_opt.workloads.models.checkpoints.loading import remote_code_allowed
 from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
+from llm_perf_opt.workloads.models.loading import remote_code_allowed
 from llm_perf_opt.workloads.registry import load_adapter, load_dataset
+from tests.text_facts import tells
 from tests.unit.small_workloads import ARCH_V1, ARCH_V2, infer_config, model_config, page, samples, workload
 
 
@@ -43,13 +38,14 @@ def test_unknown_adapter_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("adapter", "word"),
     [
-        ("no_such_package.x:Y", "cannot import"),
-        ("json:Nope", "has no 'Nope'"),
-        ("json:JSONDecoder", "is not an adapter"),
+        ("no_such_package.x:Y", "no_such_package"),
+        ("json:Nope", "'Nope'"),
+        ("json:JSONDecoder", "model.adapter=json:JSONDecoder"),
     ],
 )
 def test_dotted_adapter_that_is_not_one(adapter: str, word: str) -> None:
-    assert word in refused(ModelConfig(adapter=adapter)).message
+    error = refused(ModelConfig(adapter=adapter))
+    assert error.data["key"] == "model.adapter" and tells(error.message, word)
 
 
 def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +54,7 @@ def test_an_adapter_that_inherits_nothing_is_told_what_to_inherit(monkeypatch: p
 
     monkeypatch.setattr(devices, "LooksLikeOne", LooksLikeOne, raising=False)
     error = refused(ModelConfig(adapter="llm_perf_opt.workloads.devices:LooksLikeOne"))
-    assert "does not inherit from ModelAdapter" in error.message
+    assert tells(error.message, "ModelAdapter") and error.data["key"] == "model.adapter"
     assert error.hint is not None
     assert "llm_perf_opt.workloads.base" in error.hint
 
@@ -89,8 +85,9 @@ def test_a_data_set_needs_nothing_but_samples(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(devices, "Nothing", Nothing, raising=False)
     monkeypatch.setattr(devices, "Two", Two, raising=False)
-    with pytest.raises(ConfigError, match="it lacks samples"):
+    with pytest.raises(ConfigError) as caught:
         load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Nothing"))
+    assert caught.value.data["key"] == "dataset.adapter" and tells(caught.value.message, "samples")
     dataset = load_dataset(DatasetConfig(adapter="llm_perf_opt.workloads.devices:Two"))
     assert [sample.id for sample in dataset.samples()] == ["a", "b"]
     assert list(dataset.problems()) == []
@@ -101,7 +98,7 @@ def test_a_model_that_cannot_be_compiled_says_so() -> None:
         compile_decode = ModelAdapter.compile_decode
 
     adapter = Plain(model_config("llama"), infer_config("llama"))
-    with pytest.raises(ConfigError, match="cannot be compiled") as caught:
+    with pytest.raises(ConfigError) as caught:
         adapter.compile_decode(torch.nn.Module())
     assert caught.value.data["key"] == "model.compile"
 
@@ -149,7 +146,7 @@ def test_wrong_dimensions_name_the_key(adapter: str, path: str, value: Any, word
 def test_a_global_attention_index_beyond_the_layers_is_refused() -> None:
     """Only v1: the library builds v2 with any index, and so do we."""
     arch = changed(ARCH_V1, "vision_config.sam_config.global_attn_indexes", [7])
-    with pytest.raises(ConfigError, match="global attention at"):
+    with pytest.raises(ConfigError, match=r"\b7\b"):
         load_adapter(ModelConfig(adapter="deepseek_ocr", arch=arch), InferConfig()).build(
             "meta", torch.float32
         )
@@ -157,7 +154,8 @@ def test_a_global_attention_index_beyond_the_layers_is_refused() -> None:
 
 def test_misspelt_dimension_hints_at_the_right_one() -> None:
     error = refused(ModelConfig(arch=changed(ARCH_V1, "text_config.hiden_size", 64)))
-    assert error.hint == "did you mean model.arch.text_config.hidden_size?"
+    assert error.data["key"] == "model.arch.text_config.hiden_size"
+    assert tells(error.hint, "model.arch.text_config.hidden_size")
 
 
 @pytest.mark.parametrize(
@@ -180,17 +178,18 @@ def test_prompt_of_a_sample_needs_one_image(tmp_path: Path) -> None:
 def test_image_beyond_the_context_is_named(tmp_path: Path) -> None:
     arch = changed(ARCH_V1, "text_config.max_position_embeddings", 200)
     adapter = load_adapter(ModelConfig(arch=arch), InferConfig(mode=ImageMode.base))
-    with pytest.raises(
-        InputError, match=r"sample big needs 28\d positions \(273 of the image\), the model has 200"
-    ):
+    with pytest.raises(InputError, match=r"\b28\d\b") as caught:
         adapter.prepare([Sample("big", path=page(tmp_path / "p.png", (50, 50)))], "cpu", torch.float32)
+    assert tells(caught.value.message, "big", "273", "200"), "the sample, its image, and the model's limit"
 
 
 def test_ocr_needs_an_image_and_text_models_a_prompt(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no image"):
+    with pytest.raises(InputError) as caught:
         load_adapter(model_config("v1"), infer_config("v1")).prepare([Sample("x")], "cpu", torch.float32)
-    with pytest.raises(InputError, match="has no prompt"):
+    assert tells(caught.value.message, "x") and tells(caught.value.hint, "dataset=omnidocbench")
+    with pytest.raises(InputError) as caught:
         load_adapter(model_config("llama"), InferConfig()).prepare([Sample("x")], "cpu", torch.float32)
+    assert tells(caught.value.message, "x") and tells(caught.value.hint, "dataset=prompts")
 
 
 @pytest.mark.parametrize("mode", [ImageMode.tiny, ImageMode.large])
@@ -251,10 +250,8 @@ def test_causal_lm_sources(tmp_path: Path) -> None:
         refused(ModelConfig(adapter="hf_causal_lm", arch={"model_type": "lama"})).data["key"]
         == "model.arch.model_type"
     )
-    assert (
-        "does not generate"
-        in refused(ModelConfig(adapter="hf_causal_lm", arch={"model_type": "vit"})).message
-    )
+    error = refused(ModelConfig(adapter="hf_causal_lm", arch={"model_type": "vit"}))
+    assert error.data["key"] == "model.arch.model_type" and tells(error.message, "'vit'")
 
 
 def test_gpt2_runs_through_the_same_engine(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_perf_opt.workloads.outputs.grounding import (
+from llm_perf_opt.workloads.outputs.records import (
     DET,
     DET_END,
     REF,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_perf_opt.core.errors import ToolError
-from llm_perf_opt.workloads.outputs.predictions import PredictionLog, read_predictions
+from llm_perf_opt.workloads.outputs.writer import PredictionLog, read_predictions
 
 
 def line(name: str, **extra: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_a_killed_process_loses_nothing_it_had_written(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from llm_perf_opt.workloads.outputs.predictions import PredictionLog\n"
+        "from llm_perf_opt.workloads.outputs.writer import PredictionLog\n"
         f"log = PredictionLog(Path({str(path)!r}), 'w')\n"
         "for n in range(4): log.append({'id': str(n), 'sha256': None, 'workload': 'w'})\n"
         'os.write(log._descriptor, b\'{"id": "torn\')\n'

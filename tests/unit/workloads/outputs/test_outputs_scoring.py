@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_perf_opt.workloads.outputs.scoring import edit_distance_ratio, levenshtein, normalise
+from llm_perf_opt.workloads.outputs.records import edit_distance_ratio, levenshtein, normalise
 
 few_letters = st.text(alphabet="abcé中", max_size=90)
 

@@ -192,10 +192,10 @@
   }
   for (const box of document.querySelectorAll(".table")) new DataTable(box);
 
-  // --- roofline marks tell their details --------------------------------------------------------------------
+  // --- details of the marks of a roofline -------------------------------------------------------------------
   for (const panel of document.querySelectorAll(".point")) {
     const points = data.points[panel.id] || {};
-    for (const mark of panel.previousElementSibling.querySelectorAll("circle[data-name]")) {
+    for (const mark of panel.parentElement.querySelectorAll("circle[data-name]")) {
       const point = points[mark.dataset.kernel || mark.dataset.name];
       if (!point) continue;
       const tell = () => {
@@ -206,10 +206,14 @@
           list.append(pair);
         }
         panel.replaceChildren(make("h3", point.title), list);
+        panel.hidden = false;
       };
       for (const kind of ["focus", "pointerenter", "click"]) mark.addEventListener(kind, tell);
     }
   }
+
+  // --- a phone folds what a desk shows open ------------------------------------------------------------------
+  if (matchMedia("(max-width:40rem)").matches) for (const each of document.querySelectorAll("details.trust")) each.open = false;
 
   // --- paper shows what is folded on the screen -------------------------------------------------------------
   let folded = [], hidden = [];

@@ -1,1 +1,0 @@
-"""Two summaries against each other."""

@@ -1,1 +1,0 @@
-"""Work on a processor: what operators do, what dispatching them costs, and what limits a phase."""

@@ -1,1 +1,0 @@
-"""Findings about kernels; what they share is in ``kernel_rows``."""

@@ -1,1 +1,0 @@
-"""Runs over time: rows of an index, trends, changes of level."""

@@ -1,1 +1,0 @@
-"""Why a device ran nothing, and who owns that time."""

@@ -1,1 +1,0 @@
-"""Deciding experiments: pure functions over measured passes and answers."""

@@ -1,1 +1,0 @@
-"""Reads C++ names as compilers mangle them (Itanium ABI): the grammar's types, expressions and names."""

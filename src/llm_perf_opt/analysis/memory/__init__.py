@@ -1,1 +1,0 @@
-"""Memory of a pass: what was in use, and what the static model says it needs."""

@@ -1,1 +1,0 @@
-"""Runs and their expected times: what tables of measured operators predict of a change before it is measured."""

@@ -1,1 +1,0 @@
-"""Several ranks of one program: which capture is whose, and who waits for whom."""

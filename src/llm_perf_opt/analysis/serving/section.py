@@ -1,0 +1,295 @@
+"""The ``serving`` section of the summary, made from records: load points, parts, steps, the slowest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from llm_perf_opt.analysis.serving.latency import describe_latency, find_knee, load_points, total_ttft
+from llm_perf_opt.analysis.serving.matching import Matches, match_requests, merge_steps
+from llm_perf_opt.analysis.serving.parts import (
+    RequestParts,
+    build_timeline,
+    decode_seconds,
+    mean_parts,
+    occupancy_of,
+    slowest_requests,
+    split_requests,
+)
+from llm_perf_opt.captures.serving.records import Float64, Requests, ServingRecords, Steps
+from llm_perf_opt.core import units
+from llm_perf_opt.summary.serving import ClientUse, LoadPoint, Serving, StepGroup, StepStats, TimeParts
+
+_LEAST_COVERAGE = 0.5
+"""Parts are given where at least this share of the requests was matched."""
+_MOST_LANES = 12
+_MOST_EVENTS = 400
+
+
+@dataclass(slots=True, eq=False)
+class Analysed:
+    """The section, and what findings are made from."""
+
+    serving: Serving
+    requests: Requests | None = None
+    steps: Steps | None = None
+    matches: Matches | None = None
+    parts: RequestParts | None = None
+    ttft_s: Float64 = field(default_factory=lambda: np.empty(0))
+    hit_ratio: float | None = None
+    """Prefix-cache hits ÷ queries between the first and the last sample of ``/metrics``."""
+
+
+def analyse_serving(records: ServingRecords, slo: Mapping[str, float] | None = None) -> Analysed:
+    """Analyse records; anything from a summary of a tool to requests with steps gives a section."""
+    serving = Serving(
+        engine=records.engine,
+        version=records.version,
+        definitions=dict(records.definitions),
+        notes=list(records.notes),
+    )
+    found = Analysed(serving, requests=records.requests)
+    found.steps = merge_steps(records.steps)
+    if len(records.steps) > 1 and found.steps is not None and len(found.steps) < sum(map(len, records.steps)):
+        serving.notes.append("Step records without a clock are left out: the same steps are given with one.")
+    serving.load = load_points(records.loads, records.requests, slo or records.slo)
+    if records.requests is not None:
+        found.ttft_s = total_ttft(records.requests, records.loads)
+        if found.steps is not None:
+            _add_parts(found)
+        else:
+            _add_stated_parts(found)
+        serving.slowest = slowest_requests(
+            records.requests, found.steps, found.matches, found.parts, found.ttft_s
+        )
+    if found.steps is not None:
+        serving.steps = step_stats(found.steps)
+    columns = [(one.time_s, one.running, one.waiting, one.kv_ratio) for one in records.samples]
+    serving.occupancy = occupancy_of(found.steps, columns)
+    serving.timeline = _draw_slowest(found)
+    serving.knee = find_knee(serving.load)
+    serving.client = _client(records, serving.load)
+    found.hit_ratio = _hit_ratio(records)
+    return found
+
+
+def _add_parts(found: Analysed) -> None:
+    requests, steps, serving = found.requests, found.steps, found.serving
+    if requests is None or steps is None:
+        return
+    if not steps.is_placed:
+        serving.notes.append("The steps have no clock, so where the requests' time went cannot be decided.")
+        _add_stated_parts(found)
+        return
+    matches = match_requests(requests, steps)
+    serving.notes += matches.notes
+    done = requests.completed
+    if not done.any():
+        return
+    coverage = float(matches.matched[done].mean())
+    serving.coverage_ratio = coverage
+    if coverage < _LEAST_COVERAGE:
+        serving.notes.append(
+            f"Only {units.percent(coverage)} of the completed requests could be matched to a step, so the parts of their time are "
+            "not given. The steps may be of another server, or of another time."
+        )
+        _add_stated_parts(found)
+        return
+    serving.clock_uncertainty_s, serving.clock_offset_s = matches.uncertainty_s, matches.offset_s
+    decode_s = decode_seconds(steps)
+    lines = {int(engine): build_timeline(steps, int(engine), decode_s) for engine in np.unique(steps.engine)}
+    parts = split_requests(requests, steps, matches, lines, decode_s, found.ttft_s - requests.ttft_s)
+    found.matches, found.parts = matches, parts
+    undecided = np.where(matches.matched, 0.0, requests.ttft_s)
+    rest = np.where(matches.matched | np.isnan(requests.e2e_s), 0.0, requests.e2e_s - requests.ttft_s)
+    for number, point in enumerate(serving.load):
+        chosen = done & (requests.load == number)
+        if not chosen.any():
+            continue
+        point.parts_coverage_ratio = float(matches.matched[chosen].mean())
+        if point.parts_coverage_ratio < _LEAST_COVERAGE:
+            point.notes.append("Too few of its requests were matched to steps: no parts.")
+            continue
+        point.ttft_parts_s = mean_parts(parts.ttft, chosen, undecided=undecided)
+        point.decode_parts_s = mean_parts(parts.decode, chosen, undecided=np.maximum(rest, 0.0))
+    if not np.isnan(matches.arrival_s[matches.matched]).all():
+        return
+    serving.notes.append(
+        "The engine does not record when requests arrive: network cannot be told from the step or queue they wait for."
+    )
+
+
+def _add_stated_parts(found: Analysed) -> None:
+    """Without steps: what the server states of each request. Who used the time between scheduling and first token is not known."""
+    requests = found.requests
+    if requests is None:
+        return
+    for number, point in enumerate(found.serving.load):
+        chosen = requests.completed & (requests.load == number)
+        stated = chosen & ~np.isnan(requests.server_queue_s)
+        if not chosen.any() or stated.sum() < _LEAST_COVERAGE * chosen.sum() or point.ttft_s is None:
+            continue
+        queue = np.minimum(requests.server_queue_s, requests.ttft_s)[stated]
+        client = (found.ttft_s - requests.ttft_s)[stated]
+        inside = requests.server_prefill_s[stated]
+        inside = np.where(np.isnan(inside), 0.0, np.minimum(inside, requests.ttft_s[stated] - queue))
+        mean = point.ttft_s.mean or 0.0
+        parts = TimeParts(client=float(client.mean()), queue=float(queue.mean()))
+        if inside.any():
+            # The engine's time from scheduling to the first token holds own and other prompts and decodes alike.
+            parts.other = float(inside.mean())
+            parts.network = max(mean - float(client.mean() + queue.mean() + inside.mean()), 0.0)
+        else:
+            parts.other = max(mean - float(client.mean() + queue.mean()), 0.0)
+        point.ttft_parts_s = parts
+        point.notes.append(
+            "Without step records the time from scheduling to the first token cannot be split; it is under other."
+        )
+
+
+# Steps.
+
+
+def step_stats(steps: Steps) -> StepStats:
+    """Count and time the steps by kind and batch size, and the gaps between them while requests were running."""
+    prefill, decode = steps.prefill_requests > 0, steps.decode_requests > 0
+    batch = steps.prefill_requests + steps.decode_requests
+    kinds: dict[Literal["prefill", "decode", "mixed"], np.ndarray[Any, np.dtype[np.bool_]]] = {
+        "prefill": prefill & ~decode,
+        "decode": decode & ~prefill,
+        "mixed": prefill & decode,
+    }
+    stats = StepStats(
+        count=len(steps),
+        prefill=int(kinds["prefill"].sum()),
+        decode=int(kinds["decode"].sum()),
+        mixed=int(kinds["mixed"].sum()),
+        duration_s=describe_latency(steps.duration_s),
+        batch=float(batch[batch > 0].mean()) if (batch > 0).any() else None,
+    )
+    bucket = np.floor(np.log2(np.maximum(batch, 1))).astype(np.int64)
+    for kind, rows in kinds.items():
+        for value in np.unique(bucket[rows]).tolist():
+            durations = steps.duration_s[rows & (bucket == value)]
+            stats.groups.append(
+                StepGroup(
+                    kind, 1 << int(value), len(durations), float(np.median(durations)), float(durations.sum())
+                )
+            )
+    if steps.is_placed:
+        gaps, total = step_gaps(steps)
+        stats.gap_s = describe_latency(gaps)
+        stats.gap_ratio = float(min(gaps.sum() / total, 1.0)) if total > 0 else None
+    if (steps.running >= 0).any():
+        stats.most_running = int(steps.running.max())
+    if (steps.waiting >= 0).any():
+        stats.most_waiting = int(steps.waiting.max())
+    if not np.isnan(steps.kv_ratio).all():
+        stats.kv_usage_max_ratio = float(min(np.nanmax(steps.kv_ratio), 1.0))
+    stats.preemptions = int(steps.preempted.sum())
+    return stats
+
+
+def step_gaps(steps: Steps) -> tuple[Float64, float]:
+    """Return (gaps before steps that go on with running requests, time in which requests were running)."""
+    gaps, total = [], 0.0
+    for engine in np.unique(steps.engine):
+        rows = np.flatnonzero(steps.engine == engine)
+        end = np.maximum.accumulate(steps.end_s[rows])
+        start = np.maximum(end - steps.duration_s[rows], np.concatenate(([-np.inf], end[:-1])))
+        between = np.maximum(start[1:] - end[:-1], 0.0)
+        # Decodes go on with requests of the step before: the engine had work and did not begin.
+        going_on = steps.decode_requests[rows][1:] > 0
+        gaps.append(between[going_on])
+        total += float((end - start).sum() + between[going_on].sum())
+    return np.concatenate(gaps) if gaps else np.empty(0), total
+
+
+def _client(records: ServingRecords, points: list[LoadPoint]) -> ClientUse | None:
+    lags = [one.lag_s for one in points if one.lag_s is not None and not one.client_bound]
+    if not lags and records.client_capacity_per_s is None and not any(one.client_bound for one in points):
+        return None
+    return ClientUse(
+        capacity_per_s=records.client_capacity_per_s,
+        lag_s=max(lags, default=None),
+        bottleneck=any(one.client_bound for one in points),
+    )
+
+
+def _hit_ratio(records: ServingRecords) -> float | None:
+    hits = queries = 0.0
+    for one in records.samples:
+        known = np.flatnonzero(~np.isnan(one.prefix_queries) & ~np.isnan(one.prefix_hits))
+        if not len(known):
+            continue
+        first, last = known[0], known[-1]
+        base = (0.0, 0.0) if first == last else (one.prefix_hits[first], one.prefix_queries[first])
+        hits += max(float(one.prefix_hits[last] - base[0]), 0.0)
+        queries += max(float(one.prefix_queries[last] - base[1]), 0.0)
+    return hits / queries if queries > 0 else None
+
+
+# The picture of the slowest request: steps of the engine, and requests in lanes.
+
+
+def _draw_slowest(found: Analysed) -> dict[str, Any]:
+    requests, steps, matches, parts = found.requests, found.steps, found.matches, found.parts
+    if requests is None or steps is None or matches is None or parts is None or not matches.matched.any():
+        return {}
+    done = np.flatnonzero(matches.matched & requests.completed)
+    row = int(done[np.argmax(found.ttft_s[done])])
+    sent = requests.sent_s - matches.offset_s
+    low, high = float(sent[row]), float(sent[row] + requests.ttft_s[row])
+    margin = 0.15 * (high - low)
+    low, high = low - margin, high + margin
+    begin = steps.end_s - steps.duration_s
+    shown = np.flatnonzero((steps.end_s > low) & (begin < high))[:_MOST_EVENTS]
+    engine_events = [
+        {
+            "name": _step_name(steps, k),
+            "start_s": float(max(begin[k] - low, 0.0)),
+            "end_s": float(min(steps.end_s[k], high) - low),
+            "family": _step_kind(steps, k),
+        }
+        for k in shown.tolist()
+    ]
+    overlapping = np.flatnonzero(
+        matches.matched & (sent < high) & (sent + np.nan_to_num(requests.e2e_s, nan=0.0) > low)
+    )
+    # The slowest request first, then those that got their first token nearest to it.
+    near = overlapping[
+        np.argsort(np.abs(matches.first_step[overlapping] - matches.first_step[row]), kind="stable")
+    ]
+    chosen = [row, *(k for k in near.tolist() if k != row)][:_MOST_LANES]
+    lanes: list[dict[str, Any]] = [{"name": "engine steps", "events": engine_events}]
+    for k in chosen:
+        made = float(steps.end_s[matches.first_step[k]])
+        marks = [
+            ("to the server and in its queue", float(sent[k]), float(parts.scheduled_s[k]), "queue"),
+            ("prefill", float(parts.scheduled_s[k]), made, "prefill"),
+            ("delivery", made, float(sent[k] + requests.ttft_s[k]), "network"),
+            ("decode", float(sent[k] + requests.ttft_s[k]), float(sent[k] + requests.e2e_s[k]), "decode"),
+        ]
+        events = [
+            {"name": name, "start_s": max(a, low) - low, "end_s": min(b, high) - low, "family": family}
+            for name, a, b, family in marks
+            if min(b, high) > max(a, low)
+        ]
+        lanes.append({"name": requests.id[k][:60] + (" (slowest)" if k == row else ""), "events": events})
+    return {"phase": None, "span_s": high - low, "lanes": lanes}
+
+
+def _step_kind(steps: Steps, row: int) -> str:
+    if steps.prefill_requests[row] and steps.decode_requests[row]:
+        return "mixed"
+    return "prefill" if steps.prefill_requests[row] else "decode"
+
+
+def _step_name(steps: Steps, row: int) -> str:
+    return (
+        f"{_step_kind(steps, row)}: {steps.prefill_requests[row]} prompts ({steps.prefill_tokens[row]} tokens), "
+        f"{steps.decode_requests[row]} decodes"
+    )

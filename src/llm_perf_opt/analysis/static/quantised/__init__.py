@@ -1,1 +1,0 @@
-"""Checkpoints with weights in few bits: which parameters, and how many bytes they take."""

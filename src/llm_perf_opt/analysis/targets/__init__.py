@@ -1,1 +1,0 @@
-"""How far kernels are from the best that was measured for their shape on their device."""

@@ -1,0 +1,1 @@
+"""File formats to tables: Kineto traces, Nsight Systems, Nsight Compute, timings."""

@@ -1,0 +1,1 @@
+"""Nsight Systems exports (SQLite) and summary tables (CSV)."""

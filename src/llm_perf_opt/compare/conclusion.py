@@ -1,0 +1,191 @@
+"""What a comparison concludes: the wall-clock first, then what the captures say, each at equal work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from llm_perf_opt.compare.captures import conclude_captures
+from llm_perf_opt.compare.data import Cause, Comparison, Conclusion, MetricChange, Split, Verdict, Work
+from llm_perf_opt.compare.sentences import MORE_STEPS, WALL_CLOCK, because, speed
+from llm_perf_opt.core import units
+from llm_perf_opt.core.units import format_signed_percent
+from llm_perf_opt.summary import Summary
+
+# The conclusion from the wall-clock: time of an answer at equal work, phase by phase, as far as the repeats show it.
+
+
+_WHOLES = {
+    "total": "per answer",
+    "decode": "in decode",
+    "ttft": "to the first token",
+    "program": "in the whole program",
+}
+"""Metrics that can stand for the whole, the best first."""
+_OTHER_BATCH = "tokens_per_s"
+
+
+def conclude_wall_clock(
+    a: Summary, b: Summary, metrics: Sequence[MetricChange], splits: Sequence[Split]
+) -> Conclusion | None:
+    """Conclude from the timings of both sides; ``None`` where a side was not timed."""
+    batches = (a.workload.batch_size, b.workload.batch_size)
+    other_batch = None not in batches and batches[0] != batches[1]
+    names = (_OTHER_BATCH,) if other_batch else tuple(_WHOLES)
+    known = {row.name: row for row in metrics if row.ratio is not None and row.a and row.b}
+    metric = next((known[name] for name in names if name in known), None)
+    if metric is None or metric.ratio is None:
+        return None
+    work = _work(a, b, other_batch=other_batch)
+    if metric.name == _OTHER_BATCH:
+        return _per_token(metric, work)
+    split = next((s for s in splits if s.whole == WALL_CLOCK), None) if metric.name == "total" else None
+    found = Conclusion("wall_clock", _verdict(metric, metric.ratio), "", work, ratio=metric.ratio)
+    _fill(found, metric, split)
+    found.sentence = _sentence(found, metric)
+    found.details = _prompts(a, b)
+    return found
+
+
+def _work(a: Summary, b: Summary, *, other_batch: bool) -> Work:
+    one, two = a.workload.new_tokens, b.workload.new_tokens
+    if other_batch:
+        sizes = (a.workload.batch_size, b.workload.batch_size)
+        text = f"Counted in generated tokens: batches of {units.count(sizes[1])} in B, {units.count(sizes[0])} in A"
+        return Work("tokens", "generated token", None, None, None, text)
+    if not one or not two:
+        return Work(None, "answer", None, None, None, "Time of a sample; the tokens generated are not known")
+    ratio = (two - 1) / (one - 1) if one > 1 and two > 1 else two / one
+    text = (
+        f"Time of a sample with {units.number(one)} generated tokens"
+        if ratio == 1
+        else f"Time of a sample, B's decode taken at A's {units.number(one)} generated tokens (B generated "
+        f"{units.number(two)})"
+    )
+    return Work("tokens", "answer", one, two, ratio, text)
+
+
+def _per_token(metric: MetricChange, work: Work) -> Conclusion:
+    """Batches of different size: only what a generated token costs can be held against each other."""
+    a_s, b_s = 1 / (metric.a or math.nan), 1 / (metric.b or math.nan)
+    ratio = 1 / (metric.ratio or math.nan)
+    found = Conclusion("wall_clock", _verdict(metric, ratio), "", work, a_s, b_s, b_s, b_s - a_s, ratio)
+    found.remainder_s = found.change_s
+    said = {
+        "faster": f"B is {speed(ratio)} per generated token",
+        "slower": f"B is {speed(ratio)} per generated token",
+        "not shown": "No difference per generated token is shown",
+    }.get(found.verdict, f"B takes {format_signed_percent(ratio)} per generated token, {_UNSURE}")
+    found.sentence = f"{said}: {units.seconds(b_s)} instead of {units.seconds(a_s)}. {work.text}."
+    return found
+
+
+_UNSURE = "which too few repeats tell from noise"
+
+
+def _verdict(metric: MetricChange, ratio: float) -> Verdict:
+    if metric.outcome in ("better", "worse"):
+        return "faster" if ratio < 1 else "slower"
+    return "not shown" if metric.outcome == "no difference shown" else "undecided"
+
+
+def _fill(found: Conclusion, metric: MetricChange, split: Split | None) -> None:
+    """Take the parts of an answer as causes, the steps that B made more or fewer left out."""
+    if split is None:
+        found.a_s, found.b_s = metric.a, metric.b
+        found.b_measured_s = metric.b
+        found.change_s = found.remainder_s = (metric.b or 0.0) - (metric.a or 0.0)
+        return
+    more = math.fsum(cause.change_s for cause in split.causes if cause.kind == MORE_STEPS)
+    found.a_s, found.b_s, found.b_measured_s = split.a_s, split.b_s - more, split.b_s
+    change = found.change_s = found.b_s - found.a_s
+    kept = [cause for cause in split.causes if cause.kind != MORE_STEPS and cause.change_s]
+    found.causes = [
+        Cause(
+            cause.name,
+            cause.a_s,
+            cause.b_s,
+            cause.change_s,
+            cause.change_s / change if change else None,
+            "phase",
+            text=f"{cause.name} takes {'longer' if cause.change_s > 0 else 'less time'}",
+        )
+        for cause in sorted(kept, key=lambda cause: -abs(cause.change_s))
+    ]
+    found.remainder_s = change - math.fsum(cause.change_s for cause in found.causes)
+
+
+def _sentence(found: Conclusion, metric: MetricChange) -> str:
+    where = _WHOLES[metric.name]
+    lengths = f"{units.seconds(found.b_s)} instead of {units.seconds(found.a_s)}"
+    interval = (
+        f" ({format_signed_percent(metric.low_ratio)} to {format_signed_percent(metric.high_ratio)})"
+        if metric.low_ratio is not None and metric.high_ratio is not None
+        else ""
+    )
+    said = _less_work(found.work)
+    if found.verdict == "not shown":
+        ratio = format_signed_percent(metric.ratio or 1.0)
+        return f"{said}{'no' if said else 'No'} difference {where} is shown: {ratio}{interval}."
+    reasons = because(found)
+    if found.verdict == "undecided":
+        change = format_signed_percent(metric.ratio or 1.0)
+        return f"{said}B takes {change} {where}, {_UNSURE}: {lengths}{reasons}."
+    return f"{said}{'it' if said else 'B'} is {speed(metric.ratio)} {where}{interval}: {lengths}{reasons}."
+
+
+def _less_work(work: Work) -> str:
+    if work.ratio is None or abs(work.ratio - 1) < 0.0005:
+        return ""
+    share = units.percent(abs(work.ratio - 1))
+    return f"B makes {share} {'more' if work.ratio > 1 else 'fewer'} decode steps; at equal work "
+
+
+def _prompts(a: Summary, b: Summary) -> list[str]:
+    one, two = a.workload.prompt_tokens, b.workload.prompt_tokens
+    if not one or not two or one == two:
+        return []
+    return [
+        f"Prompts have {units.number(two)} positions in B and {units.number(one)} in A "
+        f"({format_signed_percent(two / one)}): vision and prefill are those of each side's own prompts."
+    ]
+
+
+_UNLIKE = ("hardware", "ranks", "model", "architecture")
+"""Differences that come before any conclusion: the sides are not the same program on the same machine."""
+_OTHER = ("model", "architecture", "hardware", "ranks", "captured steps", "graphs", "weights", "dtype")
+"""Differences that are a cause of their own."""
+
+
+def conclude(result: Comparison, a: Summary, b: Summary, work: Work, *, failed: list[str]) -> None:
+    """Add conclusions and the first sentence to a comparison that holds metrics, splits and kernels already."""
+    if failed:
+        result.sentence = f"No conclusion: {failed[0]}"
+        return
+    found = (
+        conclude_wall_clock(a, b, result.metrics, result.splits),
+        conclude_captures(a, b, result.kernels, work),
+    )
+    result.conclusions = [each for each in found if each is not None]
+    if not result.conclusions:
+        result.sentence = (
+            "No conclusion: nothing that tells how long the work takes was measured on both sides."
+        )
+        return
+    _warn(result.conclusions[0], result)
+    unlike = ", ".join(
+        f"{row.what} {row.a} → {row.b}"
+        for row in result.differences
+        if row.what in _UNLIKE and row.a and row.b
+    )
+    if unlike:
+        first = result.conclusions[0]
+        first.sentence = f"Not like for like ({unlike}): {first.sentence}"
+    result.sentence = result.conclusions[0].sentence
+
+
+def _warn(first: Conclusion, result: Comparison) -> None:
+    other = [row for row in result.differences if row.what in _OTHER and row.a and row.b]
+    if other:
+        said = ", ".join(f"{row.what} ({row.a} → {row.b})" for row in other)
+        first.details.append(f"The sides differ in {said}: not all of the change need be one of speed.")

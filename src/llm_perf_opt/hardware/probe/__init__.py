@@ -1,1 +1,0 @@
-"""Ceilings of this machine: measured in a process of its own, kept from run to run."""

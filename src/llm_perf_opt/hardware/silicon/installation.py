@@ -1,0 +1,98 @@
+"""Where the tables are: found without importing the package that brings them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llm_perf_opt.process.tools import is_hidden
+
+PACKAGE = "aiconfigurator-core"
+_MODULE = "aiconfigurator_core"
+KNOWN_VERSIONS = ("0.12",)
+"""Versions whose tables our reading was checked against."""
+SWITCH = "LLM_PERF_OPT_SILICON"
+"""Environment variable; ``off`` leaves the tables out although they are installed."""
+AUTO, OFF = "auto", "off"
+"""Values of ``hardware.silicon`` beside the names of frameworks."""
+INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
+MISSING_WORDS = (
+    "expected times and kernel targets need measured operator tables, which are not installed: "
+    f"{INSTALL_WORDS} adds them"
+)
+OFF_WORDS = "measured operator tables are switched off (hardware.silicon=off, or the environment)"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Files of an installed package."""
+
+    systems: Path
+    """Folder of ``<system>.yaml`` and ``data/<system>/<operator>/<framework>/<version>/*.parquet``."""
+    version: str
+    package: str = PACKAGE
+    """Who brought them."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version's tables were checked."""
+        return any(self.version == known or self.version.startswith(f"{known}.") for known in KNOWN_VERSIONS)
+
+
+def in_use() -> Installation | None:
+    """Return where the tables of the extra are; ``None``: not installed, or switched off."""
+    return None if os.environ.get(SWITCH, "").strip().lower() == "off" else installed()
+
+
+def installed() -> Installation | None:
+    """Return where the tables of the extra are; ``None``: not installed."""
+    return None if is_hidden(_MODULE) else _find()
+
+
+@functools.cache
+def _find() -> Installation | None:
+    """Look into the package that is known to hold the tables, then into any that has their layout: packages are renamed."""
+    try:
+        version = importlib.metadata.version(PACKAGE)
+        spec = importlib.util.find_spec(_MODULE)
+    except (importlib.metadata.PackageNotFoundError, ImportError, ValueError):
+        return find_by_layout([Path(place) for place in sys.path if place])
+    for place in spec.submodule_search_locations or () if spec is not None else ():
+        systems = Path(place) / "systems"
+        if _has_tables(systems):
+            return Installation(systems, version)
+    return None
+
+
+def find_by_layout(places: Iterable[Path]) -> Installation | None:
+    """Return the first package in these folders that holds ``systems/<system>.yaml`` and ``systems/data/<system>/``."""
+    for place in places:
+        if not place.is_dir():
+            continue
+        for folder in sorted(place.iterdir()):
+            if folder.name.isidentifier() and not is_hidden(folder.name) and _has_tables(folder / "systems"):
+                return Installation(folder / "systems", _version_of(folder.name), folder.name)
+    return None
+
+
+def _has_tables(systems: Path) -> bool:
+    data = systems / "data"
+    return data.is_dir() and any((data / one.stem).is_dir() for one in systems.glob("*.yaml"))
+
+
+def _version_of(module: str) -> str:
+    """Return the version of the distribution that brought a module; ``unknown`` where none says so."""
+    for name in importlib.metadata.packages_distributions().get(module, []):
+        return importlib.metadata.version(name)
+    return "unknown"
+
+
+def describe_absence() -> str:
+    """Say why there are no tables where none are used: not installed, or switched off."""
+    return MISSING_WORDS if installed() is None else OFF_WORDS

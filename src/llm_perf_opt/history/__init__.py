@@ -1,0 +1,1 @@
+"""Many runs over time: index, trends, step changes, baselines."""

@@ -1,0 +1,89 @@
+"""``llm-perf-opt history``: how the runs of each configuration and machine went over time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_perf_opt.core.console.command_line import verb_parser
+from llm_perf_opt.core.console.logs import Verbosity, console_logging
+from llm_perf_opt.core.escape import one_line
+from llm_perf_opt.core.files import atomic_write_text, hint_other_directory
+
+HTML_NAME, JSON_NAME = "history.html", "history.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show the history; return the exit code."""
+    parser = verb_parser(
+        "history",
+        "Trends of all runs below DIR, per configuration and machine, with changes of level and what came with them.\n"
+        "The index of DIR (llm-perf-opt index) is renewed first.",
+    )
+    parser.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=Path(),
+        metavar="DIR",
+        help="directory that holds the runs (.)",
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="metric to follow (repeatable; tpot, ttft, program)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="runs of this model only")
+    parser.add_argument("--json", action="store_true", help="print the history as JSON")
+    parser.add_argument(
+        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} beside the index"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)"
+    )
+    parser.add_argument("--no-renew", action="store_true", help="take the index as it is")
+    parser.add_argument(
+        "--sql",
+        metavar="QUERY",
+        help="answer a query over the tables runs, metrics and findings (needs DuckDB)",
+    )
+    options = parser.parse_args(arguments)
+    console_logging(Verbosity.quiet if options.json or options.sql else Verbosity.normal)
+    from llm_perf_opt.history.index import open_index
+
+    with hint_other_directory("another directory: --out DIR"):
+        folder, _, notes = open_index(options.directory, options.out, renew=not options.no_renew)
+        if options.sql is not None:
+            from llm_perf_opt.history.store import print_query
+
+            return print_query(folder, options.sql, as_json=options.json)
+        return _show(folder, notes, options.metric, options.model, as_json=options.json, html=options.html)
+
+
+def _show(
+    folder: Path, notes: list[str], metrics: list[str], model: str | None, *, as_json: bool, html: bool
+) -> int:
+    from llm_perf_opt.history.page import history_console
+    from llm_perf_opt.history.trends import make_history
+    from llm_perf_opt.reporting.console import terminal_width
+    from llm_perf_opt.summary.codec import save_json, to_plain
+
+    history = make_history(folder, metrics, model=model)
+    page = None
+    if html:
+        from llm_perf_opt.history.page import history_html
+
+        page = atomic_write_text(folder / HTML_NAME, history_html(history))
+        save_json(folder / JSON_NAME, history)
+    if as_json:
+        print(json.dumps(to_plain(history)))
+        return 0
+    print(history_console(history, width=terminal_width()))
+    for note in notes:
+        print(f"note: {one_line(note)}")
+    if page is not None:
+        print(f"report: {page}")
+    return 0

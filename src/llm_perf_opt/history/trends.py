@@ -1,0 +1,256 @@
+"""Trends from the rows of an index: which runs belong together, and what came with a change of level."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from llm_perf_opt.analysis.metrics import COMPONENT, METRICS
+from llm_perf_opt.core.errors import ConfigError, nearest_key
+from llm_perf_opt.history import changes, store
+from llm_perf_opt.history.changes import LevelChange, find_levels
+from llm_perf_opt.history.data import (
+    Change,
+    CoincidentChange,
+    History,
+    HistoryMethod,
+    LeftOut,
+    Outcome,
+    Point,
+    RunRow,
+    Trend,
+)
+from llm_perf_opt.history.rows import PASS_INTERVAL, track_records
+from llm_perf_opt.summary.statistics import Better, percentile
+
+MOST_POINTS = 400
+"""Latest runs of a trend that are looked at."""
+CLOCK_TOLERANCE_S = 120.0
+"""Clocks of machines and file servers may differ by so much."""
+_NAMED_OTHERWISE = ("model.name", "model.adapter", "dataset.adapter", "model.dtype", "infer.batch_size")
+_HIGHER = ("mfu", "mbu", "device_busy")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One metric of one run: its level, and the width of its interval as a share of it."""
+
+    run: str
+    name: str
+    phase: str | None
+    unit: str
+    value: float
+    interval_ratio: float | None = None
+
+
+def usable_runs(rows: Iterable[RunRow]) -> tuple[list[RunRow], list[LeftOut]]:
+    """Return the runs that belong in trends, in the order they began; of the others, why not."""
+    kept, left_out = [], []
+    for row in rows:
+        reason = reason_unusable(row)
+        if reason is None:
+            kept.append(row)
+        else:
+            left_out.append(LeftOut(row.run, reason))
+    return sorted(kept, key=lambda row: (row.started_s or 0.0, row.run)), left_out
+
+
+def reason_unusable(row: RunRow) -> str | None:
+    """Say why a run stands for nothing in a trend; ``None``: it does."""
+    if row.status != "ok":
+        return f"the run {'failed' if row.status == 'failed' else 'was interrupted'}"
+    if row.shared:
+        return f"the device was shared: {row.shared}"
+    if row.started_s is None:
+        return f"its start '{row.started}' is no time"
+    if row.clock_ahead_s is not None and row.clock_ahead_s > CLOCK_TOLERANCE_S:
+        return f"clocks disagree: its summary was written {row.clock_ahead_s:.0f} s before it began"
+    return None
+
+
+def better_of(name: str) -> Better | None:
+    """Which direction of a metric is an improvement; ``None``: neither."""
+    if name in METRICS:
+        return METRICS[name].better
+    if name in _HIGHER:
+        return "higher"
+    return (
+        "lower"
+        if name.startswith(COMPONENT) or name.endswith("_s") or name in ("memory_peak", "energy_per_token")
+        else None
+    )
+
+
+def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
+    """Return a trend per metric, configuration and machine; ``runs`` in the order they began."""
+    place = {row.run: index for index, row in enumerate(runs)}
+    grouped: dict[tuple[str, str, str, str | None], list[Value]] = defaultdict(list)
+    for value in values:
+        if value.run in place and value.value > 0:
+            row = runs[place[value.run]]
+            grouped[row.config_hash, row.machine, value.name, value.phase].append(value)
+    trends = []
+    for (config_hash, machine, name, phase), group in grouped.items():
+        ordered = sorted(group, key=lambda value: place[value.run])
+        kept = ordered[-MOST_POINTS:]
+        rows = [runs[place[value.run]] for value in kept]
+        trend = Trend(
+            name,
+            phase,
+            kept[0].unit,
+            better_of(name),
+            machine,
+            config_hash,
+            label_of(rows[-1]),
+            [_point(row, value) for row, value in zip(rows, kept, strict=True)],
+            [],
+            older=len(ordered) - len(kept),
+        )
+        if len(kept) < changes.LEAST_RUNS:
+            trend.reason = (
+                f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
+            )
+        else:
+            levels = find_levels([point.value for point in trend.points])
+            found, trend.drift_ratio, trend.wanders = levels.changes, levels.drift_ratio, levels.wanders
+            edges = [0, *(change.place for change in found), len(kept)]
+            trend.changes = [
+                _change(trend, change, rows, edges[index], edges[index + 2])
+                for index, change in enumerate(found)
+            ]
+        trends.append(trend)
+    return sorted(trends, key=lambda t: (t.label, t.machine, t.config_hash, t.metric, t.phase or ""))
+
+
+def method(trends: Sequence[Trend]) -> HistoryMethod:
+    """Say how changes were looked for."""
+    return HistoryMethod(
+        changes.NAME,
+        changes.ALPHA,
+        changes.PERMUTATIONS,
+        changes.SEED,
+        changes.LEAST_RUNS,
+        changes.LEAST_SIDE,
+        changes.LEAST_CHANGE_RATIO,
+        sum(trend.reason is None for trend in trends),
+    )
+
+
+def label_of(row: RunRow) -> str:
+    """Name a configuration: the model, and what was set."""
+    settings = settings_of(row)
+    said = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
+    facts = [row.model or "unnamed", row.dtype, f"batch {row.batch_size:g}" if row.batch_size else None]
+    shown = ", ".join(said[:6]) + (f" and {len(said) - 6} more" if len(said) > 6 else "")
+    return " · ".join(part for part in (*facts, shown) if part)
+
+
+def settings_of(row: RunRow) -> dict[str, object]:
+    """Return the settings of a run."""
+    found = json.loads(row.settings)
+    return found if isinstance(found, dict) else {}
+
+
+def coincident_changes(before: RunRow, after: RunRow) -> list[CoincidentChange]:
+    """Return what is recorded of two runs and differs: commit and versions."""
+    one, two = ({"commit": row.commit, **_versions(row)} for row in (before, after))
+    return [
+        CoincidentChange(name, one.get(name), two.get(name))
+        for name in dict.fromkeys((*one, *two))
+        if one.get(name) != two.get(name)
+    ]
+
+
+def _versions(row: RunRow) -> Mapping[str, str]:
+    found = json.loads(row.versions)
+    return found if isinstance(found, dict) else {}
+
+
+def _point(row: RunRow, value: Value) -> Point:
+    half = None if value.interval_ratio is None else value.interval_ratio / 2
+    low, high = (None, None) if half is None else (value.value * max(0.0, 1 - half), value.value * (1 + half))
+    return Point(row.run, row.started, value.value, low, high, row.commit, row.version)
+
+
+def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int, end: int) -> Change:
+    values = [point.value for point in trend.points]
+    doubt = (
+        "neighbouring runs are alike beyond the steps: a slow drift can look like a change"
+        if found.drifting or trend.wanders
+        else None
+    )
+    return Change(
+        place=found.place,
+        earliest=found.earliest,
+        latest=found.latest,
+        before=percentile(sorted(values[start : found.place]), 0.5),
+        after=percentile(sorted(values[found.place : end]), 0.5),
+        ratio=found.ratio,
+        low_ratio=found.low_ratio,
+        high_ratio=found.high_ratio,
+        p_value=found.p_value,
+        outcome=_outcome(trend.better, found.ratio),
+        came_with=coincident_changes(rows[max(found.earliest - 1, 0)], rows[found.latest]),
+        doubt=doubt,
+    )
+
+
+def _outcome(better: Better | None, ratio: float) -> Outcome:
+    if better is None:
+        return "changed"
+    return "worse" if (ratio > 1) == (better == "lower") else "better"
+
+
+# The history of the runs in an index: trends, and the changes of level in them.
+
+
+DEFAULT_METRICS = ("tpot", "ttft", "program")
+_LEVELS = ("median", "value")
+
+
+def make_history(folder: Path, metrics: Sequence[str], *, model: str | None = None) -> History:
+    """Read an index and follow the metrics in it; ``metrics`` empty: those most look at."""
+    info = store.read_info(folder)
+    kept, left_out = usable_runs(store.iter_runs(folder, None if model is None else pl.col("model") == model))
+    runs = store.count_runs(folder)
+    wanted = list(metrics) or list(DEFAULT_METRICS)
+    if metrics and runs:
+        _check_names(folder, wanted)
+    trends = make_trends(kept, read_values(folder, wanted, kept))
+    findings = [row for row in store.read_findings(folder) if model is None or row.model == model]
+    return History(
+        info.directory,
+        runs,
+        trends,
+        method(trends),
+        [*info.left_out, *sorted(left_out, key=lambda entry: entry.path)],
+        track_records(findings),
+    )
+
+
+def read_values(folder: Path, metrics: Sequence[str], runs: Sequence[RunRow]) -> list[Value]:
+    """Return the level of metrics in some runs, with the interval of each run's own repeats."""
+    of_runs = pl.DataFrame({"run": [row.run for row in runs]}, schema={"run": pl.String()}).lazy()
+    scanned = store.scan_metrics(folder).join(of_runs, on="run", how="semi")
+    levels = scanned.filter(pl.col("name").is_in(list(metrics)) & pl.col("statistic").is_in(_LEVELS))
+    widths = dict(
+        scanned.filter(pl.col("name") == PASS_INTERVAL).select("run", "value").collect().iter_rows()
+    )
+    return [
+        Value(row["run"], row["name"], row["phase"], row["unit"], row["value"], widths.get(row["run"]))
+        for row in levels.collect().iter_rows(named=True)
+    ]
+
+
+def _check_names(folder: Path, wanted: Sequence[str]) -> None:
+    known = set(store.scan_metrics(folder).select(pl.col("name").unique()).collect()["name"])
+    for name in wanted:
+        if name not in known:
+            near = nearest_key(name, known)
+            hint = f"did you mean '{near}'?" if near else f"this index has {', '.join(sorted(known)[:30])}"
+            raise ConfigError(f"--metric {name}: no run has it", hint=hint, key=name)

@@ -1,0 +1,1 @@
+"""Try remedies by experiment and keep what helps."""

@@ -1,0 +1,204 @@
+"""``llm-perf-opt improve``: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.core import units
+from llm_perf_opt.core.console.command_line import EXIT_CODES, share, whole_number
+from llm_perf_opt.core.console.logs import Verbosity, console_logging
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import hint_other_directory
+from llm_perf_opt.remedies.data import METRICS, SearchSettings
+
+if TYPE_CHECKING:
+    from llm_perf_opt.improve.improve import Done
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MOST_BUDGET_S = 30 * 86_400.0
+_DESCRIPTION = """\
+usage: llm-perf-opt improve [RUN | key=value …] [options]
+
+Try the advice of a run: each remedy becomes an experiment, its gain is measured with an interval, the answers are
+compared, and what helps together becomes a configuration to keep.
+
+  llm-perf-opt improve                          the default workload
+  llm-perf-opt improve model=llama_tiny         another one
+  llm-perf-opt improve RUN                      a finished run: its configuration and its findings
+  llm-perf-opt improve RUN --only growing-cache what answers one finding
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search; return the exit code."""
+    options = parse_arguments(arguments)
+    console_logging(Verbosity.quiet if options.json or options.quiet else Verbosity.normal)
+    with hint_other_directory("another directory: --out DIR"):
+        return _run(options)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; overrides and options may stand in any order."""
+    options = _parser().parse_intermixed_args(list(arguments))
+    options.overrides = [item for item in options.items if "=" in item or item.startswith("~")]
+    runs = [item for item in options.items if item not in options.overrides]
+    if len(runs) > 1:
+        raise ConfigError(
+            f"improve takes one run, not {len(runs)}", hint="llm-perf-opt improve RUN [key=value …]"
+        )
+    options.run = Path(runs[0]) if runs else None
+    return options
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.list:
+        return _list()
+    from llm_perf_opt.improve.improve import Request, improve
+
+    request = Request(
+        overrides=options.overrides,
+        run=options.run,
+        metric=options.metric,
+        budget_s=options.budget,
+        out=options.out,
+        resume=options.resume,
+        settings=SearchSettings(
+            only=options.only,
+            own=options.own,
+            least_gain_ratio=options.least_gain,
+            family_error_ratio=options.error,
+            most_samples=options.samples,
+            most_blocks=options.pairs,
+            seed=options.seed,
+            search=options.search,
+        ),
+        trials=options.trials,
+    )
+    if options.plan:
+        from llm_perf_opt.improve.show_plan import show_plan
+
+        return show_plan(request, as_json=options.json)
+    _show(improve(request, interrupted=lambda done: _show(done, options)), options)
+    return 0
+
+
+def _show(done: Done, options: argparse.Namespace) -> None:
+    """Print the result; one that is not whole says how to go on."""
+    if options.json:
+        from llm_perf_opt.summary.codec import to_plain
+
+        print(json.dumps(to_plain(done.result)))
+        return
+    from llm_perf_opt.improve.page import improve_console
+
+    print(improve_console(done.result))
+    print(f"report: {done.page}")
+    if done.result.status != "complete":
+        print(f"go on: {shlex.join(['llm-perf-opt', 'improve', '--resume', str(done.page.parent)])}")
+
+
+def _list() -> int:
+    from llm_perf_opt.remedies.registry import load_remedies
+
+    remedies, unusable = load_remedies()
+    for remedy in remedies:
+        answers = f"  answers {', '.join(remedy.answers)}" if remedy.answers else ""
+        print(f"{remedy.name:<22} {remedy.title} (changes in the output: {remedy.effect}){answers}")
+    for item in unusable:
+        print(f"{item.name:<22} cannot be used: {item.reason}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="llm-perf-opt improve",
+        description=_DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "items", nargs="*", metavar="RUN | key=value", help="a finished run, or the configuration"
+    )
+    parser.add_argument("--metric", choices=METRICS, default="total", help="what must get better (total)")
+    parser.add_argument(
+        "--budget",
+        type=duration,
+        default=600.0,
+        metavar="TIME",
+        help="most time for all experiments: 90s, 10m, 2h (10m)",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="say what would be tried and how long that takes; run nothing"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="a remedy, or a finding (repeatable)"
+    )
+    parser.add_argument(
+        "--try",
+        action="append",
+        default=[],
+        dest="own",
+        metavar="'key=value …'",
+        help="your own remedy (repeatable)",
+    )
+    parser.add_argument(
+        "--search",
+        choices=("greedy", "optuna"),
+        default="greedy",
+        help="singles and then together (greedy), or combinations that Optuna proposes",
+    )
+    parser.add_argument(
+        "--trials", type=whole_number(1, 100_000), default=20, help="most proposals of --search optuna (20)"
+    )
+    parser.add_argument("--out", type=Path, help="directory of the result (tmp/improve/<time>)")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a search, as it was begun")
+    parser.add_argument("--list", action="store_true", help="list the remedies")
+    parser.add_argument("--json", action="store_true", help="print improve.json on standard output")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--least-gain",
+        type=percentage,
+        default=0.02,
+        metavar="N%",
+        help="a gain below this counts as none (2%%)",
+    )
+    parser.add_argument(
+        "--error",
+        type=share,
+        default=0.05,
+        help="most probability of keeping anything that does not help (0.05)",
+    )
+    parser.add_argument(
+        "--samples", type=whole_number(1, 10_000), default=4, help="samples that are measured (4)"
+    )
+    parser.add_argument(
+        "--pairs", type=whole_number(6, 100_000), default=80, help="most pairs of passes per experiment (80)"
+    )
+    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="of the order of passes")
+    return parser
+
+
+def duration(text: str) -> float:
+    """Read ``90``, ``90s``, ``10m``, ``2h``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
+    seconds = float(found[1]) * _UNITS[found[2] or ""] if found else 0.0
+    if not 0 < seconds <= _MOST_BUDGET_S:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no time: write 90s, 10m or 2h (at most {units.seconds(_MOST_BUDGET_S)})"
+        )
+    return seconds
+
+
+def percentage(text: str) -> float:
+    """Read ``2%`` or ``0.02``."""
+    value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError("must be at least 0% and below 100%")
+    return value

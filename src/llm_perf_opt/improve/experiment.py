@@ -1,0 +1,361 @@
+"""One experiment, from specification to verdict: started in a process (or two), watched, read back.
+
+Whatever happens to the process is a result: a crash, no memory, no end. What it measured before counts as measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llm_perf_opt.analysis.statistics import DROP_ERROR, SequentialTest
+from llm_perf_opt.core.console.signals import acknowledge_interruption, raise_if_interrupted
+from llm_perf_opt.core.files import atomic_write_json, atomic_write_text
+from llm_perf_opt.improve import costs
+from llm_perf_opt.improve.costs import UnitPass
+from llm_perf_opt.improve.measuring import (
+    ANSWERS,
+    CHECK,
+    LEAST_PASS_S,
+    LOGITS,
+    READY,
+    SIDES,
+    STOP,
+    TURN,
+    GivenUpError,
+    HangWatch,
+    Letter,
+    PassLimit,
+    PassReader,
+    Spec,
+    failure_of,
+    new_folder,
+    not_warm,
+    read_passes,
+    take_turns,
+    units_of,
+    worker_command,
+)
+from llm_perf_opt.improve.outputs import Answers, check_outputs, in_later_passes
+from llm_perf_opt.process.launch import ProcessResult, run_process
+from llm_perf_opt.remedies import data
+from llm_perf_opt.remedies.data import Measured, OutputCheck
+from llm_perf_opt.summary.codec import decode_file, read_json, save_json
+
+# Two processes that take turns, pass by pass: for settings that a process reads when it starts.
+#
+# The side that waits is stopped (SIGSTOP), so that threads which spin while they wait do not disturb the other one.
+
+
+_LOOK_S = 0.01
+_END_S = 20.0
+"""How long a side may take to end by itself, with its files written."""
+
+
+class _ClosingError(Exception):
+    """Ends a process that nobody waits for."""
+
+
+class _Sides:
+    """Both processes, started and watched in threads of their own."""
+
+    def __init__(self, spec: Spec, folder: Path, least_pass_s: float) -> None:
+        self._folder, self._pool = folder, ThreadPoolExecutor(max_workers=len(SIDES))
+        self._reader, self._limit = PassReader(folder), PassLimit(least_pass_s)
+        self._asked, self._closing = 0, threading.Event()
+        self._pids: dict[Letter, int] = {}
+        # Their time is limited by whoever waits for them: a slow model's passes may take long, one that hangs may not.
+        self._running: dict[Letter, Future[ProcessResult]] = {
+            letter: self._pool.submit(
+                run_process,
+                worker_command(folder, letter),
+                log_dir=folder / "logs",
+                name=letter,
+                timeout_s=None,
+                env=spec.environment.get(letter, {}),
+                on_start=functools.partial(self._pids.__setitem__, letter),
+                on_tick=self._leave_if_closing,
+            )
+            for letter in SIDES
+        }
+
+    def _leave_if_closing(self, _elapsed_s: float) -> None:
+        if self._closing.is_set():
+            raise _ClosingError
+
+    def _check_running(self) -> None:
+        """Raise why a process is over that should not be."""
+        for running in self._running.values():
+            if running.done():
+                raise GivenUpError(failure_of(running.result(), self._folder) or "ended before its time")
+        raise_if_interrupted()
+
+    def wait_ready(self, limit_s: float) -> None:
+        """Wait until both are warm; raise why one is not."""
+        began = time.monotonic()
+        while not all((self._folder / READY.format(letter)).is_file() for letter in SIDES):
+            self._check_running()
+            if time.monotonic() - began > limit_s:
+                raise GivenUpError(not_warm(limit_s))
+            time.sleep(_LOOK_S)
+        self._limit.warm_after(time.monotonic() - began)
+        for letter in SIDES:
+            self._signal(letter, signal.SIGSTOP)
+
+    def turn(self, letter: Letter, request: Mapping[str, Any]) -> UnitPass:
+        """Let one side run a unit: wake it, wait for its line, stop it; raise why there is none."""
+        self._asked += 1
+        atomic_write_json(self._folder / TURN.format(letter), {"number": self._asked, **request})
+        began = time.monotonic()
+        self._signal(letter, signal.SIGCONT)
+        while (done := self._reader.next()) is None:
+            self._check_running()
+            self._limit.check(time.monotonic() - began)
+            time.sleep(_LOOK_S)
+        self._signal(letter, signal.SIGSTOP)
+        self._limit.took(time.monotonic() - began)
+        return done
+
+    def close(self, end_s: float) -> None:
+        """Tell both to end and write their files; what has not ended by itself after ``end_s`` is stopped."""
+        atomic_write_text(self._folder / STOP, "")
+        for letter in SIDES:
+            self._signal(letter, signal.SIGCONT)
+        deadline = time.monotonic() + end_s
+        while not all(running.done() for running in self._running.values()) and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+        self._closing.set()
+        self._pool.shutdown(wait=True)
+
+    def _signal(self, letter: Letter, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if letter in self._pids and not self._running[letter].done():
+                os.kill(self._pids[letter], number)
+
+
+@contextlib.contextmanager
+def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
+    both = _Sides(spec, folder, least_pass_s)
+    end_s = 0.0
+    try:
+        yield both
+        end_s = _END_S
+    except KeyboardInterrupt:
+        acknowledge_interruption()  # both are ended now, which it is not to cut short
+        raise
+    finally:
+        both.close(end_s)
+
+
+def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: float) -> str | None:
+    """Measure both sides, each in its own process; return why it failed, or ``None``."""
+    try:
+        with _sides(spec, folder, least_pass_s) as both:
+            both.wait_ready(2 * warm_up_s)
+            answers = _answers(folder)
+            save_json(folder / CHECK, _check(folder, answers))
+            # Other work: who reads the answers refuses it.
+            if set(answers["a"].tokens) == set(answers["b"].tokens):
+                _measure(spec, folder, both)
+    except GivenUpError as error:
+        return str(error)
+    return None
+
+
+def _measure(spec: Spec, folder: Path, both: _Sides) -> None:
+    groups = [read_json(folder / READY.format(letter))["groups"] for letter in SIDES]
+    units = dict(zip(SIDES, units_of(groups), strict=True))
+
+    def run(letter: Letter, unit: int, number: int) -> UnitPass:
+        return both.turn(letter, {"unit": unit, "round": number, "batches": units[letter][unit]})
+
+    take_turns(spec, len(units["a"]), run)
+
+
+def _answers(folder: Path) -> dict[Letter, Answers]:
+    return {letter: decode_file(folder / ANSWERS.format(letter), Answers) for letter in SIDES}
+
+
+def _check(folder: Path, answers: dict[Letter, Answers]) -> Any:
+    import numpy as np
+
+    from llm_perf_opt.improve.worker import array_differences
+
+    kept: dict[str, dict[str, Any]] = {}
+    for letter in SIDES:
+        path = folder / LOGITS.format(letter)
+        with np.load(path) as file:
+            kept[letter] = {name: list(file[name]) for name in file.files}
+        path.unlink()
+    return check_outputs(answers["a"], answers["b"], array_differences(kept["a"], kept["b"]))
+
+
+WARM_UP_S = 240.0
+"""Seconds for loading, compiling and the first answers of both sides; a remedy that is not warm by then is given up."""
+_ANSWERS_FACTOR, _MOST_WARM_UP_S = 4.0, 3600.0
+"""The answers themselves may take so many times the baseline's, and at most so long."""
+_CONFIDENCE, _RESAMPLES = 0.95, 2000
+How = Literal["one process", "own processes"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an experiment gave."""
+
+    measured: Measured | None
+    check: OutputCheck | None
+    answers: dict[str, Answers] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    total_change: float | None = None
+    failure: str | None = None
+    """Why it failed; what was measured before is there all the same."""
+    how: How = "one process"
+    seconds: float = 0.0
+    page: Path | None = None
+    """The comparison of both sides."""
+
+
+def run_experiment(
+    spec: Spec,
+    folder: Path,
+    *,
+    own_processes: bool = False,
+    warm_up_s: float | None = None,
+    least_pass_s: float = LEAST_PASS_S,
+    with_page: bool = True,
+) -> Outcome:
+    """Measure both sides; with ``own_processes`` each in one of its own, turn by turn. ``with_page``: compare them in a page.
+
+    What is not warm after ``warm_up_s`` (by default what the baseline's answers allow), or in the same pass for
+    ``least_pass_s`` and much longer than in any before it, is given up.
+    """
+    new_folder(folder)
+    spec.save(folder)
+    began = time.monotonic()
+    limit_s = warm_up_limit_s(spec) if warm_up_s is None else warm_up_s
+    if own_processes:
+        failure = run_in_turns(spec, folder, warm_up_s=limit_s, least_pass_s=least_pass_s)
+    else:
+        failure = _run_in_one_process(spec, folder, HangWatch(folder, limit_s, least_pass_s))
+    outcome = read_outcome(spec, folder)
+    outcome.failure = failure or outcome.failure
+    outcome.how = "own processes" if own_processes else "one process"
+    outcome.seconds = time.monotonic() - began
+    outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
+    return outcome
+
+
+def warm_up_limit_s(spec: Spec) -> float:
+    """Return how long both sides may take to be warm: a slow model answers each sample twice, once to warm up."""
+    answers_s = (spec.answer_s or 0.0) * len(SIDES) * 2 * spec.settings.most_samples
+    return min(WARM_UP_S + _ANSWERS_FACTOR * answers_s, _MOST_WARM_UP_S)
+
+
+def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> str | None:
+    """Let one process measure both sides, which then have the same environment; return why it failed, or ``None``."""
+    try:
+        result = run_process(
+            worker_command(folder, "both"),
+            log_dir=folder / "logs",
+            name="both",
+            timeout_s=None,  # the watch limits each part of the work
+            env=spec.environment.get("a", {}),
+            on_tick=watch,
+        )
+    except GivenUpError as error:
+        return str(error)
+    return failure_of(result, folder)
+
+
+def _compare(spec: Spec, folder: Path) -> Path | None:
+    """Write the comparison of both sides, with all its metrics; ``None`` where a side left no timings."""
+    from llm_perf_opt.compare.command import write_comparison
+    from llm_perf_opt.compare.compare import compare, default_method
+    from llm_perf_opt.compare.sides import load_side
+
+    if not all((folder / letter).is_dir() for letter in SIDES):
+        return None
+    a, b = (load_side(folder / letter, letter.upper()) for letter in SIDES)
+    a.overrides = [item for item in spec.a if item not in spec.b]
+    b.overrides = [item for item in spec.b if item not in spec.a]
+    result = compare(a, b, [], default_method(spec.settings.seed, _CONFIDENCE, _RESAMPLES))
+    result.common_overrides = [item for item in spec.a if item in spec.b]
+    return write_comparison(result, folder)[0]
+
+
+def read_outcome(spec: Spec, folder: Path) -> Outcome:
+    """Read what was measured, in this process or an earlier one."""
+    passes = read_passes(folder)
+    check = decode_file(folder / CHECK, OutputCheck) if (folder / CHECK).is_file() else None
+    if check is not None:
+        check = in_later_passes(check, costs.first_others(passes))
+    answers: dict[str, Answers] = {
+        letter: decode_file(folder / ANSWERS.format(letter), Answers)
+        for letter in SIDES
+        if (folder / ANSWERS.format(letter)).is_file()
+    }
+    return Outcome(
+        measured=measure(passes, spec),
+        check=check,
+        answers=answers,
+        metrics=costs.other_changes(passes, spec.metric),
+        intervals=other_intervals(passes, spec),
+        total_change=costs.total_change(passes, spec.metric),
+    )
+
+
+def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
+    """Run the test over the passes, in their order; ``None`` without a pair."""
+    test = SequentialTest(spec.rule())
+    verdict = None
+    for pair in costs.pairs(passes):
+        block = costs.log_ratio(pair, spec.metric)
+        if block is None:
+            continue
+        verdict = test.add(block)
+        if verdict is not None:
+            break
+    verdict = verdict or test.verdict_at_the_end()
+    error = max(spec.alpha, DROP_ERROR) if verdict in ("slower", "no gain") else spec.alpha
+    change = test.change(error)
+    a, b = (costs.medians(passes, letter, spec.metric) for letter in SIDES)
+    if change is None or a is None or b is None:
+        return None
+    ends = sorted(costs.as_change(end, spec.metric) for end in (change.low, change.high))
+    return Measured(
+        change_ratio=costs.as_change(change.estimate, spec.metric),
+        low=ends[0],
+        high=min(ends[1], math.e**4),
+        blocks=test.count,
+        a=a,
+        b=b,
+        verdict=verdict,
+        confidence_ratio=1 - 2 * error,
+    )
+
+
+def other_intervals(passes: list[UnitPass], spec: Spec) -> dict[str, tuple[float, float]]:
+    """Return the intervals of the other metrics' changes: they hold at every look, so also where this one ended the test."""
+    found: dict[str, tuple[float, float]] = {}
+    for name in data.METRICS:
+        test = SequentialTest(spec.rule())
+        for pair in costs.pairs(passes):
+            block = costs.log_ratio(pair, name)
+            if block is not None:
+                test.add(block)
+        change = test.change(DROP_ERROR)
+        if name != spec.metric and change is not None:
+            low, high = sorted(costs.as_change(end, name) for end in (change.low, change.high))
+            found[name] = (low, min(high, math.e**4))
+    return found

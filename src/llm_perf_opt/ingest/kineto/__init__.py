@@ -1,1 +1,0 @@
-"""The torch profiler's traces."""

@@ -1,1 +1,0 @@
-"""Nsight Compute's reports and tables."""

@@ -1,1 +1,0 @@
-"""Nsight Systems' exports and tables."""

@@ -1,1 +1,0 @@
-"""The static model of a workload: its section of the summary, and the document of its own."""

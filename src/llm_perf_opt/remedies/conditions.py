@@ -1,0 +1,326 @@
+"""Why a remedy does not apply: device, model, versions, memory, or what is set already. ``None``: it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from llm_perf_opt.config.hydra_bridge.values import override
+from llm_perf_opt.config.schema import CacheDtype, CacheKind, Dtype, ImageMode
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.remedies.base import Options, Situation
+from llm_perf_opt.workloads.devices import missing_compiler
+from llm_perf_opt.workloads.registry import load_adapter
+
+# The settings a remedy tries where they depend on the machine, the model or the baseline.
+
+
+_ATTENTION_GPU: tuple[str, ...] = ("sdpa", "flash_attention_3", "flash_attention_2", "eager")
+_ATTENTION_PACKAGES = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
+_ATTENTION_CPU: tuple[str, ...] = ("sdpa", "eager")
+_EXPERTS = ("grouped_mm", "batched_mm", "eager")
+_BATCHES = (2, 4, 8, 16, 32)
+_MODES = ("large", "base", "small", "tiny")
+"""From most pixels to fewest; gundam, which cuts tiles, has more than any."""
+_PADDING = (8, 64)
+"""The least that aligned loads of 2-byte elements need, and what suits tiles of matrix products."""
+_ALLOCATORS = (
+    "usr/lib/*/libjemalloc.so*",
+    "usr/lib*/libjemalloc.so*",
+    "usr/lib/*/libtcmalloc_minimal.so*",
+    "usr/lib/*/libtcmalloc.so*",
+    "usr/lib*/libtcmalloc*.so*",
+)
+
+
+def attention(situation: Situation) -> Options:
+    """Every implementation but the one that runs; transformers' default is sdpa wherever a model has it."""
+    names = _ATTENTION_CPU if situation.on_cpu else _ATTENTION_GPU
+    missing = {
+        name for name, package in _ATTENTION_PACKAGES.items() if situation.machine.version(package) is None
+    }
+    current = situation.config.model.attn_implementation or "sdpa"
+    return [[f"model.attn_implementation={name}"] for name in names if name not in {current, *missing}]
+
+
+def prefill_experts(situation: Situation) -> Options:
+    """Every implementation but the one that runs; transformers' own default is grouped."""
+    model = situation.config.model
+    current = model.prefill_experts_implementation or model.experts_implementation or "grouped_mm"
+    return [[f"model.prefill_experts_implementation={name}"] for name in _EXPERTS if name != current]
+
+
+def decode_experts(situation: Situation) -> Options:
+    """The same for decode, where few positions meet the experts."""
+    model = situation.config.model
+    # As the adapter decodes: what is compiled or captured, and GPUs, take one batched product.
+    batched = model.compile or model.cuda_graphs or not situation.on_cpu
+    usual = "batched_mm" if batched else "grouped_mm"
+    current = model.decode_experts_implementation or model.experts_implementation or usual
+    return [[f"model.decode_experts_implementation={name}"] for name in _EXPERTS if name != current]
+
+
+def threads(situation: Situation) -> Options:
+    """Half of the processors, a quarter, an eighth, one; all of them where fewer are set."""
+    current = situation.config.run.threads or situation.machine.cpus
+    return [[f"run.threads={count}"] for count in _fewer(situation.machine.cpus) if count != current]
+
+
+def decode_threads(situation: Situation) -> Options:
+    """The same for decode alone: its products are small, and sharing one costs as much as a small one takes."""
+    run, most = situation.config.run, situation.machine.cpus
+    current = run.phase_threads.get("decode") or run.threads or most
+    return [[f"run.phase_threads.decode={count}"] for count in _fewer(most) if count != current]
+
+
+def _fewer(most: int) -> list[int]:
+    """Return a small grid: small products like one thread, large ones as many as share a cache or a socket."""
+    return list(dict.fromkeys(max(1, count) for count in (most, most // 2, most // 4, most // 8, 1)))
+
+
+def batch_sizes(situation: Situation) -> Options:
+    """Twice as many each time, as far as the samples go."""
+    current, most = situation.config.infer.batch_size, situation.samples or 0
+    sizes = [size for size in _BATCHES if current < size <= most]
+    if current < most <= _BATCHES[-1] and most not in sizes:
+        sizes.append(most)
+    return [[f"infer.batch_size={size}"] for size in sizes]
+
+
+def padding(situation: Situation) -> Options:
+    """Multiples that loads and tiles of matrix products like."""
+    return [[f"infer.pad_to_multiple={multiple}"] for multiple in _PADDING]
+
+
+def image_modes(situation: Situation) -> Options:
+    """The modes of the model with fewer pixels than the one that runs."""
+    current = situation.config.infer.mode.value
+    smaller = (
+        _MODES[_MODES.index(current) + 1 :] if current in _MODES else _MODES if current == "gundam" else ()
+    )
+    return [[f"infer.mode={mode}"] for mode in smaller if _is_mode(situation, mode)]
+
+
+def _is_mode(situation: Situation, mode: str) -> bool:
+    config = situation.config
+    try:
+        load_adapter(config.model, replace(config.infer, mode=ImageMode(mode)))
+    except ConfigError:
+        return False
+    return True
+
+
+def tiles(situation: Situation) -> Options:
+    """Fewer tiles, down to the least."""
+    most = situation.config.infer.max_tiles
+    return [[f"infer.max_tiles={count}"] for count in (6, 4, 2) if count < most]
+
+
+def affinity(situation: Situation) -> Options:
+    """One thread per processor, bound, on all that this process may use."""
+    return [["run.env.OMP_PROC_BIND='true'", "run.env.OMP_PLACES=cores"]]
+
+
+def allocators(situation: Situation) -> Options:
+    """What is installed, loaded before everything else."""
+    found = [situation.machine.first_file(pattern) for pattern in _ALLOCATORS]
+    unique = dict.fromkeys(path for path in found if path is not None)
+    return [[override("run.env.LD_PRELOAD", str(path))] for path in unique]
+
+
+_HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def not_on_cpu(situation: Situation) -> str | None:
+    """For settings of the processor's own work."""
+    return None if situation.on_cpu else "the device does the work, not the processor"
+
+
+def no_threads(situation: Situation) -> str | None:
+    """For choices among several processors."""
+    if (reason := not_on_cpu(situation)) is not None:
+        return reason
+    return "this process may use one processor only" if situation.machine.cpus < 2 else None
+
+
+def no_decode(situation: Situation) -> str | None:
+    """For remedies of the decode step."""
+    return (
+        "one token is generated: there is no decode step"
+        if situation.config.infer.max_new_tokens < 2
+        else None
+    )
+
+
+def no_compiler(situation: Situation) -> str | None:
+    """For everything that torch.compile does."""
+    missing = missing_compiler(situation.config.resolved_device)
+    return None if missing is None else f"torch.compile needs a compiler, and {missing} is not installed"
+
+
+def compiled_already(situation: Situation) -> str | None:
+    """For compiling the decode step."""
+    if situation.config.model.compile:
+        return "the decode step is compiled already"
+    return no_decode(situation) or no_compiler(situation)
+
+
+def cannot_compile_vision(situation: Situation) -> str | None:
+    """For compiling the vision encoder."""
+    return sees_nothing(situation) or no_compiler(situation)
+
+
+def cache_does_not_grow(situation: Situation) -> str | None:
+    """For caches that do not grow by copying."""
+    kind = situation.config.model.cache
+    return None if kind is CacheKind.dynamic else f"model.cache={kind.value} does not grow by copying"
+
+
+def static_already(situation: Situation) -> str | None:
+    """For a cache of constant shape."""
+    already = situation.config.model.cache is CacheKind.static
+    return "the cache is static already" if already else no_decode(situation)
+
+
+def no_cuda_graphs(situation: Situation) -> str | None:
+    """For CUDA graphs."""
+    if situation.on_cpu:
+        return "there is no GPU here"
+    return "captured already" if situation.config.model.cuda_graphs else no_decode(situation)
+
+
+def sees_nothing(situation: Situation) -> str | None:
+    """For remedies of the vision encoder."""
+    return None if "vision" in _phases(situation) else "the model has no vision encoder"
+
+
+def _phases(situation: Situation) -> Sequence[str]:
+    if situation.phases is not None:
+        return situation.phases
+    return load_adapter(situation.config.model, situation.config.infer).phases
+
+
+def no_smaller_mode(situation: Situation) -> str | None:
+    """For modes of pages: the model must know some."""
+    if (reason := sees_nothing(situation)) is not None:
+        return reason
+    if load_adapter(situation.config.model, situation.config.infer).tiling() is None:
+        return "the model reads its pages in one way only"
+    return None if image_modes(situation) else "no mode of the model has fewer pixels"
+
+
+def cuts_no_tiles(situation: Situation) -> str | None:
+    """For fewer tiles."""
+    if (reason := sees_nothing(situation)) is not None:
+        return reason
+    tiling = load_adapter(situation.config.model, situation.config.infer).tiling()
+    return None if tiling is not None and tiling.max_tiles > 0 else "pages are not cut into tiles"
+
+
+def no_experts(situation: Situation) -> str | None:
+    """For mixtures of experts."""
+    return "the model has no routed experts" if situation.mixture is False else None
+
+
+def half_precision_already(situation: Situation) -> str | None:
+    """For bfloat16."""
+    kind = situation.config.model.dtype
+    if kind in (Dtype.bfloat16, Dtype.float16):
+        return f"model.dtype={kind.value} already"
+    if kind is Dtype.auto and not situation.on_cpu:
+        return "model.dtype=auto is a half precision on this device already"
+    return None
+
+
+def narrow_cache_already(situation: Situation) -> str | None:
+    """For a cache in half precision."""
+    if situation.config.model.cache_dtype is not None:
+        return f"model.cache_dtype={situation.config.model.cache_dtype.value} already"
+    if half_precision_already(situation) is not None:
+        return "keys and values are in half precision already"
+    return no_decode(situation)
+
+
+def eight_bit_cache_already(situation: Situation) -> str | None:
+    """For a cache of eight bits."""
+    already = situation.config.model.cache_dtype is CacheDtype.float8
+    return "set already" if already else no_decode(situation)
+
+
+def no_torchao(situation: Situation) -> str | None:
+    """For weight-only quantisation."""
+    if situation.machine.version("torchao") is None:
+        return "torchao is not installed"
+    return "quantised already" if situation.config.model.quantise_weights is not None else None
+
+
+def no_larger_batch(situation: Situation) -> str | None:
+    """For batches: throughput must be wanted, and samples there."""
+    if situation.metric not in ("tokens_per_s", "energy"):
+        return "a larger batch makes each answer later; ask for throughput: --metric tokens_per_s"
+    if not batch_sizes(situation):
+        return "no more samples to fill a larger batch (more: --samples, dataset.sampling, dataset.synthetic_count)"
+    return None
+
+
+def inference_mode_already(situation: Situation) -> str | None:
+    """For inference mode."""
+    return "set already" if situation.config.infer.inference_mode else None
+
+
+def no_lengths_to_sort(situation: Situation) -> str | None:
+    """For batches of similar length."""
+    infer = situation.config.infer
+    if infer.bucket_by_length:
+        return "set already"
+    if infer.batch_size < 2:
+        return "one request at a time: nothing is padded"
+    if situation.samples is not None and situation.samples <= infer.batch_size:
+        return "all samples are in one batch"
+    return None
+
+
+def not_on_cuda(situation: Situation) -> str | None:
+    """For settings of torch's allocator on GPUs."""
+    return None if situation.config.resolved_device.startswith("cuda") else "there is no GPU here"
+
+
+def no_decode_threads(situation: Situation) -> str | None:
+    """For threads of decode apart from the other phases."""
+    return no_threads(situation) or no_decode(situation)
+
+
+def padded_already(situation: Situation) -> str | None:
+    """For padding: shapes matter to a compiled step, or where a finding says so."""
+    if situation.config.infer.pad_to_multiple is not None:
+        return "set already"
+    asked = any(finding.id in ("misaligned-gemm", "far-from-measured") for finding in situation.findings)
+    if not asked and not situation.config.model.compile:
+        return "only a compiled step, or products of odd sizes, gain by common lengths"
+    return None
+
+
+def copies_nothing(situation: Situation) -> str | None:
+    """For page-locked inputs."""
+    if situation.on_cpu:
+        return "inputs are not copied to a device here"
+    return "set already" if situation.config.infer.pinned_inputs else None
+
+
+def no_allocator(situation: Situation) -> str | None:
+    """For other allocators."""
+    if (reason := not_on_cpu(situation)) is not None:
+        return reason
+    return None if allocators(situation) else "neither jemalloc nor tcmalloc is installed"
+
+
+def no_huge_pages(situation: Situation) -> str | None:
+    """For transparent huge pages: the kernel must allow asking for them."""
+    if (reason := not_on_cpu(situation)) is not None:
+        return reason
+    path = situation.machine.root / _HUGE_PAGES
+    try:
+        text = path.read_text(encoding="ascii")
+    except OSError:
+        return "this kernel has no transparent huge pages"
+    return None if "[madvise]" in text else f"the kernel does not leave them to programs ({text.strip()})"

@@ -1,1 +1,0 @@
-"""What reports say, as tables and texts without a format."""

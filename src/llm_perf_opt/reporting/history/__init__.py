@@ -1,1 +1,0 @@
-"""The page and the console table of a history."""

@@ -1,1 +1,0 @@
-"""improve.html, improve.md and what the console says of a search."""

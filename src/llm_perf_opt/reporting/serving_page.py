@@ -1,0 +1,374 @@
+"""The serving part of a report: latency over load, where a request's time went, steps and the slowest requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llm_perf_opt.core import units
+from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
+from llm_perf_opt.reporting.charts.figures import timeline_chart
+from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
+from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
+from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
+from llm_perf_opt.summary import LatencyStat, LoadPoint, Serving, Summary, TimeParts
+from llm_perf_opt.summary.serving import PART_NAMES
+
+PART_LABELS = {
+    "client": "client",
+    "network": "network",
+    "queue": "queue",
+    "own_prefill": "own prefill",
+    "other_prefill": "other prefill",
+    "decode": "decode",
+    "other": "other",
+}
+PARTS_TEXT = (
+    "Means over completed requests; the parts of the TTFT sum to its mean. client: sent later than scheduled. network: to the "
+    "engine and back, tokenising included. queue: in the scheduler's queue. own and other prefill: prompts of this and of other "
+    "requests. decode: decode work. other: between steps, and what could not be decided."
+)
+_SHORT = 48
+
+
+def serving_blocks(summary: Summary) -> list[Block]:
+    """Return the section: what a reader sees first, then load, parts, slowest requests, steps."""
+    serving = summary.serving
+    if serving is None:
+        return []
+    parts = parts_table(serving)
+    timeline = serving.timeline
+    title = f"Steps and requests around the slowest one, {units.seconds(timeline.get('span_s'))}"
+    return [
+        *(Text(line) for line in describe_serving(serving)),
+        *charts_for(lambda: _latency_charts(serving)),
+        load_table(serving).named("serving-load", "Latency by load"),
+        *charts_for(lambda: _parts_charts(serving)),
+        Text(PARTS_TEXT if parts else "", "quiet"),
+        parts.named("serving-parts", "Where the time of a request went"),
+        slowest_table(serving).named("serving-slowest", "The slowest requests"),
+        step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
+        *charts_for(lambda: _occupancy_charts(serving)),
+        Points([("", note) for note in point_notes(serving)]),
+        Points(list(serving.definitions.items())),
+        *source_line(summary.sources.get("serving")),
+    ]
+
+
+def describe_load(serving: Serving) -> str:
+    """Say in a few words how the server does at the highest load that the client kept."""
+    point = _highest(serving)
+    if point is None or point.ttft_s is None:
+        return ""
+    worst = f", p99 {units.seconds(point.ttft_s.p99)}" if point.ttft_s.p99 is not None else ""
+    return f"at {load_name(point)} the first token takes {units.seconds(point.ttft_s.p50)} (median{worst})"
+
+
+def describe_serving(serving: Serving) -> list[str]:
+    """Say in a few sentences what was measured and how sure it is."""
+    lines = []
+    if serving.engine:
+        lines.append(f"Engine: {serving.engine}{' ' + serving.version if serving.version else ''}.")
+    if serving.knee is not None:
+        at = f"{units.number(serving.knee.rate_per_s)} requests/s" if serving.knee.rate_per_s else None
+        lines.append(f"Knee: {at}. {serving.knee.reason}" if at else serving.knee.reason)
+    if serving.coverage_ratio is not None:
+        clock = (
+            f" The clocks of client and server are known to ±{units.seconds(serving.clock_uncertainty_s)}."
+            if serving.clock_uncertainty_s is not None
+            else ""
+        )
+        lines.append(
+            f"{units.percent(serving.coverage_ratio)} of the completed requests are matched to steps.{clock}"
+        )
+    steps = serving.steps
+    if steps is not None:
+        gaps = (
+            f"; {units.percent(steps.gap_ratio)} of the time with running requests lies between steps"
+            if steps.gap_ratio is not None
+            else ""
+        )
+        lines.append(
+            f"{steps.count} steps ({steps.prefill} prefill, {steps.decode} decode, {steps.mixed} mixed), mean batch "
+            f"{units.number(steps.batch)}{gaps}."
+        )
+    return lines
+
+
+def _highest(serving: Serving) -> LoadPoint | None:
+    measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
+    return max(
+        measured,
+        key=lambda one: (one.rate_per_s or 0.0) if one.kind != "closed" else (one.concurrency or 0.0),
+        default=None,
+    )
+
+
+def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
+    """Return (label, value, note) of the few numbers at the top: those of the highest load that the client kept."""
+    serving = summary.serving
+    point = _highest(serving) if serving is not None else None
+    if serving is None or point is None:
+        return []
+    at = f"at {load_name(point)}"
+    found = []
+    for label, stat in (("TTFT, p99", point.ttft_s), ("TPOT, p99", point.tpot_s)):
+        if stat is not None and stat.p99 is not None:
+            found.append((label, units.seconds(stat.p99), f"{at}; median {units.seconds(stat.p50)}"))
+    if point.completed_per_s is not None:
+        found.append(("requests per second", units.number(point.completed_per_s), at))
+    if point.goodput_per_s is not None:
+        found.append(("goodput", f"{units.number(point.goodput_per_s)}/s", at))
+    if serving.knee is not None and serving.knee.rate_per_s:
+        found.append(("knee", f"{units.number(serving.knee.rate_per_s)}/s", "highest load sustained"))
+    return found
+
+
+def load_name(point: LoadPoint) -> str:
+    """Name a load point for people."""
+    if point.kind == "closed" and point.concurrency:
+        return f"{units.number(point.concurrency)} in flight"
+    if point.rate_per_s:
+        return f"{units.number(point.rate_per_s)}/s"
+    return point.label or "load"
+
+
+def _places(*names: str) -> Callable[[LatencyStat | None], list[Cell]]:
+    return lambda stat: [
+        num(getattr(stat, name) if stat is not None else None, units.seconds) for name in names
+    ]
+
+
+def load_table(serving: Serving) -> Table:
+    """One row per load point."""
+    header = columns(
+        "load",
+        "requests#",
+        "failed#",
+        Column("completed/s", True),
+        Column("tokens/s", True, "output tokens"),
+        Column("goodput/s", True, "completed requests that met the limits"),
+        "TTFT p50#",
+        "p90#",
+        "p99#",
+        Column("p99, 95 % interval", True, "by order statistics; open: too few requests for an upper end"),
+        "TPOT p50#",
+        "p99#",
+        "ITL p99#",
+        "E2E p50#",
+        "p99#",
+        "remark",
+    )
+    rows = [
+        [
+            text(load_name(point), strong=True),
+            num(point.requests, units.count),
+            num(point.failed, units.count),
+            num(point.completed_per_s, units.number),
+            num(point.tokens_per_s, units.number),
+            num(point.goodput_per_s, units.number),
+            *_places("p50", "p90", "p99")(point.ttft_s),
+            text(_interval(point.ttft_s)),
+            *_places("p50", "p99")(_with_mean(point.tpot_s)),
+            *_places("p99")(point.itl_s),
+            *_places("p50", "p99")(point.e2e_s),
+            text(_remark(point)),
+        ]
+        for point in serving.load
+    ]
+    return simple(header, rows).without_empty_columns()
+
+
+def _with_mean(stat: LatencyStat | None) -> LatencyStat | None:
+    """Show the mean where the record has no median."""
+    if stat is not None and stat.p50 is None and stat.mean is not None:
+        return LatencyStat(p50=stat.mean)
+    return stat
+
+
+def _interval(stat: LatencyStat | None) -> str:
+    if stat is None or stat.p99_low is None:
+        return ""
+    return f"{units.seconds(stat.p99_low)} to {units.seconds(stat.p99_high) if stat.p99_high is not None else 'open'}"
+
+
+def _remark(point: LoadPoint) -> str:
+    remarks = ["client-bound"] if point.client_bound else []
+    if point.ttft_s is not None and point.ttft_s.n is not None and point.ttft_s.n < 100:
+        remarks.append("p99 is the maximum")
+    return ", ".join(remarks)
+
+
+def parts_table(serving: Serving) -> Table:
+    """Parts of TTFT and decode, one row each per load point."""
+    rows = []
+    for point in serving.load:
+        for label, parts in (("TTFT", point.ttft_parts_s), ("first to last token", point.decode_parts_s)):
+            if parts is not None:
+                values = [getattr(parts, name) for name in PART_NAMES]
+                total = sum(value for value in values if value is not None)
+                rows.append(
+                    [
+                        text(load_name(point), strong=True),
+                        text(label),
+                        num(total, units.seconds),
+                        *(num(value, units.seconds) for value in values),
+                    ]
+                )
+    return simple(columns("load", "of", "mean#", *(f"{PART_LABELS[name]}#" for name in PART_NAMES)), rows)
+
+
+def slowest_table(serving: Serving) -> Table:
+    """The slowest requests and who delayed them."""
+    rows = [
+        [
+            code(slow.id[:_SHORT], full=slow.id),
+            text(load_name(serving.load[slow.load]) if slow.load < len(serving.load) else ""),
+            num(slow.ttft_s, units.seconds),
+            text("; ".join(slow.delayed_by)),
+        ]
+        for slow in serving.slowest
+        if slow.delayed_by
+    ]
+    return simple(columns("request", "load", "TTFT#", "waited for"), rows)
+
+
+def step_table(serving: Serving) -> Table:
+    """Steps by kind and batch size."""
+    groups = serving.steps.groups if serving.steps is not None else []
+    rows = [
+        [
+            text(group.kind),
+            Cell(
+                f"{group.batch}" if group.batch == 1 else f"{group.batch} to {2 * group.batch - 1}",
+                float(group.batch),
+            ),
+            num(group.count, units.count),
+            num(group.duration_s, units.seconds),
+            num(group.total_s, units.seconds),
+        ]
+        for group in groups
+    ]
+    return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
+
+
+def point_notes(serving: Serving) -> list[str]:
+    """What must be known of single load points; the same note of several points once."""
+    found: dict[str, list[str]] = {}
+    for point in serving.load:
+        for note in point.notes:
+            found.setdefault(note, []).append(load_name(point))
+    return [f"{', '.join(names)}: {note}" if len(serving.load) > 1 else note for note, names in found.items()]
+
+
+# Charts.
+
+
+def _over_load(serving: Serving) -> tuple[str, list[tuple[float, LoadPoint]]]:
+    opened = [(one.rate_per_s, one) for one in serving.load if one.rate_per_s and one.kind != "closed"]
+    closed = [(one.concurrency, one) for one in serving.load if one.concurrency and one.kind == "closed"]
+    label, chosen = (
+        ("requests per second", opened) if len(opened) >= len(closed) else ("requests in flight", closed)
+    )
+    return label, sorted(chosen, key=lambda one: one[0])
+
+
+def _latency_charts(serving: Serving) -> list[str]:
+    label, points = _over_load(serving)
+    if len({x for x, _ in points}) < 2:
+        return []
+    charts = []
+    for name, title in (
+        ("ttft_s", "Time to first token over load"),
+        ("tpot_s", "Time per output token over load"),
+    ):
+        lines = [
+            Line(place, [(x, getattr(getattr(point, name), place, None)) for x, point in points])
+            for place in ("p50", "p90", "p95", "p99", "mean")
+        ]
+        lines = [line for line in lines if any(y is not None for _, y in line.points)]
+        limits = {point.slo[name[:-2]] for _, point in points if name[:-2] in point.slo}
+        if lines:
+            charts.append(
+                line_chart(
+                    title,
+                    lines,
+                    x_label=label,
+                    y_label="time",
+                    levels=[Level("limit", value) for value in sorted(limits)],
+                    x_format=units.number,
+                    y_format=units.seconds,
+                )
+            )
+    rates = [
+        Line("completed", [(x, point.completed_per_s) for x, point in points]),
+        Line("goodput", [(x, point.goodput_per_s) for x, point in points]),
+    ]
+    rates = [line for line in rates if any(y is not None for _, y in line.points)]
+    if rates:
+        charts.append(
+            line_chart(
+                "Requests per second over load",
+                rates,
+                x_label=label,
+                y_label="requests per second",
+                x_format=units.number,
+                y_format=units.number,
+            )
+        )
+    return charts
+
+
+def _parts_charts(serving: Serving) -> list[str]:
+    colours = {PART_LABELS[name]: place for place, name in enumerate(PART_NAMES)}
+    charts = []
+    for title, name in (
+        ("Parts of the TTFT (mean)", "ttft_parts_s"),
+        ("First to last token (mean)", "decode_parts_s"),
+    ):
+        rows = [
+            StackedRow(load_name(point), _segments(getattr(point, name)))
+            for point in serving.load
+            if getattr(point, name) is not None
+        ]
+        if rows:
+            charts.append(stacked_bars(title, rows, as_share=False, colours=colours))
+    return charts
+
+
+def _segments(parts: TimeParts) -> list[Segment]:
+    return [
+        Segment(PART_LABELS[name], value)
+        for name in PART_NAMES
+        if (value := getattr(parts, name)) is not None and value > 0
+    ]
+
+
+def _occupancy_charts(serving: Serving) -> list[str]:
+    if len(serving.occupancy) < 2:
+        return []
+    charts = [
+        line_chart(
+            "Requests in the engine",
+            [
+                Line("running", [(one[0], one[1]) for one in serving.occupancy]),
+                Line("waiting", [(one[0], one[2]) for one in serving.occupancy]),
+            ],
+            x_label="seconds",
+            y_label="requests",
+            x_format=units.number,
+            y_format=units.number,
+        )
+    ]
+    if any(one[3] is not None for one in serving.occupancy):
+        charts.append(
+            line_chart(
+                "KV cache in use",
+                [Line("KV cache", [(one[0], one[3]) for one in serving.occupancy])],
+                x_label="seconds",
+                y_label="share",
+                x_format=units.number,
+                y_format=units.percent,
+            )
+        )
+    return charts

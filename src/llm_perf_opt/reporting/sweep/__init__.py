@@ -1,1 +1,0 @@
-"""``sweep.html`` and ``sweep.md``: the jobs of a sweep side by side."""

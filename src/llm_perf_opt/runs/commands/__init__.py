@@ -1,1 +1,0 @@
-"""The verbs around a run, one module each."""

@@ -1,1 +1,0 @@
-"""The index of many runs, and what is made from it."""

@@ -1,1 +1,0 @@
-"""The improve verb: every advice becomes an experiment."""

@@ -1,1 +1,0 @@
-"""The processes that measure: one side or both, loaded and warm, and who lets them take turns."""

@@ -1,1 +1,0 @@
-"""Several ranks of one run: started by us, and joined into one summary."""

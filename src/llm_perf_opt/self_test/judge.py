@@ -1,0 +1,281 @@
+"""Judge what the known program showed. Pure: facts in, outcomes out, so that a wrong machine can be made up in a test."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_perf_opt.captures.timeline import OpKind, Timeline
+from llm_perf_opt.core import units
+from llm_perf_opt.self_test.known_work import (
+    EXPECTED_OPERATORS,
+    EXPECTED_PRODUCT_FLOPS,
+    EXPECTED_RANGES,
+    EXPECTED_SUM_KERNELS,
+    LEAST_PRODUCT_KERNELS,
+    PRODUCT_RANGE,
+    SUM_RANGE,
+)
+from llm_perf_opt.summary import Hardware
+
+# What a check found: passed, failed, or not possible here and why.
+
+
+Status = Literal["passed", "failed", "not possible"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One check."""
+
+    name: str
+    status: Status
+    said: str
+    """What was compared and what came out, in a sentence."""
+    fix: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """The numbers behind it."""
+    claim: str = ""
+    """What of a report rests on it."""
+
+
+def passed(name: str, said: str, /, **facts: Any) -> Outcome:
+    """Return a check that found what it expected."""
+    return Outcome(name, "passed", said, facts=facts)
+
+
+def failed(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
+    """Return a check that found something else."""
+    return Outcome(name, "failed", said, fix, facts)
+
+
+def not_possible(name: str, why: str, fix: str | None = None, /, **facts: Any) -> Outcome:
+    """Return a check that this machine does not allow."""
+    return Outcome(name, "not possible", why, fix, facts)
+
+
+CLOCK_TOLERANCE_RATIO = 0.05
+COARSEST_STEP_NS = 1_000
+RELEASED_RATIO = 0.10
+"""Of a block that was given back, so much may remain: allocators keep small change."""
+MOST_OF_SHEET_RATIO = 1.05
+LEAST_OF_SHEET_RATIO = 0.30
+Facts = Mapping[str, Any]
+
+
+def judge_device(facts: Facts, resolved: str) -> Outcome:
+    """Compare the device that was chosen without torch with what torch offers."""
+    name, offered = "device", facts.get("accelerator")
+    if offered is None:
+        if resolved == "cpu":
+            return passed(name, "torch offers no accelerator, and runs use the CPU", **facts)
+        return failed(
+            name,
+            f"runs would use {resolved}, and torch offers no accelerator",
+            "llm-perf-opt doctor",
+            **facts,
+        )
+    if resolved == "cpu":
+        return failed(
+            name,
+            f"torch offers {facts.get('count')} × {offered}, and runs would use the CPU",
+            f"run.device={offered}:0; and send the bundle",
+            **facts,
+        )
+    kind = resolved.partition(":")[0]
+    if kind != offered:
+        return failed(
+            name,
+            f"runs would use {resolved}, torch's accelerator is {offered}",
+            f"run.device={offered}:0",
+            **facts,
+        )
+    return passed(name, f"{resolved} is torch's accelerator ({facts.get('name') or offered})", **facts)
+
+
+def judge_clock(facts: Facts) -> list[Outcome]:
+    """The host's clock against itself and the kernel's raw one, and the device's events against the host's clock."""
+    step, backward, trials = (
+        facts.get("smallest_step_ns"),
+        facts.get("backward_steps"),
+        facts.get("trials") or [],
+    )
+    raw = [trial["raw_s"] / trial["host_s"] for trial in trials if trial.get("raw_s") and trial.get("host_s")]
+    drift = statistics.median(raw) - 1 if raw else None
+    words = f"smallest step {step} ns, backward steps {backward}"
+    words += f", {abs(drift):.2%} from the kernel's raw clock" if drift is not None else ""
+    sound = backward == 0 and step is not None and step <= COARSEST_STEP_NS
+    sound = sound and (drift is None or abs(drift) <= CLOCK_TOLERANCE_RATIO)
+    host = (
+        passed("host clock", words, **facts)
+        if sound
+        else failed(
+            "host clock",
+            words,
+            "a virtual machine without a steady clock source: times cannot be trusted",
+            **facts,
+        )
+    )
+    return [host, _judge_events(trials)]
+
+
+def _judge_events(trials: list[Facts]) -> Outcome:
+    name = "device events"
+    ratios = [
+        trial["events_s"] / trial["host_s"]
+        for trial in trials
+        if trial.get("events_s") and trial.get("host_s")
+    ]
+    if not ratios:
+        return not_possible(name, "the device has no events: it is the CPU, or torch records none")
+    middle = statistics.median(ratios)
+    words = f"the same work by events and by the host's clock: {middle:.3f} (median of {len(ratios)})"
+    if abs(middle - 1) <= CLOCK_TOLERANCE_RATIO:
+        return passed(name, words, ratios=ratios)
+    return failed(
+        name, words, "send the bundle: times of this device by events are not the host's", ratios=ratios
+    )
+
+
+def judge_operators(facts: Facts) -> list[Outcome]:
+    """Operators and FLOPs that the torch profiler counted."""
+    found = dict(facts.get("operators") or {})
+    words = ", ".join(f"{name} {found.get(name, 0)} of {count}" for name, count in EXPECTED_OPERATORS.items())
+    right = found == EXPECTED_OPERATORS
+    counts = (
+        passed("profiler operators", words) if right else failed("profiler operators", words, _SEND, **facts)
+    )
+    flops, expected = facts.get("product_flops"), EXPECTED_PRODUCT_FLOPS
+    if flops is None:
+        return [counts, not_possible("profiler FLOPs", "this torch counts no FLOPs of matrix products")]
+    words = f"{units.flops(flops)} of {units.flops(expected)}"
+    flop_check = (
+        passed("profiler FLOPs", words)
+        if flops == expected
+        else failed("profiler FLOPs", words, _SEND, **facts)
+    )
+    return [counts, flop_check]
+
+
+_SEND = "send the bundle: counts in reports of this machine may be wrong"
+
+
+def judge_timeline(name: str, timeline: Timeline, *, kernels: str | None = None) -> list[Outcome]:
+    """Ranges, and the kernels inside them, as our own reader sees a capture; ``kernels``: why there can be none."""
+    ranges = Counter(timeline.names[index] for index in timeline.ranges.name.tolist())
+    found = {label: ranges.get(label, 0) for label in EXPECTED_RANGES}
+    words = ", ".join(f"{label} {found[label]} of {count}" for label, count in EXPECTED_RANGES.items())
+    right = found == EXPECTED_RANGES
+    outcome = passed(f"{name} ranges", words) if right else failed(f"{name} ranges", words, _SEND)
+    outcome.facts = {"ranges": found, "warnings": list(timeline.warnings)}
+    there = not_possible(f"{name} kernels", kernels) if kernels else _judge_kernels(name, timeline)
+    return [outcome, there]
+
+
+def _judge_kernels(name: str, timeline: Timeline) -> Outcome:
+    ops, label = timeline.ops, f"{name} kernels"
+    is_kernel = ops.kind == OpKind.KERNEL
+    rows = ops.range[is_kernel].tolist()
+    launched = int((ops.launch[is_kernel] >= 0).sum())
+    inside = Counter(timeline.names[timeline.ranges.name[row]] for row in rows if row >= 0)
+    sums, products = inside.get(SUM_RANGE, 0), inside.get(PRODUCT_RANGE, 0)
+    facts = {"sums": sums, "products": products, "all": len(rows), "with_launch": launched}
+    if not launched and len(rows) >= EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS:
+        words = f"{len(rows)} kernels are there, and the capture does not say which call launched them"
+        return not_possible(label, words, **facts)
+    words = f"{sums} kernels of {EXPECTED_SUM_KERNELS} sums, {products} of {LEAST_PRODUCT_KERNELS} products (at least)"
+    right = sums == EXPECTED_SUM_KERNELS and products >= LEAST_PRODUCT_KERNELS
+    return passed(label, words, **facts) if right else failed(label, words, _SEND, **facts)
+
+
+def judge_memory(facts: Facts) -> Outcome:
+    """A block that is given back must be gone."""
+    before, held, after = (facts.get(f"{key}_bytes") for key in ("before", "held", "after"))
+    block = float(facts["block_bytes"])
+    if before is None or held is None or after is None:
+        return not_possible("memory released", "this device does not tell its memory in use", **facts)
+    words = (
+        f"{units.size(block)} taken: {units.size(held - before)} more in use, {units.size(max(0.0, after - before))} "
+        "after giving it back"
+    )
+    if held - before < block * (1 - RELEASED_RATIO):
+        return failed(
+            "memory released", words, "the memory a device reports does not follow what is allocated", **facts
+        )
+    if after - before > block * RELEASED_RATIO:
+        return failed(
+            "memory released", words, "a second program may find no room: run stages one at a time", **facts
+        )
+    return passed("memory released", words, **facts)
+
+
+def judge_telemetry(facts: Facts) -> Outcome:
+    """Which quantities are told, and whether energy grows while there is work."""
+    name = "telemetry"
+    if "refused" in facts:
+        return not_possible(name, str(facts["refused"]))
+    first, second = facts["first"], facts["second"]
+    told = sorted(key for key, value in second.items() if value is not None)
+    absent = dict(facts.get("absent") or {})
+    words = f"{facts['reader']} tells {', '.join(told) or 'nothing'}"
+    if not told:
+        return not_possible(name, words, absent=absent)
+    energy = [one.get("energy_j") for one in (first, second)]
+    if None not in energy and energy[1] <= energy[0]:
+        return failed(
+            name,
+            f"{words}; energy does not grow while the device works",
+            _SEND,
+            absent=absent,
+            energy_j=energy,
+        )
+    return passed(name, words, absent=absent, reading=dict(second))
+
+
+def judge_probe(hardware: Hardware) -> Outcome:
+    """What was measured against the data sheet: never above it, not absurdly below."""
+    name = "probe against catalogue"
+    measured = {
+        dtype: peak.dense / hardware.peak_flops_per_s[dtype].dense
+        for dtype, peak in hardware.measured_peak_flops_per_s.items()
+        if dtype in hardware.peak_flops_per_s
+    }
+    if hardware.bandwidth_bytes_per_s and hardware.measured_bandwidth_bytes_per_s:
+        measured["bandwidth"] = hardware.measured_bandwidth_bytes_per_s / hardware.bandwidth_bytes_per_s
+    facts: dict[str, Any] = {
+        "device": hardware.name,
+        "source": hardware.source,
+        "under_load": hardware.measured_under_load,
+        "measured_flops_per_s": {
+            dtype: peak.dense for dtype, peak in hardware.measured_peak_flops_per_s.items()
+        },
+        "measured_bytes_per_s": hardware.measured_bandwidth_bytes_per_s,
+    }
+    if hardware.source not in ("catalogue", "user") or not measured:
+        reached = ", ".join(
+            [f"{dtype} {units.flops_per_s(rate)}" for dtype, rate in facts["measured_flops_per_s"].items()]
+            + [f"memory {units.bytes_per_s(hardware.measured_bandwidth_bytes_per_s)}"]
+        )
+        return not_possible(
+            name,
+            f"no data sheet of {hardware.name or 'this device'} is in the catalogue; measured: {reached}",
+            **facts,
+        )
+    words = ", ".join(f"{item} {ratio:.0%} of the data sheet" for item, ratio in measured.items())
+    too_high = [item for item, ratio in measured.items() if ratio > MOST_OF_SHEET_RATIO]
+    too_low = [item for item, ratio in measured.items() if ratio < LEAST_OF_SHEET_RATIO]
+    if too_high:
+        return failed(
+            name,
+            f"{words}: above it",
+            "send the bundle: the catalogue or the measurement is wrong",
+            ratios=measured,
+            **facts,
+        )
+    if too_low:
+        fix = "look for another program on the device, a power limit, throttling or another variant of it"
+        return failed(name, f"{words}: far below it in {', '.join(too_low)}", fix, ratios=measured, **facts)
+    return passed(name, words, ratios=measured, **facts)

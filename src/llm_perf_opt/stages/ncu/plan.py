@@ -1,0 +1,400 @@
+"""From configuration, tool and nsys tables to one decided profiling run: what is collected, of what, at what cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_perf_opt.analysis.ncu.launch_weights import phase_of_filter
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.core.phases import PHASES, REQUEST_PHASES
+from llm_perf_opt.process.tools import nvidia_driver
+from llm_perf_opt.stages.ncu.command import (
+    CACHE_CONTROLS,
+    CLOCK_CONTROLS,
+    FILTER_MODES,
+    NAME_BASES,
+    REPLAY_MODES,
+    TARGET_PROCESSES,
+    accept_metrics,
+    accept_sections,
+    accept_set,
+    estimated_passes,
+    metric_list,
+    nvtx_includes,
+)
+from llm_perf_opt.stages.ncu.probe import NcuCapabilities, device_metrics, known_metrics
+from llm_perf_opt.stages.ncu.targets import (
+    KernelTime,
+    Target,
+    kernel_filter,
+    read_kernel_summary,
+    select_targets,
+)
+
+if TYPE_CHECKING:
+    from llm_perf_opt.stages.ncu.config import NcuConfig
+
+
+# What the nsys stage saw of every phase: the tables from which the kernels to profile are chosen.
+
+
+AUTO = "auto"
+"""As ``nvtx.include``: the phases that the nsys capture holds; without one, every phase there can be."""
+Tables = Mapping[str, Sequence[KernelTime]]
+"""Phase or captured label → its kernels; the label is empty where a capture does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What nsys saw."""
+
+    tables: Tables = field(default_factory=dict)
+    ranges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Phase → names of the ranges it is made of, where an export tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseGroup:
+    """What one profiling run looks at."""
+
+    phase: str
+    """Empty: everything in one run."""
+    include: tuple[str, ...]
+    tables: Tables = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def read_captured(folder: Path) -> Captured:
+    """Read the kernels that the nsys stage saw, by phase; empty when there are none.
+
+    The exports tell every kernel's phase; without them, there are the tables of ``nsys stats``, one per captured label.
+    """
+    found = _of_exports(folder)
+    if found.tables:
+        return found
+    tables: dict[str, list[KernelTime]] = {}
+    whole = folder / "summary.csv"
+    for path in sorted(folder.glob("summary.*.csv")):
+        tables |= _read_table(path, path.name.removeprefix("summary.").removesuffix(".csv"))
+    return Captured(tables or (_read_table(whole, "") if whole.is_file() else {}))
+
+
+def _read_table(path: Path, label: str) -> dict[str, list[KernelTime]]:
+    try:
+        kernels = read_kernel_summary(path)
+    except InputError:
+        return {}  # another report of nsys stats, not kernels
+    return {label: kernels} if kernels else {}
+
+
+def _of_exports(folder: Path) -> Captured:
+    """Return the kernels of each phase from the capture that has most of it; without phases, nothing."""
+    exports = sorted(folder.glob("run*.sqlite")) if folder.is_dir() else []
+    best: dict[str, Sequence[KernelTime]] = {}
+    ranges: dict[str, tuple[str, ...]] = {}
+    for path in exports:
+        try:
+            own = _of_export(path)
+        except InputError:
+            continue  # the nsys stage has said what is wrong with it; the tables of nsys stats may still be there
+        for phase, kernels in own.tables.items():
+            if _total(kernels) > _total(best.get(phase, ())):
+                best[phase], ranges[phase] = kernels, own.ranges[phase]
+    order = sorted(best, key=lambda phase: (_place(phase), phase))
+    return Captured({phase: best[phase] for phase in order}, ranges)
+
+
+def _of_export(path: Path) -> Captured:
+    from llm_perf_opt.analysis.timeline.attribution import NONE, attribute
+    from llm_perf_opt.analysis.timeline.tables import kernel_rows
+    from llm_perf_opt.captures.nsys.reader import read_nsys
+    from llm_perf_opt.captures.timeline import Timeline
+
+    timeline = read_nsys(path)
+    if not isinstance(timeline, Timeline) or not len(timeline.ops):
+        return Captured()
+    attribution = attribute(timeline)
+    found: dict[str, list[KernelTime]] = {}
+    for row in kernel_rows(timeline, attribution):
+        if row.phase is not None:
+            found.setdefault(row.phase, []).append(KernelTime(row.name, float(row.total_ns), row.launches))
+    ranges: dict[str, dict[str, None]] = {phase: {} for phase in found}
+    for path_number, (parent, name) in enumerate(
+        zip(attribution.paths.parent, attribution.paths.name, strict=True)
+    ):
+        phase = attribution.path_phase[path_number]
+        outer = attribution.path_phase[parent] if parent != NONE else NONE
+        if phase not in (NONE, outer) and attribution.phases[phase] in ranges:
+            ranges[attribution.phases[phase]][timeline.names[name]] = None
+    return Captured(found, {phase: tuple(names) for phase, names in ranges.items()})
+
+
+def range_filters(names: Sequence[str]) -> tuple[str, ...]:
+    """Return ncu's filters for push/pop ranges of these names; numbers in them may be any (``step 12``)."""
+    return tuple(dict.fromkeys(_range_filter(name) for name in names))
+
+
+def _range_filter(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z_]+", name):
+        return f"{name}/"
+    # Marks mean something to ncu, each its own way and not all of them after a backslash: any character will do.
+    return f"regex:{re.sub(r'[^A-Za-z0-9_ ]', '.', re.sub('[0-9]+', '0', name)).replace('0', '[0-9]+')}/"
+
+
+def _total(kernels: Sequence[KernelTime]) -> float:
+    return sum(kernel.total_ns for kernel in kernels)
+
+
+def _place(phase: str) -> int:
+    return PHASES.index(phase) if phase in PHASES else len(PHASES)
+
+
+def phase_groups(
+    include: str | Sequence[str] | None, captured: Captured, *, per_phase: bool
+) -> list[PhaseGroup]:
+    """Decide which runs there are: one for each phase that is asked for and was captured, else one for all.
+
+    A run of its own per phase, because ncu counts launches over the whole program: the first phase would use up those
+    of a kernel that runs in a later one too.
+    """
+    tables = captured.tables
+    labels = [label for label in tables if label]
+    if include == AUTO:
+        wanted = {label: range_filters(captured.ranges.get(label, (label,))) for label in labels}
+        everywhere = tuple(nvtx_includes([f"{phase}*" for phase in REQUEST_PHASES]))
+    else:
+        everywhere = tuple(nvtx_includes(include))
+        wanted = {
+            label: matching
+            for label in labels
+            if (matching := tuple(each for each in everywhere if _selects(each, label)))
+        }
+    if not labels or (include != AUTO and not everywhere):
+        return [PhaseGroup("", everywhere, tables)]
+    if not wanted:
+        words = (
+            f"no phase of the nsys capture ({', '.join(labels)}) is what ncu_cli.nvtx.include names "
+            f"({', '.join(everywhere)}): kernels are chosen from all phases together"
+        )
+        return [PhaseGroup("", everywhere, tables, (words,))]
+    groups = [PhaseGroup(label, own, {label: tables[label]}) for label, own in wanted.items()]
+    if len(groups) == 1:
+        return [PhaseGroup("", groups[0].include, groups[0].tables)]
+    if per_phase:
+        return groups
+    ranges = tuple(dict.fromkeys(each for group in groups for each in group.include))
+    return [PhaseGroup("", ranges, {label: tables[label] for label in wanted})]
+
+
+def _selects(expression: str, label: str) -> bool:
+    """Whether a range filter of ncu selects the phase of a captured label."""
+    phase = phase_of_filter(expression)
+    return phase is not None and phase == (phase_of_filter(f"{label}/") or label)
+
+
+_PER_CONFIGURATION = 2
+"""Launches of each launch configuration: one may be a cold start."""
+_WITHOUT_COUNTING = 20
+"""Launches per target where ncu can only limit all together."""
+_UNFILTERED = 200
+_SET_SECTIONS = {
+    "": ("SpeedOfLight", "Occupancy", "LaunchStats"),
+    "roofline": ("SpeedOfLight", "SpeedOfLight_RooflineChart"),
+    "detailed": ("SpeedOfLight", "SpeedOfLight_RooflineChart", "MemoryWorkloadAnalysis", "Occupancy"),
+    "full": (
+        "SpeedOfLight",
+        "SpeedOfLight_RooflineChart",
+        "MemoryWorkloadAnalysis",
+        "Occupancy",
+        "SchedulerStats",
+    ),
+}
+
+
+@dataclass(slots=True)
+class NcuPlan:
+    """One decided run."""
+
+    nvtx_include: tuple[str, ...]
+    kernel_regex: str | None
+    targets: list[Target]
+    set_name: str | None
+    sections: tuple[str, ...]
+    metrics: tuple[str, ...]
+    filter_mode: str | None
+    launch_count: int | None
+    cost: str
+    """Kernels × passes, for people."""
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out without a loss: counters of other chips."""
+    export_sections: tuple[str, ...] = ()
+    phase: str = ""
+    """The phase this run is of; empty: all that is profiled."""
+
+
+def config_errors(config: NcuConfig) -> list[ConfigError]:
+    """Return what cannot be meant, each naming its key."""
+    cli, errors = config.ncu_cli, []
+    for key, value, allowed in (
+        ("target_processes", cli.target_processes, TARGET_PROCESSES),
+        ("replay_mode", cli.replay_mode, REPLAY_MODES),
+        ("kernel_name_base", cli.kernel_name_base, NAME_BASES),
+        ("filter_mode", cli.filter_mode, FILTER_MODES),
+        ("clock_control", cli.clock_control, CLOCK_CONTROLS),
+        ("cache_control", cli.cache_control, CACHE_CONTROLS),
+    ):
+        if value is not None and value not in allowed:
+            errors.append(_error(f"ncu_cli.{key}", value, f"one of: {', '.join(allowed)}"))
+    for key, number, least in (
+        ("ncu_cli.launch_skip", cli.launch_skip, 0),
+        ("ncu_cli.launch_count", cli.launch_count, 1),
+        ("selection.top_n", config.selection.top_n, 1),
+        ("timeout_s", config.timeout_s, 1e-9),
+        ("max_bytes", config.max_bytes, 1),
+    ):
+        if number is not None and number < least:
+            errors.append(_error(key, number, "a positive number, or null"))
+    share = config.selection.until_share
+    if share is not None and not 0 < share <= 1:
+        errors.append(_error("selection.until_share", share, "a share between 0 and 1 (0.9)"))
+    errors += _type_errors(config)
+    return errors
+
+
+def _type_errors(config: NcuConfig) -> list[ConfigError]:
+    errors = []
+    for key, value in (
+        ("ncu_cli.metrics", config.ncu_cli.metrics),
+        ("ncu_cli.nvtx.include", config.ncu_cli.nvtx.include),
+    ):
+        listed = isinstance(value, Sequence) and all(isinstance(part, str) for part in value)
+        if value is not None and not isinstance(value, str) and not listed:
+            errors.append(_error(key, value, "a list of names, a comma-separated string, or null"))
+    ranges = config.ncu_cli.replay_mode in {"range", "app-range"}
+    if config.gating_nvtx and ranges and not config.ncu_cli.nvtx.include:
+        errors.append(_error("ncu_cli.nvtx.include", None, "a range: replay by range needs one"))
+    return errors
+
+
+def _error(key: str, value: object, hint: str) -> ConfigError:
+    shown = "null" if value is None else value
+    return ConfigError(
+        f"pipeline.ncu.{key}={shown} cannot be used", hint=f"use {hint}", key=f"pipeline.ncu.{key}"
+    )
+
+
+def _include(config: NcuConfig) -> str | list[str] | None:
+    value = config.ncu_cli.nvtx.include
+    if not config.gating_nvtx or value is None:
+        return None
+    return value if isinstance(value, str) else [str(part) for part in value]
+
+
+def make_plans(
+    config: NcuConfig, capabilities: NcuCapabilities, captured: Captured, top_n: int
+) -> list[NcuPlan]:
+    """Decide the runs: one for each phase that is asked for and that nsys captured, else one for all."""
+    groups = phase_groups(_include(config), captured, per_phase=config.selection.per_phase)
+    return [_make_plan(config, capabilities, group, top_n) for group in groups]
+
+
+def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGroup, top_n: int) -> NcuPlan:
+    cli = config.ncu_cli
+    wanted = metric_list(cli.metrics)
+    sections = accept_sections(cli.sections, capabilities.sections)
+    metrics = None
+    if wanted:
+        all_chips = partial(known_metrics, capabilities.executable, capabilities.default_chips)
+        metrics = accept_metrics(wanted, _available_metrics(config, capabilities), all_chips)
+    warnings = [*sections.warnings, *(metrics.warnings if metrics else []), *group.warnings]
+    if cli.sections and not sections.names and not (metrics and metrics.names) and not cli.set:
+        raise ConfigError(
+            "none of pipeline.ncu.ncu_cli.sections exists in this ncu",
+            hint="list them with: ncu --list-sections",
+            key="pipeline.ncu.ncu_cli.sections",
+        )
+    targets = _targets(config, group.tables, top_n)
+    names = [kernel.name for table in group.tables.values() for kernel in table]
+    regex = config.selection.kernel_regex or kernel_filter(
+        [target.name for target in targets], names, name_base=cli.kernel_name_base
+    )
+    set_name = accept_set(cli.set, capabilities.sets)
+    names_collected = tuple(metrics.names) if metrics else ()
+    filter_mode, count = _launch_limits(config, capabilities, len(targets), regex)
+    cost = _cost_estimate(
+        targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count
+    )
+    for target in targets:
+        target.phases = target.phases or [label for label in group.tables if label]
+    return NcuPlan(
+        nvtx_include=group.include if config.gating_nvtx else (),
+        kernel_regex=regex,
+        targets=targets,
+        set_name=set_name,
+        sections=tuple(sections.names),
+        metrics=names_collected,
+        filter_mode=filter_mode,
+        launch_count=count,
+        cost=f"{group.phase}: {cost}" if group.phase else cost,
+        warnings=warnings,
+        notes=metrics.notes if metrics else [],
+        export_sections=_export_sections(set_name, sections.names, capabilities),
+        phase=group.phase,
+    )
+
+
+def _available_metrics(config: NcuConfig, capabilities: NcuCapabilities) -> frozenset[str] | None:
+    """Return the metrics of this machine's GPU, else of the preset's chips, else of any; ``None``: unknown."""
+    own = device_metrics(capabilities.executable) if nvidia_driver() else frozenset()
+    if own:
+        return own
+    chips = tuple(chip for chip in config.chips if chip in capabilities.chips)
+    if config.chips and not chips:
+        return None  # a chip newer than this ncu: nothing can be said about its metrics
+    return known_metrics(capabilities.executable, chips or capabilities.default_chips) or None
+
+
+def _targets(config: NcuConfig, tables: Tables, top_n: int) -> list[Target]:
+    if config.selection.kernel_regex:
+        return []
+    return select_targets(tables, top_n=top_n, until_share=config.selection.until_share)
+
+
+def _export_sections(
+    set_name: str | None, sections: Sequence[str], capabilities: NcuCapabilities
+) -> tuple[str, ...]:
+    """Return the sections that get a file of their own: those asked for, and what sets add for the roofline."""
+    added = _SET_SECTIONS.get(set_name or "", ()) if set_name or not sections else ()
+    return tuple(dict.fromkeys([*sections, *(name for name in added if name in capabilities.sections)]))
+
+
+def _launch_limits(
+    config: NcuConfig, capabilities: NcuCapabilities, targets: int, regex: str | None
+) -> tuple[str | None, int | None]:
+    """Keep one run affordable: a workload launches its kernels thousands of times."""
+    cli = config.ncu_cli
+    if cli.filter_mode or cli.launch_count is not None:
+        return cli.filter_mode, cli.launch_count
+    if capabilities.per_launch_config:
+        return "per-launch-config", _PER_CONFIGURATION
+    return None, targets * _WITHOUT_COUNTING if regex and targets else _UNFILTERED
+
+
+def _cost_estimate(targets: list[Target], passes: int, filter_mode: str | None, count: int | None) -> str:
+    what = f"{len(targets)} kernels" if targets else "all kernels (no filter)"
+    covered = sum(target.share_ratio for target in targets)
+    share = (
+        f" ({min(1.0, covered):.0%} of kernel time)" if targets and not any(t.phases for t in targets) else ""
+    )
+    limit = ""
+    if count is not None:
+        limit = f", {count} launches" + (
+            " of each configuration" if filter_mode == "per-launch-config" else " at most"
+        )
+    return f"{what}{share}{limit}, each replayed about {passes} times, in one run of the program"

@@ -1,0 +1,1 @@
+"""The Nsight Systems stage."""

@@ -1,0 +1,283 @@
+"""Servers that can be measured: how each is started, recognised as healthy, asked for a fixed length, and observed.
+
+What is known of an engine that cannot be run on the project's machines (SGLang, TensorRT-LLM) comes from the sources of the
+releases named in ``docs/serving-load.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from llm_perf_opt.core.stage import Problem
+from llm_perf_opt.process.tools import find_program, has_package
+from llm_perf_opt.stages.serve.config import EngineName, ServeConfig, key_of
+
+HOST = "127.0.0.1"
+PLUGIN = Path(__file__).parent / "vllm_plugin"
+"""Folder with the statistics plug-in and its metadata; on ``PYTHONPATH`` of servers that the stage starts, and nowhere else."""
+STEPS_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS"
+"""Environment variable: the file that the plug-in writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server is started with."""
+
+    checkpoint: str
+    """Path or name of the model, as the server is to load it."""
+    port: int
+    device: str = "cpu"
+    dtype: str = "auto"
+    max_tokens: int = 2048
+    """Longest prompt and answer together that the load has."""
+    most_in_flight: int = 4
+    steps_file: Path | None = None
+    """Where step records go; ``None``: not wanted."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """One kind of server. Argument lists are built without looking at the machine."""
+
+    name: ClassVar[EngineName]
+    program: ClassVar[tuple[str, ...]] = ()
+    """How the server is started where no executable is configured."""
+    is_started: ClassVar[bool] = True
+    """Whether the stage starts and stops it."""
+    install: ClassVar[str] = ""
+    """How to get it."""
+    health_paths: ClassVar[tuple[str, ...]] = ("/health",)
+    """Routes that answer 200 once requests are served; the first that is not 404 counts."""
+    metrics_path: ClassVar[str | None] = "/metrics"
+    reset_path: ClassVar[str | None] = None
+    """Route that empties the prefix cache (POST)."""
+    accepts_ignore_eos: ClassVar[bool] = True
+
+    def __init__(self, config: ServeConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return the arguments of the server, without those of the user."""
+
+    def command(self, server: ServerSettings) -> list[str]:
+        """Return the whole command; the user's own arguments come last, so that they win."""
+        return [*self.executable(), *self.arguments(server), *self.config.args]
+
+    def executable(self) -> list[str]:
+        """Return the program: the configured one, else the engine's own."""
+        return list(self.config.executable or self.program)
+
+    def environment(self, server: ServerSettings) -> dict[str, str]:
+        """Return variables of the server; the user's win."""
+        return dict(self.config.env)
+
+    def request_fields(self) -> dict[str, Any]:
+        """Return fields of every request: a fixed length, greedy decoding, and usage in the last chunk."""
+        found: dict[str, Any] = {"temperature": 0, "stream_options": {"include_usage": True}}
+        if self.accepts_ignore_eos:
+            found["ignore_eos"] = True
+        return found
+
+    def model_name(self, checkpoint: str) -> str:
+        """Return the model's name in requests."""
+        return checkpoint
+
+    def problems(self) -> list[Problem]:
+        """Find what is missing before anything starts."""
+        first = self.executable()[0]
+        found = Path(first).expanduser().is_file() if os.sep in first else find_program(first) is not None
+        if found:
+            return []
+        message = f"the engine {self.name.value} cannot be started: {first} is not installed"
+        return [
+            Problem(
+                "skip",
+                message,
+                f"{self.install}, or name its program: {key_of('executable')}=[PATH]",
+                key_of("engine"),
+                of_machine=True,
+            )
+        ]
+
+    def version(self, log: str) -> str | None:
+        """Return the version that the server's log names."""
+        return None
+
+    def steps_from_log(self, log: str) -> str | None:
+        """Return the step lines of the server's log, where it has any."""
+        return None
+
+
+class TransformersEngine(Engine):
+    """``transformers serve`` with continuous batching; the cache is bounded, because the default takes all memory."""
+
+    name = EngineName.transformers
+    install = "pip install 'llm-perf-opt[serve]'"
+    metrics_path = None
+    accepts_ignore_eos = False
+    _BLOCK = 32
+
+    def executable(self) -> list[str]:
+        """Return the configured program, else the module in this very environment."""
+        return list(self.config.executable or [sys.executable, "-m", "transformers.cli.transformers"])
+
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return the arguments: blocks for all requests in flight at their longest, and room to spare."""
+        per_request = -(-server.max_tokens // self._BLOCK) + 1
+        blocks = max(128, per_request * min(max(server.most_in_flight, 4), 256))
+        return [
+            "serve", server.checkpoint,
+            "--host", HOST, "--port", str(server.port),
+            "--device", server.device, "--dtype", server.dtype,
+            "--continuous-batching",
+            "--cb-block-size", str(self._BLOCK),
+            "--cb-num-blocks", str(blocks),
+            "--cb-max-batch-tokens", "256",
+        ]  # fmt: skip
+
+    def request_fields(self) -> dict[str, Any]:
+        """Unknown fields are refused with 422, so the length is fixed by a generation configuration without an end token."""
+        return {"generation_config": json.dumps({"do_sample": False, "eos_token_id": -1})}
+
+    def problems(self) -> list[Problem]:
+        """Look for the packages of the server, unless another environment is named."""
+        if not self.config.executable:
+            missing = [
+                name for name in ("fastapi", "uvicorn", "openai", "accelerate") if not has_package(name)
+            ]
+            if missing:
+                message = f"transformers serve needs packages that are not installed: {', '.join(missing)}"
+                return [Problem("skip", message, self.install, key_of("engine"), of_machine=True)]
+        return super().problems()
+
+
+class VllmEngine(Engine):
+    """``vllm serve`` with per-request metrics and, where wanted, the statistics plug-in."""
+
+    name = EngineName.vllm
+    program = ("vllm",)
+    install = "install vLLM in an environment of its own (CPU build: scripts/engines/make-vllm.sh)"
+    reset_path = "/reset_prefix_cache"
+
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return the arguments; on a CPU without compilation and in float32."""
+        on_cpu = server.device == "cpu"
+        dtype = "float32" if server.dtype == "auto" and on_cpu else server.dtype
+        found = [
+            "serve", server.checkpoint,
+            "--host", HOST, "--port", str(server.port),
+            "--dtype", dtype,
+            "--max-model-len", str(max(server.max_tokens, 128)),
+            "--enable-per-request-metrics",
+        ]  # fmt: skip
+        if on_cpu:
+            found.append("--enforce-eager")
+        if server.steps_file is not None:
+            found.append("--enable-logging-iteration-details")
+        return found
+
+    def environment(self, server: ServerSettings) -> dict[str, str]:
+        """Put the plug-in on the path of this server only; its presence turns vLLM's statistics on."""
+        found = dict(self.config.env)
+        if server.device == "cpu":
+            found.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        # Routes for development: among them the one that empties the prefix cache.
+        found.setdefault("VLLM_SERVER_DEV_MODE", "1")
+        if server.steps_file is not None:
+            before = found.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+            found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PLUGIN), before]))
+            found[STEPS_VARIABLE] = str(server.steps_file)
+        return found
+
+    def version(self, log: str) -> str | None:
+        """Return the version of the start message."""
+        found = re.search(r"vLLM (?:API server )?version v?(\d[\w.+]*)", log) or re.search(
+            r"\(v(\d[\w.+]*)\) with config", log
+        )
+        return found[1].rstrip(".") if found else None
+
+    def steps_from_log(self, log: str) -> str | None:
+        """Return the lines of ``--enable-logging-iteration-details``: durations of steps, without a clock."""
+        lines = [line for line in log.splitlines() if ": Iteration(" in line]
+        return "\n".join(lines) + "\n" if lines else None
+
+
+class SglangEngine(Engine):
+    """``python -m sglang.launch_server``; from its sources, not run on the project's machines."""
+
+    name = EngineName.sglang
+    program = ("python", "-m", "sglang.launch_server")
+    install = "install SGLang in an environment of its own"
+    health_paths = ("/health_generate", "/health")
+    reset_path = "/flush_cache"
+
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return the arguments, metrics included."""
+        found = [
+            "--model-path", server.checkpoint,
+            "--host", HOST, "--port", str(server.port),
+            "--context-length", str(max(server.max_tokens, 128)),
+            "--enable-metrics", "--enable-cache-report",
+        ]  # fmt: skip
+        if server.dtype != "auto":
+            found += ["--dtype", server.dtype]
+        if server.device == "cpu":
+            found += ["--device", "cpu"]
+        return found
+
+
+class TrtllmEngine(Engine):
+    """``trtllm-serve``; from its sources, not run on the project's machines."""
+
+    name = EngineName.trtllm
+    program = ("trtllm-serve",)
+    install = "install TensorRT-LLM in an environment of its own"
+    metrics_path = "/prometheus/metrics"
+
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return the arguments of the PyTorch back end."""
+        return [
+            server.checkpoint,
+            "--host", HOST, "--port", str(server.port),
+            "--backend", "pytorch",
+            "--max_seq_len", str(max(server.max_tokens, 128)),
+        ]  # fmt: skip
+
+    def model_name(self, checkpoint: str) -> str:
+        """Return the last part of the path, which is what trtllm-serve answers to."""
+        return Path(checkpoint).name
+
+
+class AttachedEngine(Engine):
+    """A server that somebody else started; it is neither configured nor stopped."""
+
+    name = EngineName.attach
+    is_started = False
+    health_paths = ("/health", "/v1/models")
+
+    def arguments(self, server: ServerSettings) -> list[str]:
+        """Return nothing: it runs already."""
+        return []
+
+    def problems(self) -> list[Problem]:
+        """Find nothing: whether it answers is seen when the stage runs."""
+        return []
+
+
+ENGINES: dict[EngineName, type[Engine]] = {
+    kind.name: kind for kind in (TransformersEngine, VllmEngine, SglangEngine, TrtllmEngine, AttachedEngine)
+}
+
+
+def make_engine(config: ServeConfig) -> Engine:
+    """Return the engine of a configuration."""
+    return ENGINES[config.engine](config)

@@ -1,0 +1,115 @@
+"""Other load clients in place of our own: aiperf, guidellm and ``vllm bench serve``, where they are installed.
+
+Their result files are kept as they are and read by :mod:`llm_perf_opt.captures.serving`. Flags are those of aiperf 0.13, guidellm 0.8
+and vLLM 0.33.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.stage import Problem
+from llm_perf_opt.process.launch import run_process
+from llm_perf_opt.process.tools import find_program
+from llm_perf_opt.stages.serve.config import ClientName, Endpoint, ServeConfig, key_of
+from llm_perf_opt.stages.serve.load import LoadLevel
+
+PROGRAMS = {ClientName.aiperf: "aiperf", ClientName.guidellm: "guidellm", ClientName.vllm_bench: "vllm"}
+_RESULTS = {
+    ClientName.aiperf: ("profile_export.jsonl", "profile_export_aiperf.json"),
+    ClientName.guidellm: ("benchmarks.json",),
+    ClientName.vllm_bench: ("result.json",),
+}
+"""Files a client leaves, the best first; one is kept."""
+
+
+def client_problems(config: ServeConfig) -> list[Problem]:
+    """Find what is missing, and what the client cannot do."""
+    program = PROGRAMS[config.client]
+    problems = []
+    if find_program(program) is None:
+        problems.append(
+            Problem(
+                "skip",
+                f"{program} is not installed",
+                f"install it, or use {key_of('client')}=builtin",
+                key_of("client"),
+                of_machine=True,
+            )
+        )
+    for name in ("trace", "prompts_file", "duration_s"):
+        if getattr(config, name) is not None:
+            message = f"{key_of(name)} is not supported with {key_of('client')}={config.client.value}"
+            problems.append(Problem("error", message, f"use {key_of('client')}=builtin", key_of(name)))
+    if config.api_key_env is not None:
+        # The key would have to be an argument, which every user of the machine can read.
+        message = f"{key_of('api_key_env')} is not supported with {key_of('client')}={config.client.value}"
+        problems.append(Problem("error", message, f"use {key_of('client')}=builtin", key_of("api_key_env")))
+    return problems
+
+
+def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
+    """Return the command of one load point."""
+    requests = config.requests or 100
+    chat = config.endpoint is Endpoint.chat
+    if config.client is ClientName.aiperf:
+        load = (
+            ["--request-rate", f"{level.rate_per_s:g}"]
+            if level.rate_per_s
+            else ["--concurrency", str(level.concurrency)]
+        )
+        return [
+            "aiperf", "profile", "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
+            "--request-count", str(requests), "--synthetic-input-tokens-mean", str(config.prompt_tokens),
+            "--output-tokens-mean", str(config.new_tokens), "--extra-inputs", "ignore_eos:true",
+            "--random-seed", str(config.seed), "--artifact-dir", str(folder),
+        ]  # fmt: skip
+    if config.client is ClientName.guidellm:
+        kind = "concurrent" if level.rate_per_s is None else config.arrival.value
+        rate = level.rate_per_s if level.rate_per_s is not None else level.concurrency
+        return [
+            "guidellm", "benchmark", "--target", url, "--model", model, "--rate-type", kind, "--rate", f"{rate:g}",
+            "--max-requests", str(requests), "--data", f"prompt_tokens={config.prompt_tokens},output_tokens={config.new_tokens}",
+            "--output-path", str(folder / "benchmarks.json"),
+        ]  # fmt: skip
+    load = (
+        ["--request-rate", f"{level.rate_per_s:g}"]
+        if level.rate_per_s
+        else ["--max-concurrency", str(level.concurrency)]
+    )
+    return [
+        "vllm", "bench", "serve", "--backend", "openai-chat" if chat else "openai", "--base-url", url, "--model", model,
+        *(["--endpoint", "/v1/chat/completions"] if chat else []), "--dataset-name", "random", *load,
+        "--random-input-len", str(config.prompt_tokens), "--random-output-len", str(config.new_tokens), "--ignore-eos",
+        "--num-prompts", str(requests), "--seed", str(config.seed), "--save-result", "--save-detailed",
+        "--result-dir", str(folder), "--result-filename", "result.json",
+    ]  # fmt: skip
+
+
+def run_client(
+    config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path, log_dir: Path, number: int
+) -> Path:
+    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` beside the logs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = client_command(config, level, url, model, folder)
+    limit = (config.requests or 100) * config.request_timeout_s
+    done = run_process(
+        argv, log_dir=log_dir, name=f"{config.client.value}-{number}", timeout_s=limit, cwd=folder
+    )
+    found = next(
+        (
+            path
+            for name in _RESULTS[config.client]
+            for path in sorted(folder.rglob(name))
+            if path.stat().st_size
+        ),
+        None,
+    )
+    if found is None:
+        raise ToolError(
+            f"{config.client.value} left no result ({done.ended}, exit code {done.returncode}): {done.tail(5)}",
+            hint=f"see serve/{config.client.value}-{number}.stderr.log",
+        )
+    return Path(shutil.copyfile(found, log_dir / f"{config.client.value}-{number}{found.suffix}"))

@@ -1,0 +1,99 @@
+"""Files of the stage ``serve``, and the facts in them; also those that ``ingest --serving`` is given."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llm_perf_opt.analysis.facts import Facts
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import read_document
+from llm_perf_opt.core.layout import own_files
+from llm_perf_opt.stages.facts import Part, collect
+from llm_perf_opt.stages.serve.config import NAME
+
+REQUESTS = "requests.jsonl"
+METRICS = "metrics.jsonl"
+STEPS = "steps.jsonl"
+STEPS_LOG = "steps.log"
+SERVER = "server.json"
+OTHER_CLIENTS = ("aiperf", "guidellm", "vllm_bench")
+"""How result files of other clients begin."""
+
+
+def read_facts(run_dir: Path) -> Facts:
+    """Return the facts of a run directory; what cannot be read is a note."""
+    folder = run_dir / NAME
+    others = sorted(folder.glob("*.json*")) if folder.is_dir() else []
+    results = own_files(
+        run_dir, NAME, [folder / REQUESTS, *(path for path in others if path.name.startswith(OTHER_CLIENTS))]
+    )
+    steps = own_files(run_dir, NAME, [folder / STEPS, folder / STEPS_LOG])
+    metrics = own_files(run_dir, NAME, [folder / METRICS])
+    parts = []
+    if results:
+        parts.append(
+            Part("serving records", functools.partial(serving_facts, results, steps, metrics, tolerant=True))
+        )
+    documents = own_files(run_dir, NAME, [folder / SERVER])
+    parts += [Part("description of the server", functools.partial(_server_facts, path)) for path in documents]
+    return collect(NAME, parts)
+
+
+def serving_facts(
+    results: Sequence[Path],
+    steps: Sequence[Path] = (),
+    metrics: Sequence[Path] = (),
+    slo: Mapping[str, float] | None = None,
+    *,
+    tolerant: bool = False,
+) -> Facts:
+    """Read results of load clients, step records and samples of ``/metrics``, and analyse them together.
+
+    ``tolerant``: damaged steps or metrics are noted and left out; the requests are still analysed.
+    """
+    from llm_perf_opt.analysis.serving.findings import find_serving
+    from llm_perf_opt.analysis.serving.section import analyse_serving
+    from llm_perf_opt.captures.serving.reader import read_serving
+
+    others = [*steps, *metrics]
+    records = read_serving(results, optional=others) if tolerant else read_serving([*results, *others])
+    if steps and not records.steps and not tolerant:
+        raise InputError(
+            f"{steps[0]} holds no step records",
+            hint="give steps.jsonl of the vLLM plug-in, a server log with iteration details, or forward-pass metrics",
+            path=str(steps[0]),
+        )
+    found = analyse_serving(records, slo)
+    named = {"serving": results, "serving_steps": steps, "serving_metrics": metrics}
+    return Facts(
+        sources={kind: tuple(paths) for kind, paths in named.items() if paths},
+        serving=found.serving,
+        findings=find_serving(found),
+        notes=[f"Serving: {note}" for note in found.serving.notes],
+    )
+
+
+def _server_facts(path: Path) -> Facts:
+    try:
+        document = json.loads(read_document(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
+    if not isinstance(document, dict):
+        raise InputError(f"{path} is not a description of a server", path=str(path))
+    notes = [str(note)[:500] for note in document.get("notes") or [] if isinstance(note, str)]
+    certificate = document.get("certificate")
+    held = certificate if isinstance(certificate, dict) else {}
+    named = {
+        "server_ready_s": document.get("ready_s"),
+        "client_event_s": held.get("event_s"),
+        "client_stamp_error_p99_s": held.get("stamp_error_p99_s"),
+    }
+    metrics: dict[str, float | None] = {
+        name: float(value)
+        for name, value in named.items()
+        if isinstance(value, int | float) and 0 <= value < 1e7
+    }
+    return Facts(notes=notes, metrics=metrics)

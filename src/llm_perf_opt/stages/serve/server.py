@@ -1,0 +1,279 @@
+"""The life of a server: a checkpoint for it, a port, start, health, what it said when it failed, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.files import explain_os_errors
+from llm_perf_opt.core.secrets import mask_arguments, mask_text
+from llm_perf_opt.process.launch import BackgroundProcess, ProcessResult
+from llm_perf_opt.stages.serve.config import EngineName, ServeConfig, key_of
+from llm_perf_opt.stages.serve.engines import HOST, Engine, ServerSettings
+from llm_perf_opt.stages.serve.load import WORDS
+
+if TYPE_CHECKING:
+    from llm_perf_opt.config.schema import AppConfig
+
+LOG_NAME = "server"
+_LAST_LINES = 15
+_POLL_S = 0.2
+_PROBE_S = 5.0
+CHECKPOINT_ADAPTERS = ("hf_causal_lm",)
+"""Presets that a checkpoint can be written from."""
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Never through a proxy: the server is the one that was named."""
+
+
+def free_port(wanted: int | None) -> int:
+    """Return the wanted port, or a free one; a port that is in use is a :class:`ToolError`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, wanted or 0))
+        except OSError as error:
+            raise ToolError(
+                f"port {wanted} of {HOST} cannot be used: {error.strerror}",
+                hint=f"end the program that uses it, or leave {key_of('port')} out for a free one",
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def served_checkpoint(config: AppConfig, serve: ServeConfig) -> str | None:
+    """Return the checkpoint or name that is given; ``None``: one is written from the preset."""
+    if serve.model is not None:
+        local = Path(serve.model).expanduser()
+        return (
+            str(local.absolute()) if local.is_dir() and serve.engine is not EngineName.attach else serve.model
+        )
+    if config.model.path is not None:
+        local = Path(config.model.path).expanduser()
+        return str(local.absolute()) if local.is_dir() else config.model.path
+    return None
+
+
+def write_checkpoint(config: AppConfig, folder: Path) -> Path:
+    """Write the preset with random weights and a tokenizer, without an end token, so that answers have a fixed length."""
+    import torch
+    from transformers import GenerationConfig
+    from transformers.utils import logging as hf_logging
+
+    from llm_perf_opt.workloads.models.hf_causal_lm import HfCausalLmAdapter
+    from llm_perf_opt.workloads.registry import load_adapter
+
+    adapter = load_adapter(config.model, config.infer)
+    if not isinstance(adapter, HfCausalLmAdapter):
+        raise ConfigError(
+            f"no checkpoint can be written for the adapter {config.model.adapter}",
+            hint=f"use a text model (model=llama_tiny), or name a checkpoint: {key_of('model')}=DIR",
+            key=key_of("model"),
+        )
+    kind = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(config.model.dtype.value, torch.float32)
+    model: Any = adapter.build("cpu", kind)
+    model.generation_config = GenerationConfig(do_sample=False)
+    model.config.eos_token_id = None
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        with explain_os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(folder)
+            _word_tokenizer(int(adapter.text_config().vocab_size)).save_pretrained(folder)
+    finally:
+        if bars:
+            hf_logging.enable_progress_bar()
+    return folder
+
+
+def _word_tokenizer(vocab_size: int) -> Any:
+    """Make a tokenizer of whole words, so that a prompt has exactly as many tokens as words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", *WORDS][:vocab_size]
+    words += [f"w{number}" for number in range(len(words), vocab_size)]
+    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    return tokenizer
+
+
+class Server:
+    """One server, from its start to its end; a context manager."""
+
+    def __init__(self, engine: Engine, url: str, *, api_key: str | None = None) -> None:
+        self.engine, self.url, self.api_key = engine, url.rstrip("/"), api_key
+        self.result: ProcessResult | None = None
+        self.ready_s: float | None = None
+        """Seconds from the start until it was healthy."""
+        self.stop_s: float | None = None
+        """Seconds from the request to end until nothing was left."""
+        self._process: BackgroundProcess | None = None
+        self._said: deque[str] = deque(maxlen=_LAST_LINES)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that was started has not ended; always of a server that somebody else runs."""
+        return self._process is None or self._process.is_running
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server that was started."""
+        return self._process.pid if self._process is not None else None
+
+    def last_lines(self) -> str:
+        """Return the end of the server's log, masked."""
+        return self.masked("\n".join(self._said))
+
+    def masked(self, text: str) -> str:
+        """Return a text without secrets."""
+        return mask_text(text.replace(self.api_key, "***") if self.api_key else text)
+
+    @contextlib.contextmanager
+    def running(
+        self, argv: Sequence[str], env: dict[str, str], log_dir: Path, config: ServeConfig, cwd: Path
+    ) -> Iterator[Server]:
+        """Start the server and wait until it is healthy; at the end nothing of it is left."""
+        began = time.monotonic()
+        process = BackgroundProcess(
+            argv,
+            log_dir=log_dir,
+            name=LOG_NAME,
+            cwd=cwd,
+            env=env,
+            on_line=self._said.append,
+            grace_s=config.stop_timeout_s,
+        )
+        with process:
+            self._process = process
+            try:
+                self.wait_until_healthy(config.start_timeout_s)
+                self.ready_s = time.monotonic() - began
+                yield self
+            finally:
+                asked = time.monotonic()
+                self.result = process.stop()
+                self.stop_s = time.monotonic() - asked
+
+    def wait_until_healthy(self, limit_s: float) -> None:
+        """Ask until the server answers; :class:`ToolError` with the end of its log where it does not."""
+        end = time.monotonic() + limit_s
+        reason = "no answer"
+        while True:
+            if not self.is_alive:
+                raise ToolError(
+                    f"the {self.engine.name.value} server ended before it was healthy:\n{self.last_lines()}",
+                    hint=f"see serve/{LOG_NAME}.stderr.log; arguments of your own: {key_of('args')}",
+                )
+            reason = self._health() or ""
+            if not reason:
+                return
+            if time.monotonic() >= end:
+                break
+            time.sleep(_POLL_S)
+        if self._process is None:
+            raise ToolError(
+                f"the server at {self.url} does not answer: {reason}",
+                hint=f"start it, or correct {key_of('url')}",
+            )
+        raise ToolError(
+            f"the {self.engine.name.value} server was not healthy after {limit_s:g} s ({reason}):\n{self.last_lines()}",
+            hint=f"see serve/{LOG_NAME}.stderr.log; more time: {key_of('start_timeout_s')}",
+        )
+
+    def _health(self) -> str | None:
+        """Return why the server is not healthy; ``None``: it is."""
+        reason = "no answer"
+        for path in self.engine.health_paths:
+            status, said = self.get(path)
+            if status == 200:
+                return None
+            reason = f"{path}: {f'HTTP {status}' if status else said}"
+            if status != 404:
+                break
+        return reason
+
+    def get(self, path: str, *, post: bool = False, timeout_s: float = _PROBE_S) -> tuple[int | None, str]:
+        """Return (HTTP status, begin of the answer); status ``None``: there was no answer."""
+        request = urllib.request.Request(
+            f"{self.url}{path}", method="POST" if post else "GET", data=b"" if post else None
+        )
+        if self.api_key:
+            request.add_header("Authorization", f"Bearer {self.api_key}")
+        try:
+            with _OPENER.open(request, timeout=timeout_s) as response:
+                return int(response.status), response.read(1 << 20).decode("utf-8", errors="replace")
+        except urllib.error.HTTPError as error:
+            with error:
+                return int(error.code), self.masked(error.read(2000).decode("utf-8", errors="replace"))
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            return None, self.masked(str(reason))
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the models that the server lists (``id``, ``owned_by``); none where it lists nothing."""
+        data = self._document("/v1/models").get("data")
+        return (
+            [one for one in data if isinstance(one, dict) and "id" in one] if isinstance(data, list) else []
+        )
+
+    def identify(self) -> tuple[str | None, str | None]:
+        """Return (engine, version) of a server that somebody else started, where it tells."""
+        owners = {str(one.get("owned_by")) for one in self.models()}
+        engine = next((name for name in ("vllm", "sglang") if name in owners), None)
+        version = self._document("/version").get("version") if engine == "vllm" else None
+        return engine, version if isinstance(version, str) else None
+
+    def _document(self, path: str) -> dict[str, Any]:
+        status, said = self.get(path)
+        try:
+            found = json.loads(said) if status == 200 else {}
+        except (ValueError, RecursionError):
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+    def has_metrics(self, url: str) -> bool:
+        """Tell whether a page of metrics is there."""
+        path = url.removeprefix(self.url)
+        return self.get(path)[0] == 200 if path.startswith("/") else True
+
+    def reset_prefix_cache(self) -> bool:
+        """Empty the prefix cache; ``False`` where the engine has no such route."""
+        path = self.engine.reset_path
+        return path is not None and self.get(path, post=True, timeout_s=30.0)[0] == 200
+
+    def log_text(self) -> str:
+        """Return the whole log of a server that has ended."""
+        return f"{self.result.stdout}\n{self.result.stderr}" if self.result is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a server is started with, ready to be shown."""
+
+    settings: ServerSettings
+    argv: list[str]
+    env: dict[str, str]
+
+    def shown(self) -> str:
+        """Return the command without secrets."""
+        import shlex
+
+        return shlex.join(mask_arguments(self.argv))
+
+
+def prepare(engine: Engine, settings: ServerSettings) -> Prepared:
+    """Return command and environment of a server."""
+    return Prepared(settings, engine.command(settings), engine.environment(settings))

@@ -1,0 +1,205 @@
+"""A server under load: latency at each load point, where the time of a request went, and the steps of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from llm_perf_opt.core.limits import Amount, Count, Number, PerSecond, Ratio, Share, SummedSeconds
+
+LoadKind = Literal["open", "closed"]
+PART_NAMES = ("client", "network", "queue", "own_prefill", "other_prefill", "decode", "other")
+"""The parts of a request's time, in the order in which they are shown."""
+
+
+@dataclass(slots=True)
+class LatencyStat:
+    """Percentiles of one latency over the completed requests of a load point."""
+
+    p50: SummedSeconds | None = None
+    p90: SummedSeconds | None = None
+    p95: SummedSeconds | None = None
+    p99: SummedSeconds | None = None
+    """With fewer than 100 values this is the maximum, apart from interpolation; ``notes`` says so."""
+    mean: SummedSeconds | None = None
+    n: Count | None = None
+    """Values; for ``itl_s`` the gaps between tokens, otherwise requests."""
+    p99_low: SummedSeconds | None = None
+    """Lower end of the 95 % interval of the p99 (order statistics)."""
+    p99_high: SummedSeconds | None = None
+    """Upper end; ``None`` where there are too few values for one (fewer than 368)."""
+
+
+@dataclass(slots=True)
+class TimeParts:
+    """Where the time of a request went; a part that the records cannot decide is ``None``."""
+
+    client: SummedSeconds | None = None
+    """Between the scheduled and the real time of sending."""
+    network: SummedSeconds | None = None
+    """To the engine and back: connection, HTTP server, tokenising, delivery of the token to the client."""
+    queue: SummedSeconds | None = None
+    """In the waiting queue of the engine's scheduler; in decode parts: preempted."""
+    own_prefill: SummedSeconds | None = None
+    """The request's own share of steps that computed its prompt."""
+    other_prefill: SummedSeconds | None = None
+    """Prompts of other requests: in steps shared with them, or in the step the request had to wait for."""
+    decode: SummedSeconds | None = None
+    """Decode work; in TTFT parts that of other requests, in decode parts the steps that made the request's tokens."""
+    other: SummedSeconds | None = None
+    """Time between steps (host), and what could not be decided."""
+
+
+@dataclass(slots=True)
+class LoadPoint:
+    """One level of load, and what was measured there."""
+
+    kind: LoadKind | None = None
+    """``open``: requests are sent by a schedule; ``closed``: a fixed number is in flight."""
+    rate_per_s: PerSecond | None = None
+    """Requests per second that were to be sent; measured where the record names none."""
+    concurrency: Amount | None = None
+    """Requests in flight: the limit set, for closed loops; otherwise the mean."""
+    seconds: SummedSeconds | None = None
+    """From the first request sent to the last answer."""
+    requests: Count | None = None
+    completed: Count | None = None
+    failed: Count | None = None
+    ttft_s: LatencyStat | None = None
+    tpot_s: LatencyStat | None = None
+    itl_s: LatencyStat | None = None
+    e2e_s: LatencyStat | None = None
+    goodput_per_s: PerSecond | None = None
+    """Completed requests per second that met every limit of ``slo``; ``None`` without limits."""
+    slo: dict[str, SummedSeconds] = field(default_factory=dict)
+    """``ttft``, ``tpot``, ``itl``, ``e2e`` → limit in seconds."""
+    tokens_per_s: PerSecond | None = None
+    """Output tokens of completed requests per second."""
+    ttft_parts_s: TimeParts | None = None
+    """Means over completed requests; they sum to ``ttft_s.mean``."""
+    decode_parts_s: TimeParts | None = None
+    """Means over completed requests, from the first to the last token."""
+    answer_ttft_s: LatencyStat | None = None
+    """To the first token of the answer, where reasoning comes before it."""
+    failures: dict[str, Count] = field(default_factory=dict)
+    """``error``, ``timeout``, ``disconnected``, ``rejected`` (429), ``cancelled`` → requests."""
+    completed_per_s: PerSecond | None = None
+    prompt_tokens: Amount | None = None
+    """Mean per completed request."""
+    output_tokens: Amount | None = None
+    """Mean per completed request."""
+    cached_ratio: Share | None = None
+    """Share of prompt tokens that came from the prefix cache."""
+    lag_s: SummedSeconds | None = None
+    """99th percentile of how late the client sent its requests."""
+    client_bound: bool = False
+    """Whether the client could not send on schedule; such a point is left out of conclusions."""
+    parts_coverage_ratio: Share | None = None
+    """Completed requests whose first token was matched to a step ÷ completed requests."""
+    server: dict[str, Number] = field(default_factory=dict)
+    """What the server's own metrics say of the point: ``mean_waiting``, ``kv_usage_ratio``, ``preemptions``, ``prefix_hit_ratio``,
+    ``ttft_mean_s``, ``tpot_mean_s``."""
+    tool: str | None = None
+    """Which tool measured it."""
+    label: str | None = None
+    """How the record names the point."""
+    is_complete: bool = True
+    """``False``: the tool says that the measurement did not finish; such a point is refused in comparisons."""
+    blocks: dict[str, list[Ratio]] = field(default_factory=dict)
+    """Metric (``ttft_p99``, ``goodput``, …) → its value in each tenth of the requests, in the order they were sent."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class StepGroup:
+    """Steps of one kind and batch size."""
+
+    kind: Literal["prefill", "decode", "mixed"]
+    batch: Count
+    """Lower end of a range of batch sizes that ends below twice as many."""
+    count: Count
+    duration_s: SummedSeconds
+    """Median."""
+    total_s: SummedSeconds
+
+
+@dataclass(slots=True)
+class StepStats:
+    """The steps of the engine."""
+
+    count: Count
+    prefill: Count
+    decode: Count
+    mixed: Count
+    duration_s: LatencyStat | None = None
+    batch: Amount | None = None
+    """Mean requests per step."""
+    gap_s: LatencyStat | None = None
+    """Between the end of a step and the begin of the next one while requests were running."""
+    gap_ratio: Share | None = None
+    """Such gaps ÷ time from the first to the last step in which requests were running."""
+    groups: list[StepGroup] = field(default_factory=list)
+    preemptions: Count | None = None
+    most_waiting: Count | None = None
+    most_running: Count | None = None
+    kv_usage_max_ratio: Share | None = None
+
+
+@dataclass(slots=True)
+class ClientUse:
+    """Whether the load client kept up."""
+
+    capacity_per_s: PerSecond | None = None
+    """Events per second that the client handled against a stub server; ``None``: not measured."""
+    lag_s: SummedSeconds | None = None
+    """99th percentile of how late it sent, over all load points that were not limited by it."""
+    bottleneck: bool = False
+
+
+@dataclass(slots=True)
+class Knee:
+    """The highest load that the server sustained."""
+
+    rate_per_s: PerSecond | None = None
+    reason: str = ""
+    concurrency: Amount | None = None
+    """For closed loops, where the load is a number of requests in flight."""
+
+
+@dataclass(slots=True)
+class SlowRequest:
+    """One of the slowest requests, and who delayed it."""
+
+    id: str
+    load: Count
+    """Place of its load point in ``load``."""
+    ttft_s: SummedSeconds
+    parts_s: TimeParts | None = None
+    delayed_by: list[str] = field(default_factory=list)
+    """Causes, the largest first."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """The server under load."""
+
+    engine: str | None = None
+    version: str | None = None
+    load: list[LoadPoint] = field(default_factory=list)
+    steps: StepStats | None = None
+    client: ClientUse | None = None
+    knee: Knee | None = None
+    clock_uncertainty_s: SummedSeconds | None = None
+    """Half the width of the range in which the difference of the two clocks lies."""
+    clock_offset_s: Number | None = None
+    """Client clock − server clock."""
+    coverage_ratio: Share | None = None
+    """Completed requests whose first token was matched to a step ÷ completed requests."""
+    slowest: list[SlowRequest] = field(default_factory=list)
+    timeline: dict[str, Any] = field(default_factory=dict)
+    """Steps and requests around the slowest request, in the form of ``Summary.timeline``."""
+    occupancy: list[tuple[Ratio, Ratio | None, Ratio | None, Ratio | None]] = field(default_factory=list)
+    """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
+    definitions: dict[str, str] = field(default_factory=dict)
+    """What the tools that made the records call TTFT, TPOT, ITL and E2E, where it differs from ours."""
+    notes: list[str] = field(default_factory=list)

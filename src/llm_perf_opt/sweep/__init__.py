@@ -1,0 +1,1 @@
+"""Run many configurations and report them together."""

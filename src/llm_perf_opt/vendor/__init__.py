@@ -1,1 +1,0 @@
-"""Vendor tools: commands, running them, and understanding what they say."""

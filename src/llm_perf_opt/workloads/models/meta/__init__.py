@@ -1,1 +1,0 @@
-"""Models without weights, for counting: inputs by their shape, and what code asks of values that are not there."""

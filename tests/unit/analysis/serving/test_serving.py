@@ -1,0 +1,277 @@
+"""Analysis of serving records: every part against simulated truth, planted causes, statistics and hostile input."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.analysis.serving.findings import find_serving
+from llm_perf_opt.analysis.serving.latency import describe_latency, find_knee, parse_slo, quantile_ranks
+from llm_perf_opt.analysis.serving.section import Analysed, analyse_serving
+from llm_perf_opt.captures.serving.reader import read_serving
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.summary.serving import PART_NAMES, LatencyStat, LoadPoint
+from tests.unit.serving_records import Plan, Simulated, simulate, write_lines
+
+CAUSES = {
+    "healthy": None,
+    "batch": "serving-batch-limit",
+    "overload": "serving-queue",
+    "prefill": "serving-prefill",
+    "preemption": "serving-preemption",
+    "client": "serving-client",
+    "host": "serving-host",
+    "stalls": "serving-stalls",
+    "front-end": "serving-front-end",
+}
+SEEDS = 6
+
+
+def planted(cause: str, seed: int) -> Plan:
+    draw = random.Random(f"{cause} {seed}")
+    plan = Plan(
+        seed=seed,
+        requests=draw.randint(110, 180),
+        noise=draw.choice((0.0, 0.05, 0.1)),
+        step_s=draw.uniform(0.005, 0.02),
+        prefill_token_s=draw.uniform(1e-5, 4e-5),
+        decode_request_s=draw.uniform(5e-5, 2e-4),
+        network_s=draw.uniform(0.0005, 0.004),
+        rate_per_s=draw.uniform(1, 4),
+        offset_s=draw.choice((0.0, 3.0, -1200.0)),
+    )
+    changes: dict[str, dict[str, float]] = {
+        "batch": {"rate_per_s": draw.uniform(25, 50), "most_running": draw.randint(4, 10)},
+        "overload": {
+            "rate_per_s": draw.uniform(50, 80),
+            "most_running": 400,
+            "token_budget": draw.choice((256, 512)),
+            "prefill_token_s": draw.uniform(1e-4, 2e-4),
+        },
+        "prefill": {
+            "rate_per_s": draw.uniform(1.5, 2.5),
+            "long_prompt_every": draw.randint(3, 5),
+            "long_prompt": draw.randint(6000, 12000),
+            "prefill_token_s": draw.uniform(8e-5, 1.5e-4),
+            "token_budget": draw.choice((2048, 8192)),
+        },
+        "preemption": {"rate_per_s": draw.uniform(15, 30), "kv_tokens": draw.randint(3000, 6000)},
+        "client": {"client_lag_s": draw.uniform(0.1, 0.5)},
+        "host": {"gap_s": plan.step_s * draw.uniform(0.5, 1.5)},
+        "stalls": {"stall_every": draw.randint(80, 200), "stall_s": draw.uniform(0.5, 2.0)},
+        "front-end": {"network_s": draw.uniform(0.05, 0.2)},
+    }
+    plan = dataclasses.replace(plan, **changes.get(cause, {}))
+    if cause == "overload":
+        plan.prompt, plan.output = (400, 800), (10, 20)
+    if cause == "preemption":
+        plan.output = (60, 160)
+    return plan
+
+
+def analysed(simulated: Simulated, folder: Path, steps: str = "vllm") -> Analysed:
+    lines = {
+        "vllm": simulated.vllm_steps,
+        "own": simulated.own_steps,
+        "forward-pass": simulated.forward_pass,
+        "no ids": lambda: simulated.vllm_steps(ids=False),
+    }[steps]()
+    requests = write_lines(folder / "requests.jsonl", simulated.own_requests())
+    return analyse_serving(read_serving([requests, write_lines(folder / "steps.jsonl", lines)]))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_parts_and_cause_of_planted_records(cause: str, tmp_path: Path) -> None:
+    named = 0
+    for seed in range(SEEDS):
+        simulated = simulate(planted(cause, seed))
+        found = analysed(simulated, tmp_path)
+        assert found.parts is not None and found.serving.coverage_ratio == 1.0
+        for truth, ours in (
+            (simulated.truth_ttft(), found.parts.ttft),
+            (simulated.truth_decode(), found.parts.decode),
+        ):
+            expected, got = truth.mean(axis=0), ours.mean(axis=0)
+            # 5 % of the part; parts of less than 1 % of the whole are known to 1 % of the whole.
+            allowed = 0.05 * expected + 0.01 * expected.sum()
+            assert (np.abs(got - expected) <= allowed).all(), (
+                cause,
+                seed,
+                dict(zip(PART_NAMES, zip(expected, got, strict=True), strict=True)),
+            )
+        # Each request's parts sum to what its client measured.
+        np.testing.assert_allclose(found.parts.ttft.sum(axis=1), found.ttft_s, atol=1e-6)
+        findings = find_serving(found)
+        first = findings[0].id if findings else None
+        named += first == CAUSES[cause]
+        if cause == "healthy":
+            assert not findings
+    assert named == SEEDS
+
+
+@pytest.mark.parametrize("steps", ["own", "forward-pass", "no ids"])
+@pytest.mark.parametrize("cause", ["batch", "prefill", "host", "stalls"])
+def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        simulated = simulate(planted(cause, seed))
+        found = analysed(simulated, tmp_path, steps)
+        assert found.serving.coverage_ratio == 1.0
+        findings = find_serving(found)
+        accepted = {CAUSES[cause], "serving-queue" if cause == "batch" else None}
+        assert findings and findings[0].id in accepted
+        point = found.serving.load[0]
+        assert point.ttft_parts_s is not None and point.ttft_s is not None
+        total = sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES)
+        assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
+
+
+def test_clock_offset_is_found_within_its_uncertainty(tmp_path: Path) -> None:
+    for offset in (0.0, 0.5, -1200.0, 40.0):
+        found = analysed(simulate(Plan(offset_s=offset, requests=120)), tmp_path)
+        serving = found.serving
+        assert serving.clock_offset_s is not None and serving.clock_uncertainty_s is not None
+        assert abs(serving.clock_offset_s - offset) <= serving.clock_uncertainty_s + 1e-6
+        assert serving.clock_uncertainty_s < 0.02
+
+
+def test_steps_of_another_day_are_not_matched(tmp_path: Path) -> None:
+    simulated = simulate(Plan(requests=120))
+    requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
+    lines = simulated.vllm_steps(ids=False)[:-400]
+    for line in lines:
+        line["is"]["iteration_timestamp"] *= 0.9
+    found = analyse_serving(read_serving([requests, write_lines(tmp_path / "steps.jsonl", lines)]))
+    if found.parts is None:
+        assert any("matched" in note for note in found.serving.notes)
+    else:  # an offset that explains the records was found: it must then be right
+        assert found.serving.coverage_ratio is not None and found.serving.coverage_ratio < 1.0
+
+
+def test_shared_step_is_never_charged_in_full(tmp_path: Path) -> None:
+    """Requests prefilled in one step share it: their own prefills and what one sees of the others sum to the step."""
+    simulated = simulate(Plan(requests=120, rate_per_s=40, prefill_token_s=1e-4))
+    found = analysed(simulated, tmp_path)
+    assert found.matches is not None and found.parts is not None and found.steps is not None
+    for step in np.unique(found.matches.first_step)[:50]:
+        group = np.flatnonzero(found.matches.first_step == step)
+        assert found.parts.ttft[group, 3].sum() <= found.steps.duration_s[step] * 1.0001
+
+
+def test_slowest_request_names_who_delayed_it(tmp_path: Path) -> None:
+    found = analysed(simulate(planted("prefill", 1)), tmp_path)
+    slow = found.serving.slowest[0]
+    assert slow.ttft_s == pytest.approx(float(np.nanmax(found.ttft_s)))
+    assert any("prompt" in cause or "queue" in cause for cause in slow.delayed_by)
+    assert found.serving.timeline["lanes"][0]["name"] == "engine steps"
+
+
+def test_unmatched_requests_are_under_other_and_coverage_says_so(tmp_path: Path) -> None:
+    simulated = simulate(Plan(requests=120))
+    requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
+    lines = simulated.vllm_steps()
+    kept = lines[: int(len(lines) * 0.8)]
+    found = analyse_serving(read_serving([requests, write_lines(tmp_path / "steps.jsonl", kept)]))
+    point = found.serving.load[0]
+    assert found.serving.coverage_ratio is not None and 0.6 < found.serving.coverage_ratio < 1.0
+    assert point.ttft_parts_s is not None and point.ttft_s is not None
+    total = sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES)
+    assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
+
+
+# Statistics.
+
+
+def test_order_statistics_cover_the_quantile() -> None:
+    draw = np.random.default_rng(1)
+    inside = 0
+    true = -math.log(0.01)
+    for _ in range(400):
+        stat = describe_latency(draw.exponential(size=1000))
+        assert stat is not None and stat.p99_low is not None and stat.p99_high is not None
+        inside += stat.p99_low <= true <= stat.p99_high
+    assert inside >= 372  # 95 % of 400 are 380; three standard deviations below
+
+
+@pytest.mark.parametrize(
+    ("n", "has_high"), [(71, False), (367, False), (368, True), (5000, True), (200_000, True)]
+)
+def test_upper_end_of_a_p99_needs_368_values(n: int, has_high: bool) -> None:
+    low, high = quantile_ranks(n, 0.99)
+    assert low is not None and 1 <= low <= n
+    assert (high is not None) == has_high
+    assert high is None or low < high <= n
+
+
+def test_p99_of_71_requests_is_said_to_be_the_maximum(tmp_path: Path) -> None:
+    found = analysed(simulate(Plan(requests=71)), tmp_path)
+    point = found.serving.load[0]
+    assert any("p99 of 71 requests is their maximum" in note for note in point.notes)
+    assert point.ttft_s is not None and point.ttft_s.p99_high is None
+
+
+def test_slo_and_goodput(tmp_path: Path) -> None:
+    assert parse_slo("ttft:500ms,tpot:50ms") == {"ttft": 0.5, "tpot": 0.05}
+    for wrong in ("", "ttft", "ttft:0", "speed:3s", "ttft:-1s", "ttft:1m"):
+        with pytest.raises(ConfigError):
+            parse_slo(wrong)
+    simulated = simulate(Plan(requests=120))
+    requests = write_lines(tmp_path / "r.jsonl", simulated.own_requests())
+    point = analyse_serving(read_serving([requests]), {"ttft": 1e-6}).serving.load[0]
+    assert point.goodput_per_s == 0.0
+    point = analyse_serving(read_serving([requests]), {"ttft": 100.0}).serving.load[0]
+    assert point.goodput_per_s == pytest.approx(point.completed_per_s)
+
+
+def _point(rate: float, p50: float, done: float | None = None, **more: float) -> LoadPoint:
+    stat = LatencyStat(p50=p50, p99=2 * p50, mean=p50, n=1000)
+    e2e = LatencyStat(p50=p50 + 1, p99=p50 + 1, mean=p50 + 1, n=1000)
+    return LoadPoint(
+        "open",
+        rate,
+        seconds=100.0,
+        completed=1000,
+        requests=1000,
+        ttft_s=stat,
+        e2e_s=e2e,
+        completed_per_s=done or rate,
+    )
+
+
+def test_knee() -> None:
+    knee = find_knee([_point(1, 0.03), _point(2, 0.04), _point(4, 0.05), _point(8, 2.0, 5.0)])
+    assert knee is not None and knee.rate_per_s == 4 and "8" in knee.reason
+    assert find_knee([_point(1, 0.03)]) is None
+    flat = find_knee([_point(1, 0.03), _point(2, 0.03)])
+    assert flat is not None and flat.rate_per_s is None and "No load" in flat.reason
+
+
+def test_failures_are_separated(tmp_path: Path) -> None:
+    simulated = simulate(Plan(requests=120))
+    lines = simulated.own_requests()
+    for line, status in zip(
+        lines[1:], ("timeout", "error", "rejected", "disconnected", "cancelled"), strict=False
+    ):
+        line.update(status=status, token_s=[], first_token_s=None)
+    found = analyse_serving(read_serving([write_lines(tmp_path / "r.jsonl", lines)]))
+    point = found.serving.load[0]
+    assert point.failures == {"error": 1, "timeout": 1, "disconnected": 1, "rejected": 1, "cancelled": 1}
+    assert (point.requests, point.completed, point.failed) == (120, 115, 4)
+    assert [one.id for one in find_serving(found)] == ["serving-failures"]
+
+
+def test_per_token_time_that_contradicts_the_latencies_is_replaced() -> None:
+    """Some releases of inference-perf count every chunk twice."""
+    from llm_perf_opt.analysis.serving.latency import load_points
+    from llm_perf_opt.captures.serving.records import LoadRecord
+
+    point = _point(1, 0.1)
+    point.tool, point.output_tokens = "inference-perf", 11.0
+    point.tpot_s = LatencyStat(mean=0.05, p50=0.05, n=1000)
+    (found,) = load_points([LoadRecord(point)], None, {})
+    assert found.tpot_s is not None and found.tpot_s.mean == pytest.approx(0.1) and found.tpot_s.p50 is None
+    assert any("contradicts" in note for note in found.notes)

@@ -1,0 +1,98 @@
+"""What limits a phase on the processor: problems that are there, and phases that have none."""
+
+from __future__ import annotations
+
+import pytest
+
+from llm_perf_opt.analysis.cpu import PhaseClock, cpu_answer, phase_work
+from llm_perf_opt.summary import Prediction, Summary
+from tests.text_facts import tells
+from tests.unit.summaries import cpu, gpu, operator, summary, timings
+
+NAMES = {
+    "matrix": "aten::mm",
+    "movement": "aten::copy_",
+    "growing cache": "aten::cat",
+    "element-wise": "aten::mul",
+    "unknown": "x::y",
+}
+
+TRACE, TIMED, COUNTED = ("trace",), ("trace", "timings"), ("trace", "static")
+
+
+def phase(
+    *, host_s: float = 1.2, floor_s: float | None = None, bound: str = "memory", **parts: float
+) -> Summary:
+    """One second of decode without a profiler, split as planted; what is left is dispatch."""
+    rows = [operator(NAMES[name.replace("_", " ")], 10, seconds) for name, seconds in parts.items()]
+    data = summary(hardware=cpu(), operators=rows, timings=timings(decode=1.0))
+    work = phase_work(rows, PhaseClock(host_s, 1.0), grows=True)
+    assert work is not None
+    data.cpu_work = {"decode": work}
+    if floor_s is not None:
+        data.predictions = {"decode": Prediction(floor_s, bound, 1.0 / floor_s, "bytes ÷ bandwidth")}  # type: ignore[arg-type]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "bound", "sources", "facts"),
+    [
+        (phase(matrix=0.2, growing_cache=0.1), "launch", TIMED, ["dispatch", "70.0 %", "aten::mm"]),
+        (phase(matrix=0.2, growing_cache=0.6), "memory", TRACE, ["60.0 %", "20.0 %", "aten::cat"]),
+        (phase(matrix=0.3, movement=0.2, growing_cache=0.3), "memory", TRACE, ["30.0 %", "20.0 %"]),
+        (phase(matrix=0.7, floor_s=0.35), "memory", COUNTED, ["70.0 %", "bytes ÷ bandwidth"]),
+        (phase(matrix=0.7, floor_s=0.35, bound="compute"), "compute", COUNTED, ["bytes ÷ bandwidth"]),
+        (phase(matrix=0.7, floor_s=0.1), "unknown", COUNTED, ["14.3 %", "memory", "70.0 %"]),
+        (phase(matrix=0.7), "unknown", TRACE, ["70.0 %", "aten::mm"]),
+        (phase(matrix=0.45, movement=0.45, floor_s=0.3, bound="compute"), "balanced", COUNTED, ["45.0 %"]),
+        (phase(matrix=0.45, movement=0.45, floor_s=0.3), "memory", COUNTED, ["45.0 %", "10.0 %"]),
+        (phase(matrix=0.45, movement=0.45), "unknown", TRACE, ["45.0 %", "10.0 %"]),
+        (phase(matrix=0.42), "launch", TIMED, ["dispatch", "58.0 %", "42.0 %"]),
+        (phase(matrix=0.49), "unknown", TRACE, ["51.0 %", "49.0 %"]),
+        (phase(**{"element-wise": 0.7}), "unknown", TRACE, ["element-wise", "70.0 %", "aten::mul"]),
+        (phase(unknown=0.7), "unknown", TRACE, ["70.0 %", "x::y"]),
+        (phase(matrix=0.3, movement=0.2, **{"element-wise": 0.2}), "unknown", TRACE, ["30.0 %", "20.0 %"]),
+    ],
+)
+def test_the_largest_part_decides(
+    data: Summary, bound: str, sources: tuple[str, ...], facts: list[str]
+) -> None:
+    found = cpu_answer(data, "decode")
+    assert found is not None
+    assert (found.bound, found.sources) == (bound, sources)
+    assert tells(found.arithmetic, *facts)
+
+
+def test_the_profilers_own_time_is_not_dispatch() -> None:
+    """0.8 s of products in 1 s; the profiler makes 3 s of it, two thirds of them outside operators."""
+    found = cpu_answer(phase(host_s=3.0, matrix=0.8, floor_s=0.4), "decode")
+    assert found is not None and found.bound == "memory"
+
+
+def test_launch_is_never_said_without_the_unprofiled_time() -> None:
+    data = phase(matrix=0.2)
+    data.cpu_work = {}
+    work = phase_work(data.operators, PhaseClock(host_s=1.2))
+    assert work is not None
+    data.cpu_work = {"decode": work}
+    found = cpu_answer(data, "decode")
+    assert found is not None and found.bound == "unknown"
+    assert "outside operators" in found.arithmetic
+
+
+def test_the_sentence_has_its_shares_and_the_largest_operator() -> None:
+    found = cpu_answer(phase(matrix=0.25, growing_cache=0.6, movement=0.01), "decode")
+    assert found is not None
+    assert found.bound == "memory"
+    assert tells(
+        found.arithmetic, "1.00 s", "growing cache", "60.0 %", "25.0 %", "dispatch", "14.0 %", "aten::cat"
+    )
+    assert not tells(found.arithmetic, "1.00 %"), "parts that small are not listed"
+    assert found.sources == ("trace",)
+
+
+def test_nothing_is_said_of_a_device_or_without_operators() -> None:
+    rows = [operator("aten::mm", 1, 1.0)]
+    assert cpu_answer(summary(hardware=gpu(), operators=rows), "decode") is None
+    assert cpu_answer(summary(hardware=cpu()), "decode") is None
+    assert cpu_answer(summary(hardware=cpu(), operators=rows), "prefill") is None

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.commands.what_if import FRAMEWORKS, Question, main, priced
+from llm_perf_opt.config.schema import ModelConfig, SiliconTables
+from llm_perf_opt.core.errors import ConfigError, InputError
+from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
+from llm_perf_opt.hardware.silicon import Silicon
+from llm_perf_opt.summary import Static
+from llm_perf_opt.summary.file import save_summary
+from llm_perf_opt.summary.static import AttentionShape, OperatorShapes, ProductShape
+from llm_perf_opt.workloads.counting.static_run import StaticCounter
+from llm_perf_opt.workloads.registry import load_adapter
+from tests.unit.analysis.roofline.test_what_if import decoder
+from tests.unit.hardware.silicon.tables import gemm_grid, gemm_row, installation, write_table
+from tests.unit.report_summaries import full_summary
+from tests.unit.small_workloads import infer_config
+
+OWN = Question([], [], [], [], [], [], "vllm")
+H100 = "NVIDIA H100 SXM5 80GB"
+
+
+def counted() -> Static:
+    static = decoder()
+    products = [
+        ProductShape(phase, "model.layers.*.mlp.up_proj", 4, rows, 256, 64)
+        for phase, rows in (("prefill", 16), ("decode", 1))
+    ]
+    static.operators = OperatorShapes(1, 16, 16, 64, products)
+    return static
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Silicon:
+    place = installation(tmp_path)
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", gemm_grid())
+    return Silicon(place)
+
+
+def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["H100 SXM5 80GB", "RTX 5090"], ["bfloat16"], [1, 4], [16], [], [1, 2], "vllm")
+    rows = priced(summary, question, load_catalogue(), tables)
+    assert len(rows) == 2 * 2 * 2
+    first = rows[0]
+    assert (first.device, first.batch_size, first.prompt_tokens, first.tensor_parallel) == (H100, 1, 16, 1)
+    assert first.tpot_expected_s == pytest.approx(4 * 1 * 256 * 64 * 1e-9) and first.measured_share_ratio == 1
+    assert first.tokens_per_s_per_w == pytest.approx(1 / first.tpot_expected_s / 700)
+    assert first.expected_source == "vllm 0.24.0"
+
+
+def test_a_device_without_tables_is_expected_by_its_limits_and_says_so(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["RTX 5090"], [], [], [], [], [], "vllm")
+    (row,) = priced(summary, question, load_catalogue(), tables)
+    assert row.tpot_expected_s is not None and row.measured_share_ratio == 0 and row.expected_source is None
+
+
+def test_by_default_devices_with_tables_are_shown(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert {row.device for row in priced(summary, OWN, load_catalogue(), tables)} == {H100}
+
+
+def test_several_devices_share_the_floor_and_the_memory(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question([H100], [], [], [], [], [1, 4], "vllm")
+    one, four = priced(summary, question, load_catalogue(), tables)
+    assert one.tpot_floor_s is not None and four.tpot_floor_s == pytest.approx(one.tpot_floor_s / 4)
+    assert (one.tensor_parallel, four.tensor_parallel) == (1, 4)
+    assert re.search(r"\b4\b", four.note or "") and not re.search(r"\b4\b", one.note or "")
+    assert four.tpot_expected_s is not None, "up projections leave no partial sums to exchange"
+
+
+def test_sums_that_nobody_timed_take_as_long_as_the_links_or_leave_the_time_open(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert summary.static.operators is not None
+    for one in summary.static.operators.products:
+        one.name = one.name.replace("up_proj", "down_proj")
+    question = Question([H100], [], [], [], [], [4], "vllm")
+    (linked,) = priced(summary, question, load_catalogue(), tables)
+    assert linked.tpot_expected_s is not None
+    without = replace(load_catalogue().named(H100), link_bytes_per_s=None)
+    (row,) = priced(summary, question, Catalogue((without,)), tables)
+    assert row.tpot_expected_s is None and row.tpot_floor_s == linked.tpot_floor_s
+
+
+def test_without_the_extra_there_are_floors_and_a_word_on_what_it_adds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_perf_opt.hardware.silicon.installation.installed", lambda: None)
+    summary = full_summary()
+    summary.static = counted()
+    save_summary(summary, tmp_path)
+    assert main([str(tmp_path), "--device", H100]) == 0
+    said = capsys.readouterr().out
+    assert "pip install 'llm-perf-opt[silicon]'" in said and H100 in said and "TPOT floor" in said
+    assert main([str(tmp_path), "--json"]) == 0
+    used = json.loads(capsys.readouterr().out)["silicon"]
+    assert used["version"] is None and "pip install 'llm-perf-opt[silicon]'" in used["reason"]
+
+
+def test_a_framework_no_table_is_of_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path), "--framework", "vlm"])
+    said = capsys.readouterr().err
+    assert caught.value.code == 2 and "'vlm'" in said and "vllm" in said.rpartition("--framework")[2]
+    assert {*FRAMEWORKS, "auto", "off"} == {one.value for one in SiliconTables}
+
+
+def test_ranges_lie_around_the_expected_time(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    question = Question(["H100 SXM5 80GB", "RTX 5090"], [], [], [], [], [], "vllm")
+    measured, roofline = priced(summary, question, load_catalogue(), tables)
+    assert measured.tpot_expected_low_s == measured.tpot_expected_s == measured.tpot_expected_high_s
+    for row in (measured, roofline):
+        assert row.tpot_expected_s is not None and row.tpot_expected_high_s is not None
+        assert row.tpot_expected_low_s is not None
+        assert row.tpot_expected_low_s <= row.tpot_expected_s <= row.tpot_expected_high_s
+    assert roofline.tpot_expected_high_s is not None and roofline.tpot_expected_s is not None
+    assert roofline.tpot_expected_high_s > 1.2 * roofline.tpot_expected_s
+    assert measured.eager_is_bound and measured.eager_host_source == "typical"
+
+
+WIDE = {
+    "model_type": "llama",
+    "vocab_size": 8192,
+    "hidden_size": 4096,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+
+def counted_on_paper() -> Static:
+    import torch
+
+    adapter = load_adapter(ModelConfig(adapter="hf_causal_lm", arch=dict(WIDE)), infer_config("llama"))
+    counter = StaticCounter(adapter, torch.bfloat16, use_closed_forms=False)
+    return counter.document(adapter.default_shapes(), decode_steps=2).static
+
+
+def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_floor(tmp_path: Path) -> None:
+    place = installation(tmp_path)
+    sizes = [(m, n, k) for m in (1, 256) for n in (64, 32768) for k in (64, 32768)]
+    warm = [gemm_row(m, n, k, 1e-3) for m, n, k in sizes]
+    write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", warm)
+    summary = full_summary()
+    summary.static = counted_on_paper()
+    question = Question([H100], ["bfloat16"], [1, 4], [64], [], [1, 2], "vllm")
+    for row in priced(summary, question, load_catalogue(), Silicon(place)):
+        assert row.tpot_expected_s is not None and row.tpot_floor_s is not None
+        assert row.tpot_expected_s >= row.tpot_floor_s
+        assert row.tpot_expected_low_s is None or row.tpot_expected_low_s >= row.tpot_floor_s
+        assert row.ttft_expected_s is not None and row.ttft_floor_s is not None
+        assert row.ttft_expected_s >= row.ttft_floor_s
+
+
+def test_a_floor_of_a_split_that_engines_do_not_make_is_said_to_be_one(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()  # its layers are few and its floors those of a large model
+    one, two = priced(summary, Question([H100], [], [], [], [], [1, 2], "vllm"), load_catalogue(), tables)
+    assert two.tpot_expected_s is not None and two.tpot_floor_s is not None
+    assert two.tpot_expected_s < two.tpot_floor_s
+    assert "transformers" in (two.note or "") and "transformers" not in (one.note or "")
+
+
+def test_too_many_devices_leave_floors_and_a_reason(tables: Silicon) -> None:
+    summary = full_summary()
+    summary.static = counted()
+    assert summary.static.operators is not None
+    for one in summary.static.operators.products:
+        one.name = one.name.replace("up_proj", "down_proj")
+    summary.static.operators.attention = [
+        AttentionShape("decode", "model.layers.*.self_attn", 4, 1, 17, 48, 8, 8)
+    ]
+    five, eight, sixteen = priced(
+        summary, Question([H100], [], [], [], [], [5, 8, 16], "vllm"), load_catalogue(), tables
+    )
+    assert eight.tpot_expected_s is not None
+    for row, fact in ((five, r"\b48 heads\b"), (sixteen, r"\bsums\b.*\b16\b")):
+        assert row.tpot_floor_s is not None and row.tpot_expected_s is None
+        assert re.search(fact, row.note or "") and not re.search(fact.replace("16", "8"), eight.note or "")
+
+
+def test_mistakes_are_named(tables: Silicon) -> None:
+    summary, catalogue = full_summary(), load_catalogue()
+    summary.static = None
+    with pytest.raises(InputError, match="no static model"):
+        priced(summary, OWN, catalogue, tables)
+    summary.static = counted()
+    with pytest.raises(ConfigError, match="--dtype float3"):
+        priced(summary, Question([], ["float3"], [], [], [], [], "vllm"), catalogue, tables)
+    with pytest.raises(ConfigError, match="--device toaster") as caught:
+        priced(summary, Question(["toaster"], [], [], [], [], [], "vllm"), catalogue, tables)
+    assert "--catalogue FILE" in (caught.value.hint or "")
+    summary.static.scaling = None
+    with pytest.raises(InputError) as refused:
+        priced(summary, Question([], [], [8], [], [], [], "vllm"), catalogue, tables)
+    for option in ("--dtype", "--batch", "--prompt", "--context"):
+        assert option in (refused.value.hint or "")
+    assert priced(summary, OWN, catalogue, tables), "its own point can be priced"

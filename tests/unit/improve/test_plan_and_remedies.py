@@ -1,0 +1,347 @@
+"""Remedies: where they apply, what they set, how they are chosen; every built-in one composes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm_perf_opt.analysis.findings import rank_findings
+from llm_perf_opt.config.schema import AppConfig
+from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.hardware.sensors.base import Reading
+from llm_perf_opt.improve import configurations
+from llm_perf_opt.improve import plan as measurable
+from llm_perf_opt.improve.configurations import merged, needs_own_process, other_work
+from llm_perf_opt.improve.improve import Request, make_plan
+from llm_perf_opt.improve.plan import plan
+from llm_perf_opt.remedies import conditions
+from llm_perf_opt.remedies.base import Machine, Situation, own_remedy
+from llm_perf_opt.remedies.built_in import BUILT_IN
+from llm_perf_opt.remedies.data import SearchSettings
+from llm_perf_opt.remedies.registry import all_remedies
+from llm_perf_opt.summary import Finding
+
+
+@functools.cache
+def _composed(overrides: tuple[str, ...]) -> AppConfig:
+    return configurations.composed(overrides)
+
+
+def composed(overrides: Sequence[str]) -> AppConfig:
+    """Compose once what several tests ask for; none of them changes it."""
+    return _composed(tuple(overrides))
+
+
+BY_NAME = {remedy.name: remedy for remedy in BUILT_IN}
+
+
+def situation(
+    *overrides: str, metric: Any = "total", cpus: int = 8, root: Path = Path("/nonexistent"), **more: Any
+) -> Situation:
+    return Situation(
+        config=composed(overrides),
+        metric=metric,
+        machine=Machine(cpus=cpus, root=root),
+        phases=("prefill", "decode"),
+        **more,
+    )
+
+
+def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
+    library = tmp_path / "usr" / "lib" / "x" / "libjemalloc.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    pages = tmp_path / "sys" / "kernel" / "mm" / "transparent_hugepage" / "enabled"
+    pages.parent.mkdir(parents=True)
+    pages.write_text("always [madvise] never\n")
+    known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
+    known.phases = ("vision", "prefill", "decode")
+    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"]  # not on a CPU
+    assert sum(map(len, chosen)) > 30
+    # As few compositions as the keys allow: the settings at one place of all remedies go together.
+    for place in range(max(map(len, chosen))):
+        together: list[str] = []
+        for options in chosen:
+            together = merged(together, options[place]) if place < len(options) else together
+        composed(together)
+
+
+def test_the_variables_that_are_meant_reach_the_configuration() -> None:
+    env = composed(
+        [
+            item
+            for name in ("malloc-arenas", "huge-pages", "omp-wait")
+            for item in BY_NAME[name].options(situation())[0]
+        ]
+    ).run.env
+    assert env == {
+        "MALLOC_ARENA_MAX": "2",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "OMP_WAIT_POLICY": "ACTIVE",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "more", "reason"),
+    [
+        ("compile-vision", ["model=llama_tiny"], {}, "vision"),
+        ("prefill-experts", ["model=llama_tiny"], {"mixture": False}, "experts"),
+        ("decode-threads", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "decode"),
+        ("half-precision-cache", ["model=llama_tiny", "model.dtype=bfloat16"], {}, "half precision"),
+        ("half-precision-cache", ["model=llama_tiny", "model.cache_dtype=float8"], {}, "float8"),
+        ("eight-bit-cache", ["model=llama_tiny", "model.cache_dtype=float8"], {}, "set already"),
+        ("length-buckets", ["model=llama_tiny"], {}, "padded"),
+        ("length-buckets", ["model=llama_tiny", "infer.batch_size=2"], {"samples": 2}, "batch"),
+        ("expandable-segments", ["model=llama_tiny"], {}, "no GPU"),
+        ("compile-decode", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "decode"),
+        (
+            "compile-decode",
+            ["model=llama_tiny", "model.compile=true", "model.cache=static"],
+            {},
+            "compiled",
+        ),
+        ("preallocated-cache", ["model=llama_tiny", "model.cache=static"], {}, "grow"),
+        ("half-precision", ["model=llama_tiny", "model.dtype=float16"], {}, "already"),
+        ("batch-size", ["model=llama_tiny"], {}, "--metric tokens_per_s"),
+        ("batch-size", ["model=llama_tiny"], {"metric": "tokens_per_s", "samples": 1}, "samples"),
+        ("threads", ["model=llama_tiny"], {"cpus": 1}, "processor"),
+        ("pinned-inputs", ["model=llama_tiny"], {}, "copied"),
+        ("cuda-graphs", ["model=llama_tiny"], {}, "no GPU"),
+        ("allocator", ["model=llama_tiny"], {}, "tcmalloc"),
+        ("huge-pages", ["model=llama_tiny"], {}, "huge pages"),
+    ],
+)
+def test_a_remedy_says_why_it_does_not_apply(
+    name: str, overrides: list[str], more: dict[str, Any], reason: str
+) -> None:
+    planned = plan([BY_NAME[name]], situation(*overrides, **more))
+    assert planned.candidates == []
+    assert reason in planned.not_tried[0].reason
+
+
+def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conditions, "missing_compiler", lambda device: "g++")
+    compiling = [remedy for remedy in BUILT_IN if remedy.name.startswith("compile-")]
+    known = situation()
+    known.phases = ("vision", "prefill", "decode")
+    planned = plan(compiling, known)
+    assert planned.candidates == []
+    assert ["g++" in one.reason for one in planned.not_tried] == [True] * 3
+
+
+def test_threads_are_halved_and_batches_doubled() -> None:
+    assert BY_NAME["threads"].options(situation(cpus=8)) == [
+        ["run.threads=4"],
+        ["run.threads=2"],
+        ["run.threads=1"],
+    ]
+    assert BY_NAME["decode-threads"].options(situation("run.threads=4", cpus=4)) == [
+        ["run.phase_threads.decode=2"],
+        ["run.phase_threads.decode=1"],
+    ]
+    sizes = BY_NAME["batch-size"].options(situation("model=llama_tiny", samples=6))
+    assert sizes == [["infer.batch_size=2"], ["infer.batch_size=4"], ["infer.batch_size=6"]]
+
+
+def test_decode_and_prefill_have_experts_and_threads_of_their_own() -> None:
+    chosen = ["model=qwen_moe_tiny", "model.experts_implementation=eager", "run.phase_threads.decode=1"]
+    config = composed([*chosen, "model.prefill_experts_implementation=grouped_mm"])
+    assert config.run.phase_threads == {"decode": 1}
+    options = BY_NAME["decode-experts"].options(situation(*chosen))
+    assert ["model.decode_experts_implementation=eager"] not in options
+    with pytest.raises(ConfigError) as unknown:
+        composed(["run.phase_threads.decoding=1"])
+    assert unknown.value.data["key"] == "run.phase_threads.decoding"
+    assert "prefill, decode" in (unknown.value.hint or "")
+    with pytest.raises(ConfigError, match=r"run\.phase_threads\.decode=0\b") as too_few:
+        composed(["run.phase_threads.decode=0"])
+    assert too_few.value.data["key"] == "run.phase_threads.decode"
+
+
+def test_only_what_is_named_or_answers_a_finding() -> None:
+    names = {
+        c.remedy.name
+        for c in plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cache:decode"]).candidates
+    }
+    assert names == {"preallocated-cache"}
+    with pytest.raises(ConfigError, match="'growing-cash'") as error:
+        plan(BUILT_IN, situation("model=llama_tiny"), ["growing-cash"])
+    assert "growing-cache" in (error.value.hint or "")
+
+
+def test_other_work_is_seen() -> None:
+    base = composed(["model=llama_tiny"])
+    for override in (
+        "infer.max_new_tokens=3",
+        "dataset.synthetic_count=1",
+        "infer.ignore_eos=false",
+        "model.seed=1",
+    ):
+        assert override.partition("=")[0] in (
+            other_work(base, composed(merged(["model=llama_tiny"], [override])), "quality") or ""
+        )
+    page, smaller = composed([]), composed(["infer.mode=tiny"])
+    assert other_work(page, smaller, "quality") is None
+    assert "quality" in (other_work(page, smaller, "rounding") or "")
+    assert other_work(base, composed(["model=llama_tiny", "run.threads=1"]), "nothing") is None
+
+
+def test_settings_of_a_process_need_processes_of_their_own() -> None:
+    base = composed(["model=llama_tiny"])
+    assert needs_own_process(base, composed(["model=llama_tiny", "run.env.OMP_WAIT_POLICY=ACTIVE"]))
+    assert needs_own_process(base, composed(["model=llama_tiny", "run.interop_threads=1"]))
+    assert not needs_own_process(base, composed(["model=llama_tiny", "run.threads=1"]))
+
+
+def test_a_remedy_of_the_users_own() -> None:
+    assert own_remedy("run.threads=1 model.dtype=bfloat16").options(situation()) == [
+        ["run.threads=1", "model.dtype=bfloat16"]
+    ]
+    assert own_remedy("infer.mode=tiny").effect == "quality"
+    with pytest.raises(ConfigError, match=r"--try 'run\.threads'"):
+        own_remedy("run.threads")
+    with pytest.raises(ConfigError, match=r"--try run\.threads='1") as unclosed:
+        own_remedy("run.threads='1")
+    assert isinstance(unclosed.value.__cause__, ValueError), "as the shell's own rules say"
+
+
+def test_names_are_unique_and_two_models_may_not_fit() -> None:
+    assert len({remedy.name for remedy in all_remedies()}) == len(all_remedies())
+    tight = situation("model=llama_tiny", weight_bytes=100)
+    assert not plan(BUILT_IN, tight).two_do_not_fit
+    tight.machine = dataclasses.replace(tight.machine, memory_bytes=200)
+    assert plan(BUILT_IN, tight).two_do_not_fit
+
+
+def test_before_the_baseline_the_adapter_says_which_phases_there_are(tmp_path: Path) -> None:
+    """Nothing is known of the model yet: what cannot be excluded is planned."""
+    sees, reads = (
+        Situation(config=composed([f"model={name}"]), metric="total", machine=Machine(cpus=2, root=tmp_path))
+        for name in ("deepseek_ocr", "llama_tiny")
+    )
+
+    assert conditions.sees_nothing(sees) is None
+    assert "vision" in (conditions.sees_nothing(reads) or "")
+    assert conditions.no_experts(sees) is None
+
+
+def test_what_answers_the_first_finding_is_tried_first() -> None:
+    """In the order in which a report names them, also where two promise the same."""
+    found = rank_findings(
+        Finding(name, name, "decode", [], gain, "", "", "high")
+        for name, gain in (
+            ("growing-cache", 0.1),
+            ("dispatch", 0.3),
+            ("module-gap", 0.3),
+            ("host-sync", None),
+        )
+    )
+    tried = plan(BUILT_IN, situation("model=llama_tiny", findings=found)).candidates
+    answered = [
+        each.finding.id for each in tried if each.finding is not None and each.remedy.effect != "quality"
+    ]
+    places = [[finding.id for finding in found].index(name) for name in answered]
+    assert places[0] == 0
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("told", [None, 5.0])
+def test_energy_is_refused_where_nobody_tells_it(told: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class _Sensor:
+        absent = {} if told is not None else {"energy_j": "energy_uj: root only"}
+
+        def read(self) -> Reading:
+            return Reading(energy_j=told)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(measurable, "find_sensor", lambda _: _Sensor())
+    request = Request(
+        overrides=["model=llama_tiny"], metric="energy", settings=SearchSettings(only=["threads"])
+    )
+    if told is not None:
+        assert make_plan(request, None, Machine(cpus=4)).candidates
+        return
+    with pytest.raises(ConfigError, match=r"--metric energy: cpu\b.*energy_uj: root only"):
+        make_plan(request, None, Machine(cpus=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("compile-vision", ["model.compile_vision=true"]),
+        ("channels-last", ["model.channels_last=true"]),
+        ("interop-threads", ["run.interop_threads=1"]),
+        ("omp-wait", ["run.env.OMP_WAIT_POLICY=ACTIVE"]),
+        ("malloc-arenas", ["run.env.MALLOC_ARENA_MAX='2'"]),
+        ("affinity", ["run.env.OMP_PROC_BIND='true'", "run.env.OMP_PLACES=cores"]),
+        ("compile-all", ["model.compile=true", "model.cache=static", "model.compile_vision=true"]),
+    ],
+)
+def test_what_is_set_already_is_not_tried_against_itself(name: str, overrides: list[str]) -> None:
+    known = situation(*overrides)
+    known.phases = ("vision", "prefill", "decode")
+    planned = plan([BY_NAME[name]], known)
+    assert planned.candidates == []
+    assert [(item.remedy, item.reason) for item in planned.not_tried] == [(name, "set already")]
+
+
+def test_a_finding_of_a_phase_that_the_metric_does_not_contain_promises_nothing() -> None:
+    found = [
+        Finding("dispatch", "", "decode", [], 0.9, "", "", "high"),
+        Finding("vision-dominated-ttft", "", "vision", [], 0.1, "", "", "high"),
+    ]
+    first = {}
+    for metric in ("total", "ttft"):
+        known = situation(metric=metric, findings=found)
+        known.phases = ("vision", "prefill", "decode")
+        first[metric] = plan(BUILT_IN, known).candidates[0].remedy.name
+    assert first == {"total": "compile-decode", "ttft": "compile-vision"}
+
+
+def test_another_number_of_ranks_and_a_program_of_ones_own_are_refused() -> None:
+    one = composed(["model=llama_tiny"])
+    assert "run.ranks=2" in (other_work(one, composed(["model=llama_tiny", "run.ranks=2"]), "rounding") or "")
+    with pytest.raises(ConfigError) as own:
+        make_plan(Request(overrides=["pipeline.workload.command=[sleep,1]"]), None, Machine(cpus=2))
+    assert own.value.data["key"] == "pipeline.workload.command"
+
+
+@pytest.mark.parametrize(
+    ("text", "effect"),
+    [
+        ("model.cache_dtype=float8", "quality"),
+        ("model.cache_dtype=bfloat16", "rounding"),
+        ("model.quantise_weights=int4", "quality"),
+        ("infer.mode=tiny", "quality"),
+        ("run.threads=1 +model.cache_dtype=float8", "quality"),
+    ],
+)
+def test_ones_own_settings_that_may_make_answers_worse_are_only_asked_about(text: str, effect: str) -> None:
+    assert own_remedy(text).effect == effect
+
+
+def test_only_modes_that_the_model_has_are_tried() -> None:
+    def modes(*overrides: str) -> list[str]:
+        known = situation(*overrides)
+        known.phases = ("vision", "prefill", "decode")
+        planned = plan([BY_NAME["image-mode"]], known)
+        return [item for each in planned.candidates for item in each.overrides]
+
+    assert modes("model=deepseek_ocr") == [
+        f"infer.mode={name}" for name in ("large", "base", "small", "tiny")
+    ]
+    assert modes("model=deepseek_ocr2") == ["infer.mode=base"]
+
+
+def test_two_models_may_not_fit_on_any_device() -> None:
+    known = situation(weight_bytes=14 << 30)
+    known.machine = Machine(cpus=2, memory_bytes=24 << 30)
+    known.config = dataclasses.replace(known.config, resolved_device="cuda")
+    assert plan([], known).two_do_not_fit

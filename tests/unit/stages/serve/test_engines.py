@@ -1,0 +1,194 @@
+"""Engines: the suite that ships, and what each does in its own way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llm_perf_opt.captures.serving.reader import read_serving
+from llm_perf_opt.stages.serve.config import EngineName, ServeConfig
+from llm_perf_opt.stages.serve.engines import PLUGIN, STEPS_VARIABLE, ServerSettings, VllmEngine, make_engine
+from llm_perf_opt.testing.engines import EngineConformance
+
+
+class TestTransformers(EngineConformance):
+    engine = EngineName.transformers
+
+
+class TestVllm(EngineConformance):
+    engine = EngineName.vllm
+
+
+class TestSglang(EngineConformance):
+    engine = EngineName.sglang
+
+
+class TestTrtllm(EngineConformance):
+    engine = EngineName.trtllm
+
+
+class TestAttach(EngineConformance):
+    engine = EngineName.attach
+
+
+def test_the_cache_of_transformers_is_bounded_and_large_enough() -> None:
+    engine = make_engine(ServeConfig())
+    command = engine.command(ServerSettings("x", 1, max_tokens=4096, most_in_flight=32))
+    blocks = int(command[command.index("--cb-num-blocks") + 1])
+    size = int(command[command.index("--cb-block-size") + 1])
+    assert "--continuous-batching" in command
+    assert blocks * size >= 32 * 4096
+    assert blocks < 100_000
+
+
+def test_the_vllm_plug_in_is_on_the_path_of_observed_servers_only(tmp_path: Path) -> None:
+    engine = VllmEngine(ServeConfig(engine=EngineName.vllm))
+    watched = engine.environment(ServerSettings("x", 1, steps_file=tmp_path / "steps.jsonl"))
+    assert watched["PYTHONPATH"].split(os.pathsep)[0] == str(PLUGIN)
+    assert watched[STEPS_VARIABLE] == str(tmp_path / "steps.jsonl")
+    unwatched = engine.environment(ServerSettings("x", 1))
+    assert str(PLUGIN) not in unwatched.get("PYTHONPATH", "")
+    assert STEPS_VARIABLE not in unwatched
+    found = subprocess.run(
+        [sys.executable, "-c", "from importlib.metadata import entry_points; print([e.name for e in entry_points(group='vllm.stat_logger_plugins')])"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "llm_perf_opt" not in found.stdout
+
+
+def test_steps_and_version_are_read_from_a_vllm_log() -> None:
+    log = (
+        "INFO 11-17 vLLM API server version 0.32.0\nnoise\n"
+        "(EngineCore) Engine 000: Iteration(31): 0 context requests, 0 context tokens, 10 generation requests, 10 generation tokens, "
+        "iteration elapsed time: 88.00 ms, CPU KV cache usage: 1.4%\n"
+    )
+    engine = VllmEngine(ServeConfig(engine=EngineName.vllm))
+    assert engine.version(log) == "0.32.0"
+    assert (engine.steps_from_log(log) or "").count("\n") == 1
+
+
+FAKE_VLLM = """
+class StatLoggerBase:
+    pass
+"""
+DRIVER = """
+import sys, time
+from importlib.metadata import entry_points
+from types import SimpleNamespace as N
+(point,) = entry_points(group="vllm.stat_logger_plugins")
+logger = point.load()(None, 0)
+def step(k, finished=()):
+    return (
+        N(num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.25, iteration_details=N(
+            iteration_index=k, num_ctx_requests=int(k == 0), num_ctx_tokens=16 * (k == 0), num_generation_requests=2,
+            num_generation_tokens=2, elapsed_ms=5.0, is_dummy=False)),
+        N(iteration_timestamp=1e9 + 0.006 * k, num_generation_tokens=2, num_preempted_reqs=0,
+          prompt_token_stats=N(computed=16, cached_tokens=4, total=20), time_to_first_tokens_iter=[0.01] if k == 0 else [],
+          finished_requests=list(finished)))
+"""
+
+
+def drive(tmp_path: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the plug-in as vLLM would load it; vLLM itself is a stub."""
+    package = tmp_path / "site" / "vllm" / "v1" / "metrics"
+    package.mkdir(parents=True, exist_ok=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "loggers.py").write_text(FAKE_VLLM)
+    steps = tmp_path / "steps.jsonl"
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(tmp_path / "site")]), STEPS_VARIABLE: str(steps), **env,
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", DRIVER + code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_plug_in_writes_steps_that_the_reader_understands(tmp_path: Path) -> None:
+    done = drive(
+        tmp_path,
+        """
+end = N(request_id="cmpl-load0-3-0", e2e_latency=0.5, num_prompt_tokens=20, num_generation_tokens=8, num_cached_tokens=4,
+        num_preemptions=0, queued_time=0.1, prefill_time=0.05, decode_time=0.3, inference_time=0.35, finish_reason=None)
+for k in range(10):
+    logger.record(*step(k, [end] if k == 9 else ()), None, 0)
+logger.record(None, None)
+logger.record(scheduler_stats=step(0)[0], iteration_stats=None, mm_cache_stats=None, engine_idx=0, future_argument=1)
+logger._writer.close()
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    records = read_serving([tmp_path / "steps.jsonl"])
+    (steps,) = records.steps
+    assert len(steps) == 11
+    assert steps.prefill_tokens.sum() == 32
+    assert steps.finished.id == ["cmpl-load0-3-0"]
+    assert steps.finished.queue_s[0] == 0.1
+    assert not (tmp_path / "steps.jsonl.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "words"),
+    [
+        ("logger.record(N(iteration_details=7), N(finished_requests=3))", {}, "TypeError"),
+        ("logger.record(*step(0)); time.sleep(0.5); logger.record(*step(1))", {STEPS_VARIABLE: "/proc/nowhere/steps.jsonl"}, None),
+        ("[logger.record(*step(k)) for k in range(200)]; time.sleep(0.5)", {"LLM_PERF_OPT_VLLM_STEPS_BYTES": "500"}, "reached 500 bytes"),
+        ("logger._writer._most_queued = 5\n[logger.record(*step(k)) for k in range(100)]\nlogger._writer.close()", {}, "steps were dropped"),
+    ],
+)  # fmt: skip
+def test_nothing_in_the_plug_in_can_stop_a_server(
+    code: str, env: dict[str, str], words: str | None, tmp_path: Path
+) -> None:
+    done = drive(tmp_path, f"{code}\nprint('server goes on')", **env)
+    assert done.returncode == 0, done.stderr
+    assert "server goes on" in done.stdout
+    assert done.stderr == ""
+    if words is not None:
+        assert words in (tmp_path / "steps.jsonl.log").read_text()
+
+
+def test_without_its_variable_the_plug_in_records_nothing(tmp_path: Path) -> None:
+    done = drive(tmp_path, "logger.record(*step(0)); print(logger._writer)", **{STEPS_VARIABLE: ""})
+    assert done.stdout.strip() == "None"
+
+
+def test_the_plug_in_costs_the_step_little(tmp_path: Path) -> None:
+    """Under 1 % of a step of 10 ms, in the thread of the server; the median, because other processes take turns."""
+    done = drive(
+        tmp_path,
+        """
+import json, statistics
+costs = []
+for k in range(2000):
+    made = step(k)
+    began = time.perf_counter()
+    logger.record(*made, None, 0)
+    costs.append(time.perf_counter() - began)
+print(json.dumps({"median": statistics.median(costs)}))
+""",
+    )
+    assert json.loads(done.stdout)["median"] < 100e-6
+
+
+@pytest.mark.needs("serving")
+def test_the_client_measures_itself(tmp_path: Path) -> None:
+    from llm_perf_opt.stages.serve.certify import certify_client
+
+    began = time.monotonic()
+    found = certify_client(tmp_path, seconds=0.3)
+    assert time.monotonic() - began < 60
+    assert found.capacity_per_s > 1000
+    assert 0 < found.event_s < 1e-3
+    assert found.stamp_error_p99_s is not None
+    assert 0 <= found.stamp_error_p99_s < 1.0

@@ -1,0 +1,47 @@
+"""Metrics of a job and their intervals."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from llm_perf_opt.summary import MemoryUse, Stat, Timings
+from llm_perf_opt.summary.statistics import describe
+from llm_perf_opt.sweep.metrics import Measured, job_metrics, metric_named, with_interval
+
+
+def stat(values: list[float]) -> Stat:
+    found = describe(values)
+    assert found is not None
+    return found
+
+
+def test_the_interval_of_a_median_covers_it() -> None:
+    generator, missed = random.Random(1), 0
+    for _ in range(300):
+        metric = with_interval(stat([generator.gauss(10.0, 1.0) for _ in range(12)]))
+        assert metric.low is not None and metric.high is not None
+        missed += not metric.low <= 10.0 <= metric.high
+    assert missed <= 30  # 5 % of 300, with room for chance
+
+
+def test_two_values_have_no_interval_and_no_interval_reaches_zero() -> None:
+    assert with_interval(stat([1.0, 2.0])).low is None
+    wild = with_interval(stat([0.001, 0.001, 0.001, 5.0]))
+    assert wild.low is not None and wild.low > 0
+
+
+def test_what_was_not_measured_is_not_there() -> None:
+    found = job_metrics(
+        Measured(timings=Timings(tpot_s=stat([0.1])), memory={"all": MemoryUse(7), "decode": MemoryUse(9)})
+    )
+    assert {name: metric.value for name, metric in found.items()} == {"tpot_s": 0.1, "peak_bytes": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [("tpot", "tpot_s"), ("tokens_per_s", "tokens_per_s"), ("peak", "peak_bytes"), ("x", None)],
+)
+def test_names_may_leave_out_the_unit(given: str, whole: str | None) -> None:
+    assert metric_named(given) == whole
