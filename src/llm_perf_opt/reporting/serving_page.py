@@ -193,7 +193,9 @@ def _interval(stat: LatencyStat | None) -> str:
 
 
 def _remark(point: LoadPoint) -> str:
-    remarks = ["client-bound"] if point.client_bound else []
+    remarks = []
+    if point.client_bound:
+        remarks.append("server saturated" if point.server.get("mean_waiting", 0.0) >= 1 else "client-bound")
     if point.ttft_s is not None and point.ttft_s.n is not None and point.ttft_s.n < 100:
         remarks.append("p99 is the maximum")
     return ", ".join(remarks)
