@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llm_perf_opt.analysis.metrics import highest_load
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.charts.figures import timeline_chart
@@ -57,7 +58,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
 
 def describe_load(serving: Serving) -> str:
     """Say in a few words how the server does at the highest load that the client kept."""
-    point = _highest(serving)
+    point = highest_load(serving)
     if point is None or point.ttft_s is None:
         return ""
     worst = f", p99 {units.seconds(point.ttft_s.p99)}" if point.ttft_s.p99 is not None else ""
@@ -95,19 +96,10 @@ def describe_serving(serving: Serving) -> list[str]:
     return lines
 
 
-def _highest(serving: Serving) -> LoadPoint | None:
-    measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
-    return max(
-        measured,
-        key=lambda one: (one.rate_per_s or 0.0) if one.kind != "closed" else (one.concurrency or 0.0),
-        default=None,
-    )
-
-
 def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
     """Return (label, value, note) of the few numbers at the top: those of the highest load that the client kept."""
     serving = summary.serving
-    point = _highest(serving) if serving is not None else None
+    point = highest_load(serving) if serving is not None else None
     if serving is None or point is None:
         return []
     at = f"at {load_name(point)}"
