@@ -11,7 +11,7 @@ from llm_perf_opt.reporting.charts.figures import timeline_chart
 from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
-from llm_perf_opt.summary import LatencyStat, LoadPoint, Serving, Summary, TimeParts
+from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
 from llm_perf_opt.summary.serving import PART_NAMES
 
 PART_LABELS = {
@@ -50,6 +50,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
         step_table(serving).named("serving-steps", "Steps by kind and batch size"),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
+        *charts_for(lambda: _start_charts(serving)),
         Points([("", note) for note in point_notes(serving)]),
         Points(list(serving.definitions.items())),
         *source_line(summary.sources.get("serving")),
@@ -81,6 +82,13 @@ def describe_serving(serving: Serving) -> list[str]:
         )
         lines.append(
             f"{units.percent(serving.coverage_ratio)} of the completed requests are matched to steps.{clock}"
+        )
+    start = serving.cold_start
+    if start is not None:
+        parts = [f"{label} {units.seconds(value)}" for label, value in _start_parts(start)]
+        lines.append(
+            f"Healthy {units.seconds(start.total_s)} after its start"
+            + (f" ({', '.join(parts)})." if parts else ".")
         )
     steps = serving.steps
     if steps is not None:
@@ -336,6 +344,26 @@ def _segments(parts: TimeParts) -> list[Segment]:
         for name in PART_NAMES
         if (value := getattr(parts, name)) is not None and value > 0
     ]
+
+
+def _start_parts(start: ColdStart) -> list[tuple[str, float]]:
+    named = {
+        "imports": start.imports_s,
+        "weights": start.weights_s,
+        "compilation": start.compilation_s,
+        "graph capture": start.graph_capture_s,
+        "KV cache and warm-up": start.kv_cache_s,
+        "other": start.other_s,
+    }
+    return [(label, value) for label, value in named.items() if value is not None]
+
+
+def _start_charts(serving: Serving) -> list[str]:
+    parts = _start_parts(serving.cold_start) if serving.cold_start is not None else []
+    if not parts:
+        return []
+    row = StackedRow("start", [Segment(label, value) for label, value in parts])
+    return [stacked_bars("From the start of the server until it was healthy", [row], as_share=False)]
 
 
 def _occupancy_charts(serving: Serving) -> list[str]:

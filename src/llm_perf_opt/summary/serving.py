@@ -180,6 +180,22 @@ class SlowRequest:
 
 
 @dataclass(slots=True)
+class ColdStart:
+    """From the start of the server until it was healthy, as its log tells; a part that it does not tell is ``None``."""
+
+    total_s: SummedSeconds
+    imports_s: SummedSeconds | None = None
+    """Until the engine begins to initialise: start of its processes, imports, configuration."""
+    weights_s: SummedSeconds | None = None
+    compilation_s: SummedSeconds | None = None
+    graph_capture_s: SummedSeconds | None = None
+    kv_cache_s: SummedSeconds | None = None
+    """Memory profiling, allocation of the KV cache and warm-up, without compilation and graph capture."""
+    other_s: SummedSeconds | None = None
+    """What is left."""
+
+
+@dataclass(slots=True)
 class Serving:
     """The server under load."""
 
@@ -189,6 +205,8 @@ class Serving:
     steps: StepStats | None = None
     client: ClientUse | None = None
     knee: Knee | None = None
+    cold_start: ColdStart | None = None
+    """Of a server that the stage started."""
     clock_uncertainty_s: SummedSeconds | None = None
     """Half the width of the range in which the difference of the two clocks lies."""
     clock_offset_s: Number | None = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.captures.serving.clients import OWN_REQUESTS
-from llm_perf_opt.captures.serving.engines import OWN_METRICS
+from llm_perf_opt.captures.serving.engines import OWN_METRICS, read_cold_start
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_path, atomic_write_json, atomic_write_text
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
@@ -536,6 +536,7 @@ class _Run:
             "model": self.model,
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
+            "cold_start": self._cold_start(),
             "stop_s": server.stop_s if server is not None else None,
             "killed_processes": ended.killed if ended is not None else None,
             "prefix_cache_resets": self.resets,
@@ -543,6 +544,12 @@ class _Run:
             "certificate": asdict(self.certificate) if self.certificate is not None else None,
             "notes": [server.masked(note) if server is not None else note for note in self.notes],
         }
+
+    def _cold_start(self) -> dict[str, Any] | None:
+        server = self.server
+        if server is None or server.ready_s is None:
+            return None
+        return asdict(read_cold_start(server.log_text(), server.ready_s, server.imports_s))
 
     def _result(self, written: list[Path], failure: ToolError | None) -> StageResult:
         result = StageResult("ok", artifacts=written)
