@@ -79,8 +79,13 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
     root = tmp_path / "run"
     serving = serve(
         root, "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")), "--model", "llama_tiny",
-        "--concurrency", "1,4", "--requests", "12", "--prompt-tokens", "100", "--new-tokens", "8",
+        "--rate", "2", "--concurrency", "4", "--requests", "12", "--prompt-tokens", "100", "--new-tokens", "8",
     )  # fmt: skip
+    assert [point["kind"] for point in serving["load"]] == ["open", "closed"]
+    start = serving["cold_start"]
+    parts = [start[name] for name in ("imports_s", "weights_s", "kv_cache_s", "other_s")]
+    assert all(part is not None and part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(start["total_s"])
     assert (serving["engine"], serving["version"][:2]) == ("vllm", "0.")
     assert serving["steps"]["count"] > 20
     assert serving["coverage_ratio"] > 0.9

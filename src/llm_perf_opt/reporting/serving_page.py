@@ -60,6 +60,8 @@ def serving_blocks(summary: Summary) -> list[Block]:
 def describe_load(serving: Serving) -> str:
     """Say in a few words how the server does at the highest load that the client kept."""
     point = highest_load(serving)
+    if point is None and any(one.client_bound for one in serving.load):
+        return "the load client could not keep its schedule at any load, so nothing is concluded from this measurement"
     if point is None or point.ttft_s is None:
         return ""
     worst = f", p99 {units.seconds(point.ttft_s.p99)}" if point.ttft_s.p99 is not None else ""

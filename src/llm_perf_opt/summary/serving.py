@@ -58,6 +58,8 @@ class LoadPoint:
     """``open``: requests are sent by a schedule; ``closed``: a fixed number is in flight."""
     rate_per_s: PerSecond | None = None
     """Requests per second that were to be sent; measured where the record names none."""
+    offered_per_s: PerSecond | None = None
+    """Requests per second by the times at which they were scheduled; random arrivals differ from ``rate_per_s``."""
     concurrency: Amount | None = None
     """Requests in flight: the limit set, for closed loops; otherwise the mean."""
     seconds: SummedSeconds | None = None

@@ -246,6 +246,11 @@ def test_knee() -> None:
     knee = find_knee([_point(1, 0.03), _point(2, 0.04), _point(4, 0.05), _point(8, 2.0, 5.0)])
     assert knee is not None and knee.rate_per_s == 4 and "8" in knee.reason
     assert find_knee([_point(1, 0.03)]) is None
+    # Random arrivals that came at 1.4 requests/s where 2 were asked for: the server kept up.
+    slower = _point(2, 0.03, 1.4)
+    slower.offered_per_s = 1.4
+    kept = find_knee([_point(1, 0.03), slower])
+    assert kept is not None and kept.rate_per_s is None
     flat = find_knee([_point(1, 0.03), _point(2, 0.03)])
     assert flat is not None and flat.rate_per_s is None and "No load" in flat.reason
 
