@@ -65,7 +65,12 @@ def test_transformers_serve_under_two_loads(tmp_path: Path) -> None:
         assert (point["completed"], point["failed"]) == (8, 0)
         assert (point["prompt_tokens"], point["output_tokens"]) == (40, 6)
         assert point["goodput_per_s"] > 0
-        assert point["ttft_s"]["p50"] > 0
+        parts = point["ttft_parts_s"]
+        assert sum(parts.values()) == pytest.approx(point["ttft_s"]["mean"], rel=1e-3)
+        assert parts["own_prefill"] > 0
+    assert serving["coverage_ratio"] == 1.0
+    assert serving["steps"]["count"] > 2 * 6
+    assert serving["cold_start"]["imports_s"] > 0
     assert serving["client"]["capacity_per_s"] > 0
     assert (root / "tmp" / "serve" / "checkpoint" / "model.safetensors").is_file()
     assert not left_running(root)

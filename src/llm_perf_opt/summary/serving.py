@@ -90,6 +90,9 @@ class LoadPoint:
     """Mean per completed request."""
     output_tokens: Amount | None = None
     """Mean per completed request."""
+    planned_prompt_tokens: Amount | None = None
+    """Mean tokens of the text that was sent, where the client knows it exactly (chat); the rest of ``prompt_tokens`` is the chat
+    template's."""
     cached_ratio: Share | None = None
     """Share of prompt tokens that came from the prefix cache."""
     lag_s: SummedSeconds | None = None

@@ -60,6 +60,8 @@ _KV_FULL = 0.95
 _KV_ROOM = 0.7
 _GAPS = 0.15
 _FAILED = 0.01
+_TEMPLATE_TOKENS, _TEMPLATE_SHARE = 32, 0.3
+"""A chat template that adds at least so many tokens, and at least this share of the prompt, is named."""
 Rule = Callable[[Analysed, "Point"], list[Finding]]
 
 
@@ -573,7 +575,34 @@ def _find_prefix_misses(found: Analysed, point: Point) -> list[Finding]:
     ]
 
 
+def _find_template(found: Analysed, point: Point) -> list[Finding]:
+    """The chat template adds more tokens than the messages have."""
+    sent, counted, own = point.load.planned_prompt_tokens, point.load.prompt_tokens, point.first.own_prefill
+    if not sent or not counted or counted - sent < max(_TEMPLATE_TOKENS, _TEMPLATE_SHARE * counted):
+        return []
+    added = counted - sent
+    gain = own * added / counted if own is not None else None
+    if gain is not None and not _matters(gain, point.ttft, 0.05):
+        return []
+    return [
+        _finding(
+            "template",
+            f"The chat template adds {units.number(added)} tokens to every prompt",
+            point,
+            gain,
+            point.ttft,
+            "the mean TTFT",
+            [f"{units.number(sent)} tokens per message are sent, the server counts {units.number(counted)}"],
+            f"own prefill × {units.number(added)} ÷ {units.number(counted)} tokens",
+            "Shorten the default system prompt or tool descriptions of the chat template (`--chat-template`); with a prefix cache the "
+            "part that all prompts share is computed once.",
+            confidence="medium",
+        )
+    ]
+
+
 _RULES: tuple[Rule, ...] = (
+    _find_template,
     _find_queue,
     _find_prefill,
     _find_host,

@@ -749,6 +749,7 @@ def _own_header(one: Object, content: ClientContent) -> None:
             rate_per_s=_rate(load.get("rate_per_s")),
             concurrency=_amount(load.get("concurrency")),
             label=_text(load.get("label")),
+            planned_prompt_tokens=_amount(load.get("planned_prompt_tokens")),
             tool="llm-perf-opt",
         )
         if reason := _text(load.get("client_reason")):

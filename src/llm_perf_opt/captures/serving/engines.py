@@ -219,8 +219,10 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
 
 # The start of a server, from its log.
 
-INITIALISES = re.compile(r"Initializing a V\d LLM engine|Init torch distributed begin")
-"""Line of vLLM or SGLang after imports and configuration."""
+INITIALISES = re.compile(
+    r"Initializing a V\d LLM engine|Init torch distributed begin|^\[transformers\] Loading "
+)
+"""Line of vLLM, SGLang or transformers after imports and configuration."""
 _START_LINES = {
     "weights_s": r"Loading weights took ([\d.]+) seconds|Load weight end\. elapsed=([\d.]+) s",
     "compilation_s": r"\(compilation: ([\d.]+) s|torch\.compile takes ([\d.]+) s in total",

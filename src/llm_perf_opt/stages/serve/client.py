@@ -244,6 +244,8 @@ class LoadResult:
     cpu_s: float = 0.0
     """Processor time of this process during the load."""
     lag_p99_s: float | None = None
+    planned_prompt_tokens: float | None = None
+    """Mean tokens of the texts that were sent, where they are known."""
     slots_freed_s: float | None = None
     """Time from the last cancellation until the server had no running request."""
     stopped: str | None = None

@@ -29,6 +29,7 @@ from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.serve.config import (
     NAME,
     ClientName,
+    Endpoint,
     EngineName,
     ServeConfig,
     check_values,
@@ -38,6 +39,7 @@ from llm_perf_opt.stages.serve.config import (
 from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
 from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, SERVER, STEPS, STEPS_LOG, read_facts
 from llm_perf_opt.stages.serve.load import (
+    PlannedRequest,
     Vocabulary,
     image_url,
     load_levels,
@@ -181,6 +183,18 @@ def _settings(
         most_in_flight=max(serve.concurrency, default=4),
         steps_file=steps if serve.step_records else None,
     )
+
+
+def _knows_lengths(config: ServeConfig, vocabulary: Vocabulary) -> bool:
+    """Whether the words of a chat message are its tokens, so that the chat template's own can be told from them."""
+    made_up = config.prompts_file is None and config.trace is None and config.image_side is None
+    return vocabulary.is_exact and config.endpoint is Endpoint.chat and config.turns <= 1 and made_up
+
+
+def _noting_lengths(requests: Iterator[PlannedRequest], lengths: list[int]) -> Iterator[PlannedRequest]:
+    for one in requests:
+        lengths.append(one.prompt.count(" ") + 1)
+        yield one
 
 
 class _Counter:
@@ -347,12 +361,15 @@ class _Run:
                 if config.reset_prefix_cache and server.reset_prefix_cache():
                     self.resets += 1
                 with self.context.progress.task(f"load: {planned.level.label}", total=planned.count) as task:
-                    counter, requests = _Counter(task, planned.count), made_ahead(planned, config)
+                    counter, lengths = _Counter(task, planned.count), list[int]()
+                    requests = _noting_lengths(made_ahead(planned, config), lengths)
                     async with self.sampler.sampling():
                         result = await client.run(
                             planned.level, requests, number, duration_s=config.duration_s,
                             is_alive=lambda: server.is_alive, on_done=counter.count,
                         )  # fmt: skip
+                if lengths and _knows_lengths(config, vocabulary):
+                    result.planned_prompt_tokens = sum(lengths) / len(lengths) + vocabulary.extra_tokens
                 self.results.append(result)
                 if result.stopped is None and any(one.status == "disconnected" for one in result.records):
                     result.stopped = await _ended_meanwhile(server)
@@ -457,6 +474,7 @@ class _Run:
                     "event_s": result.cpu_s / result.events if result.events else None,
                     "client_bound": bound is not None,
                     "client_reason": bound,
+                    "planned_prompt_tokens": result.planned_prompt_tokens,
                     "slots_freed_s": result.slots_freed_s,
                     "stopped": result.stopped,
                 }

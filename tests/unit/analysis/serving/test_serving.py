@@ -280,3 +280,22 @@ def test_per_token_time_that_contradicts_the_latencies_is_replaced() -> None:
     (found,) = load_points([LoadRecord(point)], None, {})
     assert found.tpot_s is not None and found.tpot_s.mean == pytest.approx(0.1) and found.tpot_s.p50 is None
     assert any("contradicts" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("sent", "named"), [(60.0, True), (290.0, False), (None, False)])
+def test_a_chat_template_that_lengthens_prompts_is_named(
+    sent: float | None, named: bool, tmp_path: Path
+) -> None:
+    simulated = simulate(Plan(requests=120, prompt=(300, 300), prefill_token_s=2e-4, rate_per_s=1.0))
+    lines = simulated.own_requests()
+    lines[0]["loads"][0]["planned_prompt_tokens"] = sent
+    requests = write_lines(tmp_path / "r.jsonl", lines)
+    found = analyse_serving(
+        read_serving([requests, write_lines(tmp_path / "s.jsonl", simulated.vllm_steps())])
+    )
+    findings = {one.id: one for one in find_serving(found)}
+    assert ("serving-template" in findings) == named
+    if named:
+        own = found.serving.load[0].ttft_parts_s
+        assert own is not None and own.own_prefill is not None
+        assert findings["serving-template"].gain_upper_s == pytest.approx(own.own_prefill * 240 / 300)
