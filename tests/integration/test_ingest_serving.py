@@ -117,9 +117,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureF
         assert main(["compare", str(tmp_path / "a"), str(tmp_path / other), *gate]) in (0, 1)
         comparisons[other] = json.loads((tmp_path / f"a{other}" / "comparison.json").read_text())
     metrics = {one["name"]: one for one in comparisons["b"]["metrics"]}
-    assert (
-        metrics["ttft_p99"]["ratio"] is None and "no load in common" in metrics["ttft_p99"]["note"]
-    )
+    assert metrics["ttft_p99"]["ratio"] is None and "no load in common" in metrics["ttft_p99"]["note"]
     assert comparisons["b"]["gates"][0]["status"] == "not comparable"
     assert not any("different load tools" in note for note in comparisons["b"]["notes"])
     assert any("different load tools" in note for note in comparisons["c"]["notes"])
