@@ -344,7 +344,7 @@ def total_s(summary: Summary) -> float | None:
 
 
 def _median(stat: Stat | None) -> float | None:
-    return None if stat is None else stat.median
+    return None if stat is None else stat.shown
 
 
 @contextlib.contextmanager

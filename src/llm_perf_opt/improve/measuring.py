@@ -18,11 +18,10 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.improve.costs import UnitPass, log_ratio, recompiles
 from llm_perf_opt.process.launch import ProcessResult
-from llm_perf_opt.remedies.data import Metric, SearchSettings
+from llm_perf_opt.remedies.data import SPEC, Metric, SearchSettings
 from llm_perf_opt.summary.codec import decode_file, from_plain, read_json, save_json
 from llm_perf_opt.summary.statistics import StoppingRule
 
-SPEC = "spec.json"
 PASSES = "passes.jsonl"
 """One line per pass, written when it is over: a crash loses nothing that was measured."""
 FAILURE = "failure.json"

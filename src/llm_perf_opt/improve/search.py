@@ -21,7 +21,7 @@ from llm_perf_opt.improve.measuring import Spec, lacks_memory
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.worker import describe_failure
 from llm_perf_opt.remedies.base import key_of
-from llm_perf_opt.remedies.data import Improvement, NotTried, Role, Trial
+from llm_perf_opt.remedies.data import EXPERIMENTS, Improvement, NotTried, Role, Trial
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 LEAST_EXPERIMENT_S = 15.0
@@ -38,7 +38,6 @@ _WIDEST = 0.5
 _LEAST_TOGETHER = 2
 TIME_IS_OVER = "the time budget was used up"
 _TESTS_ARE_OVER = "all tests that the family error is shared among were made"
-EXPERIMENTS = "experiments"
 Runner = Callable[..., Outcome]
 Saved = Callable[[Improvement], None]
 

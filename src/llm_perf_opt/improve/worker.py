@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.console.logs import console_logging
@@ -357,7 +356,7 @@ def _batch_pass(group: Sequence[Sample], result: PassResult, joules: float | Non
         decode_s=times.decode_s or 0.0,
         steps=steps,
         tokens=sum(len(ids) for ids in result.token_ids),
-        tpot_s=median(times.token_s) if times.token_s else None,
+        tpot_s=times.decode_s / steps if times.decode_s and steps else None,
         energy_j=joules,
         sample_ids=[sample.id for sample in group],
     )

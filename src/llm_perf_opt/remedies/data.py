@@ -29,6 +29,10 @@ _PHASES: dict[str, tuple[str, ...]] = {
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
 SCHEMA_VERSION = "1.0"
 FILE_NAME = "improve.json"
+EXPERIMENTS = "experiments"
+"""Folder of a search that holds its experiments: their sides are no runs of their own."""
+SPEC = "spec.json"
+"""What an experiment measures; in its folder."""
 Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]
 Decision = Literal["keep", "drop", "ask", "failed"]
 OutputResult = Literal["equal", "differs", "failed"]

@@ -305,6 +305,7 @@ BOUND_NAMES = {
     "compute": "compute-bound",
     "memory": "memory-bound",
     "launch": "launch-bound",
+    "overhead": "overhead-bound",
     "sync": "synchronisation-bound",
     "copy": "copy-bound",
     "communication": "communication-bound",

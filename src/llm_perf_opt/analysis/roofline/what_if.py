@@ -185,7 +185,7 @@ def _here(summary: Summary) -> OtherDevices | None:
 
 
 def _median(stat: Stat | None) -> float | None:
-    return stat.median if stat is not None else None
+    return stat.shown if stat is not None else None
 
 
 # Expected times beside the floors of a row: what to expect of a device, or why nothing can be said.
