@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from llm_perf_opt.commands.what_if import FRAMEWORKS, Question, main, priced
 from llm_perf_opt.config.schema import ModelConfig, SiliconTables
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
@@ -15,6 +14,8 @@ from llm_perf_opt.hardware.silicon import Silicon
 from llm_perf_opt.summary import Static
 from llm_perf_opt.summary.file import save_summary
 from llm_perf_opt.summary.static import AttentionShape, OperatorShapes, ProductShape
+from llm_perf_opt.what_if.command import FRAMEWORKS, main
+from llm_perf_opt.what_if.query import Query, price_query
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.analysis.roofline.test_what_if import decoder
@@ -22,7 +23,7 @@ from tests.unit.hardware.silicon.tables import gemm_grid, gemm_row, installation
 from tests.unit.report_summaries import full_summary
 from tests.unit.small_workloads import infer_config
 
-OWN = Question([], [], [], [], [], [], "vllm")
+OWN = Query([], [], [], [], [], [], "vllm")
 H100 = "NVIDIA H100 SXM5 80GB"
 
 
@@ -46,8 +47,8 @@ def tables(tmp_path: Path) -> Silicon:
 def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
-    question = Question(["H100 SXM5 80GB", "RTX 5090"], ["bfloat16"], [1, 4], [16], [], [1, 2], "vllm")
-    rows = priced(summary, question, load_catalogue(), tables)
+    query = Query(["H100 SXM5 80GB", "RTX 5090"], ["bfloat16"], [1, 4], [16], [], [1, 2], "vllm")
+    rows = price_query(summary, query, load_catalogue(), tables)
     assert len(rows) == 2 * 2 * 2
     first = rows[0]
     assert (first.device, first.batch_size, first.prompt_tokens, first.tensor_parallel) == (H100, 1, 16, 1)
@@ -59,22 +60,22 @@ def test_every_combination_is_priced_with_tables_first(tables: Silicon) -> None:
 def test_a_device_without_tables_is_expected_by_its_limits_and_says_so(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
-    question = Question(["RTX 5090"], [], [], [], [], [], "vllm")
-    (row,) = priced(summary, question, load_catalogue(), tables)
+    query = Query(["RTX 5090"], [], [], [], [], [], "vllm")
+    (row,) = price_query(summary, query, load_catalogue(), tables)
     assert row.tpot_expected_s is not None and row.measured_share_ratio == 0 and row.expected_source is None
 
 
 def test_by_default_devices_with_tables_are_shown(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
-    assert {row.device for row in priced(summary, OWN, load_catalogue(), tables)} == {H100}
+    assert {row.device for row in price_query(summary, OWN, load_catalogue(), tables)} == {H100}
 
 
 def test_several_devices_share_the_floor_and_the_memory(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
-    question = Question([H100], [], [], [], [], [1, 4], "vllm")
-    one, four = priced(summary, question, load_catalogue(), tables)
+    query = Query([H100], [], [], [], [], [1, 4], "vllm")
+    one, four = price_query(summary, query, load_catalogue(), tables)
     assert one.tpot_floor_s is not None and four.tpot_floor_s == pytest.approx(one.tpot_floor_s / 4)
     assert (one.tensor_parallel, four.tensor_parallel) == (1, 4)
     assert re.search(r"\b4\b", four.note or "") and not re.search(r"\b4\b", one.note or "")
@@ -87,11 +88,11 @@ def test_sums_that_nobody_timed_take_as_long_as_the_links_or_leave_the_time_open
     assert summary.static.operators is not None
     for one in summary.static.operators.products:
         one.name = one.name.replace("up_proj", "down_proj")
-    question = Question([H100], [], [], [], [], [4], "vllm")
-    (linked,) = priced(summary, question, load_catalogue(), tables)
+    query = Query([H100], [], [], [], [], [4], "vllm")
+    (linked,) = price_query(summary, query, load_catalogue(), tables)
     assert linked.tpot_expected_s is not None
     without = replace(load_catalogue().named(H100), link_bytes_per_s=None)
-    (row,) = priced(summary, question, Catalogue((without,)), tables)
+    (row,) = price_query(summary, query, Catalogue((without,)), tables)
     assert row.tpot_expected_s is None and row.tpot_floor_s == linked.tpot_floor_s
 
 
@@ -121,8 +122,8 @@ def test_a_framework_no_table_is_of_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_ranges_lie_around_the_expected_time(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()
-    question = Question(["H100 SXM5 80GB", "RTX 5090"], [], [], [], [], [], "vllm")
-    measured, roofline = priced(summary, question, load_catalogue(), tables)
+    query = Query(["H100 SXM5 80GB", "RTX 5090"], [], [], [], [], [], "vllm")
+    measured, roofline = price_query(summary, query, load_catalogue(), tables)
     assert measured.tpot_expected_low_s == measured.tpot_expected_s == measured.tpot_expected_high_s
     for row in (measured, roofline):
         assert row.tpot_expected_s is not None and row.tpot_expected_high_s is not None
@@ -159,8 +160,8 @@ def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_flo
     write_table(place.systems, "h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet", warm)
     summary = full_summary()
     summary.static = counted_on_paper()
-    question = Question([H100], ["bfloat16"], [1, 4], [64], [], [1, 2], "vllm")
-    for row in priced(summary, question, load_catalogue(), Silicon(place)):
+    query = Query([H100], ["bfloat16"], [1, 4], [64], [], [1, 2], "vllm")
+    for row in price_query(summary, query, load_catalogue(), Silicon(place)):
         assert row.tpot_expected_s is not None and row.tpot_floor_s is not None
         assert row.tpot_expected_s >= row.tpot_floor_s
         assert row.tpot_expected_low_s is None or row.tpot_expected_low_s >= row.tpot_floor_s
@@ -171,7 +172,7 @@ def test_tables_that_found_their_weights_in_a_cache_expect_nothing_below_the_flo
 def test_a_floor_of_a_split_that_engines_do_not_make_is_said_to_be_one(tables: Silicon) -> None:
     summary = full_summary()
     summary.static = counted()  # its layers are few and its floors those of a large model
-    one, two = priced(summary, Question([H100], [], [], [], [], [1, 2], "vllm"), load_catalogue(), tables)
+    one, two = price_query(summary, Query([H100], [], [], [], [], [1, 2], "vllm"), load_catalogue(), tables)
     assert two.tpot_expected_s is not None and two.tpot_floor_s is not None
     assert two.tpot_expected_s < two.tpot_floor_s
     assert "transformers" in (two.note or "") and "transformers" not in (one.note or "")
@@ -186,8 +187,8 @@ def test_too_many_devices_leave_floors_and_a_reason(tables: Silicon) -> None:
     summary.static.operators.attention = [
         AttentionShape("decode", "model.layers.*.self_attn", 4, 1, 17, 48, 8, 8)
     ]
-    five, eight, sixteen = priced(
-        summary, Question([H100], [], [], [], [], [5, 8, 16], "vllm"), load_catalogue(), tables
+    five, eight, sixteen = price_query(
+        summary, Query([H100], [], [], [], [], [5, 8, 16], "vllm"), load_catalogue(), tables
     )
     assert eight.tpot_expected_s is not None
     for row, fact in ((five, r"\b48 heads\b"), (sixteen, r"\bsums\b.*\b16\b")):
@@ -199,16 +200,16 @@ def test_mistakes_are_named(tables: Silicon) -> None:
     summary, catalogue = full_summary(), load_catalogue()
     summary.static = None
     with pytest.raises(InputError, match="no static model"):
-        priced(summary, OWN, catalogue, tables)
+        price_query(summary, OWN, catalogue, tables)
     summary.static = counted()
     with pytest.raises(ConfigError, match="--dtype float3"):
-        priced(summary, Question([], ["float3"], [], [], [], [], "vllm"), catalogue, tables)
+        price_query(summary, Query([], ["float3"], [], [], [], [], "vllm"), catalogue, tables)
     with pytest.raises(ConfigError, match="--device toaster") as caught:
-        priced(summary, Question(["toaster"], [], [], [], [], [], "vllm"), catalogue, tables)
+        price_query(summary, Query(["toaster"], [], [], [], [], [], "vllm"), catalogue, tables)
     assert "--catalogue FILE" in (caught.value.hint or "")
     summary.static.scaling = None
     with pytest.raises(InputError) as refused:
-        priced(summary, Question([], [], [8], [], [], [], "vllm"), catalogue, tables)
+        price_query(summary, Query([], [], [8], [], [], [], "vllm"), catalogue, tables)
     for option in ("--dtype", "--batch", "--prompt", "--context"):
         assert option in (refused.value.hint or "")
-    assert priced(summary, OWN, catalogue, tables), "its own point can be priced"
+    assert price_query(summary, OWN, catalogue, tables), "its own point can be priced"
