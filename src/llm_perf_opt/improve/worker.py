@@ -107,7 +107,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
             stream.flush()
             return done
 
-        take_turns(spec, len(units["a"]), run)
+        take_turns(spec.within(time.monotonic() - started[1]), len(units["a"]), run)
     for side in (a, b):
         _write_side(side, spec, folder, started)
 

@@ -31,6 +31,8 @@ SCHEMA_VERSION = "1.0"
 FILE_NAME = "improve.json"
 EXPERIMENTS = "experiments"
 """Folder of a search that holds its experiments: their sides are no runs of their own."""
+TIME_IS_OVER = "the time budget was used up"
+"""Why a remedy was not tried that another budget would try."""
 SPEC = "spec.json"
 """What an experiment measures; in its folder."""
 Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]

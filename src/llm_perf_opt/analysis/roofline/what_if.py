@@ -118,7 +118,11 @@ def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
     if not own and (here := _here(summary)) is not None:
         chosen.insert(0, here)
     return sorted(
-        chosen[:most], key=lambda each: (each.tpot_expected_s or each.tpot_floor_s or 0.0, each.device)
+        chosen[:most],
+        key=lambda each: (
+            each.tpot_measured_s or each.tpot_expected_s or each.tpot_floor_s or 0.0,
+            each.device,
+        ),
     )
 
 
