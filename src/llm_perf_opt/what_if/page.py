@@ -406,6 +406,8 @@ def _time_chart(answer: Answer, *, first_token: bool) -> list[Block]:
     ]
     if not known:
         return []
+    if answer.target and answer.met:
+        known = [each.largest for each in answer.met]
     shown = known[:_MOST_CHART_ROWS]
     limit = answer.target.ttft_s if first_token else answer.target.tpot_s
     more = f"The first {len(shown)} of {len(known)} rows." if len(known) > len(shown) else ""
@@ -414,7 +416,7 @@ def _time_chart(answer: Answer, *, first_token: bool) -> list[Block]:
         what = "time to first token" if first_token else "time per output token"
         broken = "; broken line: the target" if limit is not None else ""
         return dot_chart(
-            f"Expected {what}, by device and point",
+            f"Expected {what}",
             [
                 *_own_dots(answer.summary, first_token),
                 *(_dots(row, answer.rows, first_token) for row in shown),

@@ -44,7 +44,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(baseline, "read_run", start)
-    monkeypatch.setattr(baseline, "run_first", lambda _, out: start(out / baseline.FOLDER))
+    monkeypatch.setattr(baseline, "run_first", lambda _, out, **_limits: start(out / baseline.FOLDER))
 
 
 def improve(monkeypatch: pytest.MonkeyPatch, run: Run, *words: str) -> int:
