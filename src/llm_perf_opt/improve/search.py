@@ -206,7 +206,8 @@ class Search:
             return known
         left = self._left_s(role)
         if left < LEAST_EXPERIMENT_S:
-            return self._out_of_time(candidate, role)
+            self._out_of_time(candidate, role)
+            return None
         if self._tests_are_over(role):
             self._end_before(candidate, role, _TESTS_ARE_OVER)
             return None
@@ -216,7 +217,8 @@ class Search:
         )
         trial = self._measure(candidate, list(on_top_of), role, left)
         if trial is None:
-            return self._out_of_time(candidate, role)
+            self._out_of_time(candidate, role)
+            return None
         self.result.tried.append(trial)
         LOGGER.info("%d: %s: %s", number, trial.decision, trial.reason)
         self._settle()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llm_perf_opt.core import units
+from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS
 from llm_perf_opt.reporting.charts.axes import Kind
 from llm_perf_opt.reporting.charts.dots import Dot, DotRow, dot_chart
 from llm_perf_opt.reporting.console import write_console
@@ -26,7 +27,7 @@ from llm_perf_opt.reporting.document import (
 )
 from llm_perf_opt.reporting.html.page import write_html
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, columns, num, simple, text
-from llm_perf_opt.reporting.wording import MISSING_WORDS, describe_times, sentence, title_of
+from llm_perf_opt.reporting.wording import describe_times, sentence, title_of
 from llm_perf_opt.summary import SiliconUse, Summary, WhatIf
 from llm_perf_opt.what_if.target import Met, Needed, Target, devices_that_meet, meets, nearest, needed_rates
 
