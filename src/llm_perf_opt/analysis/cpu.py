@@ -3,7 +3,7 @@
 The profiler slows the host down between operators, hardly inside their kernels. So what operators do is taken from the
 profiled pass, and dispatch is what the wall-clock of the same work *without* a profiler leaves over. Where that is not
 known, or other programs disturbed one of the two (the profiled pass is the faster one, or has more work in its operators
-than the other has time), dispatch is not told.
+than the other has time), dispatch is not reported.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def phase_work(
     else:
         span_s, of = host_s, "profiled"
     rest = max(0.0, span_s - working_s)
-    told = of == "wall-clock" and "compiled" not in sums
+    reported = of == "wall-clock" and "compiled" not in sums
     if rest > 0:
-        sums["dispatch" if told else "outside operators"] = _Sum(rest, calls)
+        sums["dispatch" if reported else "outside operators"] = _Sum(rest, calls)
     parts = sorted(
         (_part(name, one, span_s) for name, one in sums.items()), key=lambda p: (-p.seconds, p.name)
     )

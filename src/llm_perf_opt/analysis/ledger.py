@@ -2,7 +2,7 @@
 
 Measured times are taken from the source nearest to the truth: hooks of the un-profiled passes (wall-clock), then
 device time attributed by the timeline, then, on a CPU, the phase's wall-clock split by what the profiler saw. The
-others stand beside it, and a disagreement is shown, not averaged. Work and time of ``decode`` are those of one step.
+others are shown next to it, and a disagreement is shown, not averaged. Work and time of ``decode`` are those of one step.
 """
 
 from __future__ import annotations

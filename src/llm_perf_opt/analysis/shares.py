@@ -158,7 +158,7 @@ def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> No
     add_gain_shares(summary)
 
 
-# Samples beside each other: whether they are of one size, and how far the middle of each reaches.
+# Samples side by side: whether they are of one size, and how far the middle of each reaches.
 
 
 _ALIKE = 0.05

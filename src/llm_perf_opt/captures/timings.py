@@ -2,7 +2,7 @@
 
 The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
 times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
-``prefill_s`` holds the vision tower too unless ``vision_s`` is given beside it (most runners nest it).
+``prefill_s`` holds the vision tower too unless ``vision_s`` is given next to it (most runners nest it).
 
 Of a user's own program nothing but its runs is known:
 ``{"program": {"name": "bench.py", "argv": […]}, "runs": [{"wall_s": 1.93, "ok": true}, …]}``.
@@ -151,9 +151,9 @@ def _token_growth(samples: Sequence[SampleEntry]) -> float | None:
 
 def _padding(samples: Sequence[SampleEntry]) -> float | None:
     """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
-    told = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
-    if told is not None:
-        return told
+    reported = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
+    if reported is not None:
+        return reported
     computed = used = 0
     for sample in samples:
         lengths: Any = (sample.get("facts") or {}).get("prompt_tokens")

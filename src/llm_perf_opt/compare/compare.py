@@ -53,7 +53,7 @@ from llm_perf_opt.summary.file import older_notes
 
 # One ceiling for both sides: utilisation against two different ones compares the ceilings, not the runs.
 #
-# A ceiling that was measured beside other work is too low and makes a slow run look well used. So where both sides ran on
+# A ceiling that was measured while other work runs is too low and makes a slow run look well used. So where both sides ran on
 # the same device, both are put against the better known ceiling: a data sheet before a measurement, and of two
 # measurements the higher, because a machine can do what it was once seen to do. Where the devices differ there is no
 # common ceiling, and the two shares stand side by side without a ratio.
@@ -139,7 +139,7 @@ def compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]
         _Use("device busy", "device_busy_ratio", CommonCeiling()),
     )
     rows: list[PhaseChange] = []
-    told: set[str] = set()
+    reported: set[str] = set()
     for phase in dict.fromkeys((*_PHASES, *a.budget, *b.budget)):
         one, two = a.verdicts.get(phase), b.verdicts.get(phase)
         if one is not None or two is not None:
@@ -149,9 +149,9 @@ def compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]
         for use in uses:
             found = _utilisation(phase, use, a, b)
             rows.extend(found)
-            told |= {use.label for row in found if row.a is not None and row.b is not None}
+            reported |= {use.label for row in found if row.a is not None and row.b is not None}
         rows.extend(_budget_parts(phase, a, b))
-    return rows, [use.ceiling.note for use in uses if use.ceiling.note is not None and use.label in told]
+    return rows, [use.ceiling.note for use in uses if use.ceiling.note is not None and use.label in reported]
 
 
 def _utilisation(phase: str, use: _Use, a: Summary, b: Summary) -> list[PhaseChange]:
@@ -248,7 +248,7 @@ SEED = 20240229
 
 
 def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Method:
-    """Return how statistics are made unless told otherwise."""
+    """Return how statistics are made unless configured otherwise."""
     return Method(confidence_ratio=confidence, alpha=ALPHA, resamples=resamples, seed=seed)
 
 

@@ -61,7 +61,7 @@ class Work:
     """How much work each side holds, and what it was counted in."""
 
     basis: WorkBasis | None
-    """``None``: it cannot be told, and ``text`` says why."""
+    """``None``: it cannot be determined, and ``text`` says why."""
     unit: str
     """One of what: ``step``, ``decode step``, ``unit of work``, …"""
     a: float | None
@@ -294,7 +294,7 @@ class Method:
 
 @dataclass(slots=True)
 class ExpectedMetric:
-    """What tables predict of one metric, beside what was measured."""
+    """What tables predict of one metric, next to what was measured."""
 
     name: str
     """``ttft``, ``tpot`` or ``tokens_per_s``."""

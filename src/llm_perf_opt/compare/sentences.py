@@ -12,13 +12,13 @@ from llm_perf_opt.summary import Kernel, Summary
 from llm_perf_opt.summary.statistics import percentile
 
 NO_CHANGE = 0.01
-"""Changes of a capture below this are not told from those between two captures of the same program."""
+"""Changes of a capture below this are not distinguished from those between two captures of the same program."""
 _LEAST_SHARE = 0.1
 """Of the change: further causes that are worth their place in the sentence."""
 _AGAINST_SHARE = 0.25
 _MOST_NAMED = 3
 _LEAST_OF_WHOLE = 0.01
-"""Of the whole: causes that cancel each other are told from here on."""
+"""Of the whole: causes that cancel each other are reported from here on."""
 
 
 def verdict_of(found: Conclusion) -> Verdict:

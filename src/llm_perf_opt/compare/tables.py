@@ -394,7 +394,7 @@ def sample_table(rows: Sequence[SampleChange]) -> Table:
     )
 
 
-# Conclusions as tables: the causes of a change with their share of it, and devices beside one another.
+# Conclusions as tables: the causes of a change with their share of it, and devices side by side.
 
 
 _SCOPE_NAMES = {
@@ -478,7 +478,7 @@ def device_table(conclusions: Sequence[Conclusion]) -> Table:
     )
 
 
-# What tables of measured operators predict of a change, beside what was measured: as text and as a table.
+# What tables of measured operators predict of a change, next to what was measured: as text and as a table.
 
 
 _LAUNCHED = {

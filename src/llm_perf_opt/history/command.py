@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", metavar="NAME", help="runs of this model only")
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
     parser.add_argument(
-        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} beside the index"
+        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} next to the index"
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)"

@@ -141,7 +141,7 @@ class LeftOut:
 
 @dataclass(slots=True)
 class IndexInfo:
-    """``index.json``: what the Parquet files beside it hold."""
+    """``index.json``: what the Parquet files next to it hold."""
 
     directory: str
     runs: int = 0

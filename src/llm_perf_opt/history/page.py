@@ -363,10 +363,12 @@ def _record(record: FindingRecord) -> str:
 
 def _trend(trend: Trend) -> str:
     last = trend.points[-1]
-    told = trend.reason or (
+    reported = trend.reason or (
         _many(trend.changes) if trend.changes else describe_drift(trend) or "no change shown"
     )
-    return f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {told}"
+    return (
+        f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {reported}"
+    )
 
 
 def _many(changes: list[Change]) -> str:

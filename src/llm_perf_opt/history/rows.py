@@ -367,15 +367,15 @@ def track_records(rows: Iterable[FindingRow]) -> list[FindingRecord]:
         grouped[row.finding, row.phase, row.device].append(row)
     found = []
     for (finding, phase, device), group in grouped.items():
-        told = [row for row in group if row.grade != NOT_SHOWN]
+        reported = [row for row in group if row.grade != NOT_SHOWN]
         found.append(
             FindingRecord(
                 finding=finding,
                 phase=phase,
                 device=device,
-                trials=len(told),
-                helped=sum(row.grade in HELPED for row in told),
-                not_shown=len(group) - len(told),
+                trials=len(reported),
+                helped=sum(row.grade in HELPED for row in reported),
+                not_shown=len(group) - len(reported),
                 predicted_gain_s=_median(row.predicted_gain_s for row in group),
                 measured_gain_s=_median(row.measured_gain_s for row in group),
                 last=max((row.started for row in group), default=None),

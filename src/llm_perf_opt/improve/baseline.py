@@ -126,7 +126,7 @@ def _own_overrides(summary: Summary) -> list[str] | None:
 
 
 def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
-    """Take the metric of the baseline from an experiment, where no run of it told the same."""
+    """Take the metric of the baseline from an experiment, where no run of it has it."""
     baseline.metric_value = value
     for name in (metric, f"{metric}_s"):
         if hasattr(baseline, name):

@@ -96,7 +96,7 @@ def new_folder(folder: Path) -> None:
     """
     with explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Folders of these names are ours only beside a specification.
+        # Folders of these names are ours only next to a specification.
         if (folder / SPEC).is_file():
             for letter in SIDES:
                 refuse_link(folder / letter)

@@ -259,7 +259,7 @@ def trial_output(trial: Trial) -> str:
 
 
 def facts(result: Improvement) -> list[tuple[str, str]]:
-    """Return what a reader wants to know of the search beside its result."""
+    """Return what a reader wants to know of the search in addition to its result."""
     base = result.baseline
     first = describe_first_finding(result)
     return [

@@ -52,10 +52,10 @@ def no_energy(device: str) -> str | None:
     sensor = find_sensor(MonitoredDevice(device))
     if isinstance(sensor, str):
         return sensor
-    told = sensor.read().energy_j
+    reported = sensor.read().energy_j
     reason = sensor.absent.get(ENERGY, "its counter gives no value")
     sensor.close()
-    return None if told is not None else reason
+    return None if reported is not None else reason
 
 
 def refuse_few_pairs(settings: SearchSettings, tests: int) -> None:
@@ -288,8 +288,8 @@ def plan(
     order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
 
     def rank(each: Candidate) -> tuple[bool, float, int, int]:
-        told = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
-        return each.remedy.effect == "quality", -_promise(each, best), told, places[each.remedy.name]
+        reported = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
+        return each.remedy.effect == "quality", -_promise(each, best), reported, places[each.remedy.name]
 
     planned.candidates.sort(key=rank)
     return planned

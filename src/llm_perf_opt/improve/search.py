@@ -1,6 +1,6 @@
 """The search: singles first, ranked by what the findings promise; then together, one by one, each measured again.
 
-Gains do not add: a remedy that helps alone may do nothing beside another. So a combination grows by one remedy at a time, and
+Gains do not add: a remedy that helps alone may do nothing in combination with another. So a combination grows by one remedy at a time, and
 each must show a gain on top of what is kept already. The result is written after every experiment.
 """
 
@@ -259,7 +259,7 @@ class Search:
             # One process can lend its weights to the other side; two processes hold them twice.
             own = False
             if not can_share:
-                trial.reason = "the memory holds one model, and this setting needs a second one beside it"
+                trial.reason = "the memory holds one model, and this setting needs a second one"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
@@ -307,8 +307,8 @@ class Search:
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
         tried = [trial.overrides for trial in self.result.tried]
-        told = [*tried, *(item.overrides for item in self.result.not_tried)]
-        rest = [each for each in self.planned.candidates if list(each.overrides) not in told]
+        settled = [*tried, *(item.overrides for item in self.result.not_tried)]
+        rest = [each for each in self.planned.candidates if list(each.overrides) not in settled]
         more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
         self._leave_out(rest, f"{why}{more}")
 

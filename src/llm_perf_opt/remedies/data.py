@@ -131,7 +131,7 @@ class Trial:
     comparison: str | None = None
     """Page of the comparison, relative to this file."""
     patch: bool = False
-    """Whether code patched the model beside the overrides."""
+    """Whether code patched the model in addition to the overrides."""
     answers: list[Answered] = field(default_factory=list)
     """All findings that it answers; ``finding`` is the one with the largest bound."""
     predicted_by: PredictedBy | None = None

@@ -166,7 +166,7 @@ def _time_split(summary: Summary) -> list[Block]:
 
 
 def _limits(summary: Summary) -> list[str]:
-    # The whole says nothing new beside its parts.
+    # The whole says nothing beyond its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
         f"{capitalised(PHASES.get(phase) or phase)}: {_limit(summary, phase)}."

@@ -173,7 +173,7 @@ def _front(jobs: Sequence[SweepJob], x: str, y: str) -> list[SweepJob]:
 
 
 def best_jobs(jobs: Sequence[SweepJob]) -> list[Best]:
-    """Return the best finished job by each main metric, with those that cannot be told apart from it."""
+    """Return the best finished job by each main metric, with those that cannot be distinguished from it."""
     done = [job for job in jobs if job.status == "ok"]
     names = [name for name in HEADLINE if any(name in job.metrics for job in done)]
     found = []

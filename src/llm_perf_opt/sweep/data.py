@@ -103,7 +103,7 @@ class Best:
     job: int
     value: float
     tied: list[int] = field(default_factory=list)
-    """Other jobs whose interval overlaps with the best one's: they cannot be told apart."""
+    """Other jobs whose interval overlaps with the best one's: they cannot be distinguished."""
 
 
 @dataclass(slots=True)

@@ -265,7 +265,7 @@ def describe_counts(sweep: Sweep) -> str:
 
 
 MOST_POINTS = 1500
-"""Marks of a front's chart beside the front itself; more cannot be told apart, and make the page heavy."""
+"""Marks of a front's chart next to the front itself; more cannot be distinguished, and make the page heavy."""
 _MOST_PANELS = 6
 _MOST_LINES = 8
 _MOST_ROWS = 24

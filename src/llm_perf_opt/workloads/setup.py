@@ -92,7 +92,7 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
 
 
 def check_model_type(model: ModelConfig) -> None:
-    """Refuse a model that the chosen adapter cannot run, told from its configuration alone."""
+    """Refuse a model that the chosen adapter cannot run, determined from its configuration alone."""
     if model.adapter not in HF_ADAPTERS or model.trust_remote_code:
         return
     local = model.path is None or Path(model.path).expanduser().is_dir()

@@ -192,7 +192,7 @@ def _hertz(value: float) -> str:
     return f"{value / 1e6:.0f} MHz"
 
 
-# Where a processor spends its time beside matrix work: a cache that grows by copying, memory movement, dispatch.
+# Where a processor spends its time apart from matrix work: a cache that grows by copying, memory movement, dispatch.
 #
 # The advice of these rules was tried on the default workload (docs/decisions/0010-advice-on-a-cpu.md): what made the whole answer
 # slower there is not advised.

@@ -235,9 +235,9 @@ def pass_time(
             return None
         parts.append(timing)
     routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
-    beside = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
+    overlapped = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
     # Of two streams the longer is seen.
-    hidden = min(routed, beside) / beside if beside else 0.0
+    hidden = min(routed, overlapped) / overlapped if overlapped else 0.0
     total = PassTime(parts=parts)
     for part, call in zip(parts, found, strict=True):
         share = 1.0 - hidden if call.beside_experts else 1.0

@@ -1,7 +1,7 @@
 """The third term of a floor: every kernel must be started, however little it does.
 
 A floor takes the least of it: only products and attention (small operators between them can be fused), started by a graph.
-What launching one by one costs stands beside it, because most programs still do. Both are linear in the kernels and do not
+What launching one by one costs is given as well, because most programs still do. Both are linear in the kernels and do not
 depend on batch, context or the device's speed.
 """
 

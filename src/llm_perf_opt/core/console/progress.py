@@ -34,7 +34,7 @@ class Task(Protocol):
     """One piece of work under way."""
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        """Move on by ``steps``; ``note`` replaces the text beside the bar."""
+        """Move on by ``steps``; ``note`` replaces the text next to the bar."""
         ...
 
 

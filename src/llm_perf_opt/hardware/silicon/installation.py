@@ -20,7 +20,7 @@ KNOWN_VERSIONS = ("0.12",)
 SWITCH = "LLM_PERF_OPT_SILICON"
 """Environment variable; ``off`` leaves the tables out although they are installed."""
 AUTO, OFF = "auto", "off"
-"""Values of ``hardware.silicon`` beside the names of frameworks."""
+"""Values of ``hardware.silicon`` in addition to the names of frameworks."""
 INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "

@@ -1,4 +1,4 @@
-"""Dots on a common axis, one row each: floors of devices beside a measurement, changes with their intervals."""
+"""Dots on a common axis, one row each: floors of devices next to a measurement, changes with their intervals."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Point:
     y: float
     front: bool = False
     label: str = ""
-    """Written beside the mark where there is room."""
+    """Written next to the mark where there is room."""
 
 
 def front_chart(

@@ -24,7 +24,7 @@ from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
 from llm_perf_opt.reporting.telemetry_tables import QUANTITIES
 from llm_perf_opt.summary import Budget, Hardware, Kernel, Prediction, SampleTimes, Static, Telemetry
 
-# Equal things beside each other: samples by phase, devices by their floors.
+# Equal things side by side: samples by phase, devices by their floors.
 
 
 _MOST_SAMPLES = 40
@@ -173,7 +173,7 @@ def phase_roofline(
 
 
 def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
-    """Return ceilings of the device: the run's data type, float32 beside it, and what was measured."""
+    """Return ceilings of the device: the run's data type, float32 next to it, and what was measured."""
     names = [name for name in dict.fromkeys((dtype, "float32")) if name in hardware.peak_flops_per_s]
     compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
     if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
@@ -212,7 +212,7 @@ def kernel_roofline(
 ) -> str:
     """Draw every kernel whose work is known; the mark grows with its share of kernel time.
 
-    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands beside it.
+    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands next to it.
     """
     points = []
     for place, kernel in enumerate(kernels):
@@ -285,7 +285,7 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
 
 
 def telemetry_charts(telemetry: Telemetry) -> list[str]:
-    """Draw every series that was told, with the limit in force where there is one."""
+    """Draw every series that was reported, with the limit in force where there is one."""
     limits = {
         "clock_hz": ("highest clock", telemetry.clock_max_hz),
         "power_w": ("power limit", telemetry.power_limit_w),

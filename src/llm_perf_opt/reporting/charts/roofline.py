@@ -279,7 +279,7 @@ def _marks(
 
 
 def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpace) -> list[str]:
-    """Print the whole name where it fits beside its mark, else farther away; shortened only where it fits nowhere."""
+    """Print the whole name where it fits next to its mark, else farther away; shortened only where it fits nowhere."""
     for label in dict.fromkeys(
         (svg.clean(point.label), svg.fit(point.label, 300), svg.fit(point.label, 190))
     ):

@@ -53,7 +53,7 @@ def waterfall(
 def change_waterfall(
     title: str, steps: Sequence[Step], end: str, *, formatter: Formatter = units.seconds
 ) -> str:
-    """Draw the steps alone, from zero to their sum: for changes that are small beside the whole."""
+    """Draw the steps alone, from zero to their sum: for changes that are small compared with the whole."""
     if not any(svg.usable(step.change) and step.change for step in steps):
         return svg.no_data(title, "No data to draw.", kind="waterfall")
     levels = _levels(0.0, steps)
