@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Literal
 
 from llm_perf_opt.analysis import statistics
-from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary import LoadPoint, Serving, Summary
 from llm_perf_opt.summary.statistics import Better, percentile
 
 # Raw measurements of one metric, side by side, and what they say about the ratio B ÷ A.
@@ -231,6 +231,7 @@ METRICS: dict[str, MetricKind] = {
     "e2e_p50": MetricKind("s"),
     "e2e_p99": MetricKind("s"),
     "goodput": MetricKind("1/s", "higher"),
+    "requests_per_s": MetricKind("1/s", "higher"),
 }
 """What can be compared and gated by name; ``component.<label>`` besides. ``total`` is ttft + decode, ``program`` the
 wall-clock of the user's own program, ``…_p50``, ``…_p99`` and ``goodput`` are of a server under load."""
@@ -341,27 +342,50 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
     return values
 
 
+def highest_load(serving: Serving) -> LoadPoint | None:
+    """Return the highest measured load that the client kept."""
+    measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
+    return max(
+        measured,
+        key=lambda one: (one.rate_per_s or 0.0) if one.kind != "closed" else (one.concurrency or 0.0),
+        default=None,
+    )
+
+
+def _comparable_loads(summary: Summary) -> Iterator[tuple[str, LoadPoint]]:
+    """Yield (name, load point) of those that the client kept and that finished."""
+    for point in summary.serving.load if summary.serving is not None else []:
+        if point.client_bound or not point.is_complete:
+            continue
+        kind = point.kind or "open"
+        load = point.concurrency if kind == "closed" else point.rate_per_s
+        yield f"{kind} {load:.2g}" if load is not None else kind, point
+
+
+def _point_values(point: LoadPoint) -> dict[str, float]:
+    values = {}
+    for metric, stat in (("ttft", point.ttft_s), ("tpot", point.tpot_s), ("e2e", point.e2e_s)):
+        for place in ("p50", "p99"):
+            value = getattr(stat, place, None)
+            if value is not None:
+                values[f"{metric}_{place}"] = value
+    rates = {"goodput": point.goodput_per_s, "requests_per_s": point.completed_per_s}
+    return values | {metric: rate for metric, rate in rates.items() if rate is not None}
+
+
+def serving_values(summary: Summary) -> dict[str, dict[str, float]]:
+    """Return load point → metric → value over all its requests."""
+    return {name: _point_values(point) for name, point in _comparable_loads(summary)}
+
+
 def serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
     """Return metric → load point → value in each tenth of its requests; of points without single requests, their one value.
 
     Load points that the client could not keep, or that did not finish, are left out.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for point in summary.serving.load if summary.serving is not None else []:
-        if point.client_bound or not point.is_complete:
-            continue
-        kind = point.kind or "open"
-        load = point.concurrency if kind == "closed" else point.rate_per_s
-        name = f"{kind} {load:.2g}" if load is not None else kind
-        values = dict(point.blocks)
-        if not values:
-            for metric, stat in (("ttft", point.ttft_s), ("tpot", point.tpot_s), ("e2e", point.e2e_s)):
-                for place in ("p50", "p99"):
-                    value = getattr(stat, place, None)
-                    if value is not None:
-                        values[f"{metric}_{place}"] = [value]
-            if point.goodput_per_s is not None:
-                values["goodput"] = [point.goodput_per_s]
+    for name, point in _comparable_loads(summary):
+        values = {metric: [value] for metric, value in _point_values(point).items()} | point.blocks
         for metric, several in values.items():
             found.setdefault(metric, {})[name] = several
     return found

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help="metric to follow (repeatable; tpot, ttft, program)",
+        help="metric to follow (repeatable; tpot, ttft, program, ttft_p99, goodput)",
     )
     parser.add_argument("--model", metavar="NAME", help="runs of this model only")
     parser.add_argument(

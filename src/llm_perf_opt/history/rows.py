@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from llm_perf_opt.analysis.metrics import COMPONENT, kind_of, summary_scalars, timing_scalars
+from llm_perf_opt.analysis.metrics import COMPONENT, kind_of, serving_values, summary_scalars, timing_scalars
 from llm_perf_opt.analysis.origin import Side, overrides_of
 from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
 from llm_perf_opt.core import layout
@@ -183,6 +183,9 @@ def metric_rows(summary: Summary, run: str) -> Iterator[MetricRow]:
         yield MetricRow(run, PASS_INTERVAL, None, "value", timings.interval_ratio, "ratio")
     for name, value in summary_scalars(summary).items():
         yield MetricRow(run, name, None, "value", value, kind_of(name).unit)
+    for load, values in serving_values(summary).items():
+        for name, value in values.items():
+            yield MetricRow(run, name, load, "value", value, kind_of(name).unit)
     yield from _by_phase(summary, run)
     yield from _telemetry(summary, run)
     for name, scalar in summary.metrics.items():

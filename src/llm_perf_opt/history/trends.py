@@ -255,7 +255,7 @@ def _outcome(better: Better | None, ratio: float) -> Outcome:
 # The history of the runs in an index: trends, and the changes of level in them.
 
 
-DEFAULT_METRICS = ("tpot", "ttft", "program")
+DEFAULT_METRICS = ("tpot", "ttft", "program", "ttft_p99", "tpot_p99", "goodput")
 _LEVELS = ("typical", "median", "value")
 
 

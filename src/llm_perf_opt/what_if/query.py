@@ -39,14 +39,9 @@ def price_query(
     from llm_perf_opt.analysis.roofline.launches import started_in
     from llm_perf_opt.analysis.roofline.what_if import price
 
-    static = summary.static
-    if static is None:
-        raise InputError(
-            f"run {summary.run.id} has no static model",
-            hint="run it with pipeline.static_analysis.enable=true (no weights, no GPU needed)",
-        )
+    static = static_of(summary)
     tables = tables_of(silicon, query.framework)
-    points = _points(static, summary.workload.dtype, query)
+    points = points_of(static, summary.workload.dtype, query)
     devices = find_devices(query.devices, catalogue, silicon)
     if len(points) * len(devices) > MOST_ROWS:
         raise ConfigError(
@@ -56,7 +51,18 @@ def price_query(
     return price(static, devices, points, started=started_in(summary, tables), tables=tables)
 
 
-def _points(static: Static, dtype: str | None, query: Query) -> list[Point]:
+def static_of(summary: Summary) -> Static:
+    """Return the counted model of a run."""
+    if summary.static is None:
+        raise InputError(
+            f"run {summary.run.id} has no static model",
+            hint="run it with pipeline.static_analysis.enable=true (no weights, no GPU needed)",
+        )
+    return summary.static
+
+
+def points_of(static: Static, dtype: str | None, query: Query) -> list[Point]:
+    """Return every combination of a query's data types, sizes and numbers of devices."""
     from llm_perf_opt.analysis.roofline.demand import own_point
     from llm_perf_opt.core.units import canonical_dtype, dtype_bytes, known_dtypes
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from llm_perf_opt.core.stage import Problem
 from llm_perf_opt.process.tools import find_program, has_package
+from llm_perf_opt.stages.serve import transformers_steps
 from llm_perf_opt.stages.serve.config import EngineName, ServeConfig, key_of
 
 HOST = "127.0.0.1"
@@ -129,6 +130,20 @@ class TransformersEngine(Engine):
     def executable(self) -> list[str]:
         """Return the configured program, else the module in this very environment."""
         return list(self.config.executable or [sys.executable, "-m", "transformers.cli.transformers"])
+
+    def command(self, server: ServerSettings) -> list[str]:
+        """Return the command; a server of this environment is started through the module that records its steps."""
+        command = super().command(server)
+        if server.steps_file is not None and not self.config.executable:
+            command[2] = transformers_steps.__name__
+        return command
+
+    def environment(self, server: ServerSettings) -> dict[str, str]:
+        """Name the file of step records."""
+        found = dict(self.config.env)
+        if server.steps_file is not None and not self.config.executable:
+            found[transformers_steps.VARIABLE] = str(server.steps_file)
+        return found
 
     def arguments(self, server: ServerSettings) -> list[str]:
         """Return the arguments: blocks for all requests in flight at their longest, and room to spare."""
