@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
-from llm_perf_opt.core.console.command_line import EXIT_CODES, share, whole_number
+from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, share, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import hint_other_directory
@@ -116,10 +116,10 @@ def _list() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="llm-perf-opt improve",
         description=_DESCRIPTION,
-        epilog=EXIT_CODES,
+        epilog=exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
