@@ -139,6 +139,11 @@ NEEDS: dict[str, Need] = {
     "serving": Need(
         lambda: all(map(has_package, SERVING)), "pip install 'llm-perf-opt[serve]'", SERVING
     ),
+    "mcp": Need(lambda: has_package("mcp"), "pip install 'llm-perf-opt[mcp]'", ("mcp",)),
+    "opentelemetry": Need(
+        lambda: has_package("opentelemetry.sdk") and has_package("opentelemetry.exporter.otlp.proto.http"),
+        "pip install 'llm-perf-opt[otel]'", ("opentelemetry",),
+    ),
     "vllm": Need(
         lambda: _environment("vllm")() and environment_program("vllm", "vllm").exists(), "sh scripts/engines/make-vllm.sh", ("venv-vllm",),
         excuse="several gigabytes: run by hand after sh scripts/engines/make-vllm.sh",
