@@ -225,7 +225,8 @@ def compare_runs(access: Access, a: str, b: str, *, gates: Sequence[str] = ()) -
         plain["families"], key=lambda row: -abs(_number(row.get("b_s")) - _number(row.get("a_s")))
     )
     return ComparisonAnswer(
-        *(_source(file, load_summary(file)) for file in files),
+        a=_source(files[0], load_summary(files[0])),
+        b=_source(files[1], load_summary(files[1])),
         conclusion=_text(result.sentence, longest=600),
         notes=[_text(note) for note in result.notes[:_MOST_NOTES]],
         metrics=[_row(row) for row in plain["metrics"]],
