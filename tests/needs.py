@@ -155,6 +155,10 @@ NEEDS: dict[str, Need] = {
         COMPILERS,
     ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
+    "zsh": Need(
+        lambda: find_program("zsh"), "apt-get install zsh", ("zsh",),
+        excuse="the words are tested in bash, too",
+    ),
     "captures": Need(
         lambda: captures().is_dir(), "real captures belong into ../shared/data", excuse="they are no part of the repository"
     ),
