@@ -102,7 +102,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
 def run_client(
     config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path, log_dir: Path, number: int
 ) -> Path:
-    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` beside the logs."""
+    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` next to the logs."""
     folder.mkdir(parents=True, exist_ok=True)
     argv = client_command(config, level, url, model, folder)
     limit = (config.requests or 100) * config.request_timeout_s
