@@ -61,7 +61,11 @@ def client_problems(config: ServeConfig) -> list[Problem]:
 
 
 def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
-    """Return the command of one load point."""
+    """Return the command of one load point; the user's own arguments come last, so that they win."""
+    return [*_client_arguments(config, level, url, model, folder), *config.client_args]
+
+
+def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
     requests = config.requests or 100
     chat = config.endpoint is Endpoint.chat
     if config.client is ClientName.aiperf:
@@ -75,7 +79,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
             "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
             "--request-count", str(requests), "--synthetic-input-tokens-mean", str(config.prompt_tokens),
             "--output-tokens-mean", str(config.new_tokens), "--extra-inputs", "ignore_eos:true",
-            "--random-seed", str(config.seed), "--artifact-dir", str(folder),
+            "--random-seed", str(config.seed), "--artifact-dir", str(folder), "--ui", "none",
         ]  # fmt: skip
     if config.client is ClientName.guidellm:
         kind = "concurrent" if level.rate_per_s is None else config.arrival.value
