@@ -513,3 +513,16 @@ def test_a_folder_of_aiperf_is_one_load_point() -> None:
         ours, theirs = getattr(point, name), getattr(stated, name)
         assert ours.mean == pytest.approx(theirs.mean, rel=1e-6)
         assert ours.p99 == pytest.approx(theirs.p99, rel=1e-6)
+
+
+def test_a_recorded_result_of_vllm_bench_agrees_with_itself() -> None:
+    path = RECORDED / "vllm-bench-0.32" / "result.json"
+    stated = json.loads(path.read_text())
+    (point,) = analyse_serving(read_serving([path])).serving.load
+    assert (point.kind, point.rate_per_s, point.completed, point.failed) == ("open", 10.0, 12, 0)
+    assert point.completed_per_s == pytest.approx(stated["request_throughput"])
+    for name in ("ttft", "tpot", "itl"):
+        ours = getattr(point, f"{name}_s")
+        assert ours.mean == pytest.approx(stated[f"mean_{name}_ms"] / 1e3, rel=1e-6)
+        assert ours.p50 == pytest.approx(stated[f"median_{name}_ms"] / 1e3, rel=1e-6)
+        assert ours.p99 == pytest.approx(stated[f"p99_{name}_ms"] / 1e3, rel=1e-6)
