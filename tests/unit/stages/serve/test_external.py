@@ -80,7 +80,7 @@ def test_results_are_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
     (tmp_path / "made.json").write_text(json.dumps(result))
     fake_vllm(tmp_path / "bin", f"cp {tmp_path}/made.json result.json", monkeypatch)
-    kept = run_client(
+    (kept,) = run_client(
         config("vllm_bench"),
         CLOSED,
         "http://127.0.0.1:1",
