@@ -82,12 +82,17 @@ def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: st
             "--random-seed", str(config.seed), "--artifact-dir", str(folder), "--ui", "none",
         ]  # fmt: skip
     if config.client is ClientName.guidellm:
-        kind = "concurrent" if level.rate_per_s is None else config.arrival.value
-        rate = level.rate_per_s if level.rate_per_s is not None else level.concurrency
+        profile = (
+            f"kind=concurrent,streams={level.concurrency}"
+            if level.rate_per_s is None
+            else f"kind={config.arrival.value},rate={level.rate_per_s:g}"
+        )
+        route = "/v1/chat/completions" if chat else "/v1/completions"
         return [
-            *client_program(config), "benchmark", "--target", url, "--model", model, "--rate-type", kind, "--rate", f"{rate:g}",
-            "--max-requests", str(requests), "--data", f"prompt_tokens={config.prompt_tokens},output_tokens={config.new_tokens}",
-            "--output-path", str(folder / "benchmarks.json"),
+            *client_program(config), "run", "--backend", f"kind=openai_http,target={url},model={model},request_format={route}",
+            "--profile", profile, "--constraint", f"kind=max_requests,count={requests}",
+            "--data", f"kind=synthetic_text,prompt_tokens={config.prompt_tokens},output_tokens={config.new_tokens}",
+            "--output", f"kind=json,path={folder / 'benchmarks.json'}", "--disable-progress",
         ]  # fmt: skip
     load = (
         ["--request-rate", f"{level.rate_per_s:g}"]
