@@ -526,3 +526,10 @@ def test_a_recorded_result_of_vllm_bench_agrees_with_itself() -> None:
         assert ours.mean == pytest.approx(stated[f"mean_{name}_ms"] / 1e3, rel=1e-6)
         assert ours.p50 == pytest.approx(stated[f"median_{name}_ms"] / 1e3, rel=1e-6)
         assert ours.p99 == pytest.approx(stated[f"p99_{name}_ms"] / 1e3, rel=1e-6)
+
+
+def test_a_schedule_of_guidellm_on_another_clock_is_not_lateness() -> None:
+    from llm_perf_opt.captures.serving.clients import _same_clock
+
+    assert _same_clock(1794956847.9, 1794956848.0) == 1794956847.9
+    assert np.isnan(_same_clock(4.96, 1794956848.0))
