@@ -22,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     """Show the history; return the exit code."""
     parser = verb_parser(
         "history",
-        "Trends of all runs below DIR, per configuration and machine, with changes of level and what came with them.\n"
-        "The index of DIR (llm-perf-opt index) is renewed first.",
+        "Trends of all runs below DIR, per configuration and machine, with step changes and what changed with them.\n"
+        "An index in DIR (llm-perf-opt index) is updated first; without one, nothing is written into DIR.",
     )
     parser.add_argument(
         "directory",
@@ -31,16 +31,16 @@ def main(arguments: Sequence[str]) -> int:
         nargs="?",
         default=Path(),
         metavar="DIR",
-        help="directory that holds the runs (.)",
+        help="directory that contains the runs (default: .)",
     )
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help="metric to follow (repeatable; tpot, ttft, program, ttft_p99, goodput)",
+        help="metric to follow: tpot, ttft, program, ttft_p99, goodput, … (repeatable)",
     )
-    parser.add_argument("--model", metavar="NAME", help="runs of this model only")
+    parser.add_argument("--model", metavar="NAME", help="only runs of this model")
     parser.add_argument(
         "--include-shared",
         action="store_true",
@@ -48,23 +48,26 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
     parser.add_argument(
-        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} next to the index"
+        "--html",
+        action="store_true",
+        help=f"write {HTML_NAME}, {JSON_NAME} and the index into DIR, or into --out",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)"
-    )
-    parser.add_argument("--no-renew", action="store_true", help="take the index as it is")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for the index and the page")
+    parser.add_argument("--no-renew", action="store_true", help="use the existing index without updating it")
     parser.add_argument(
         "--sql",
         metavar="QUERY",
-        help="answer a query over the tables runs, metrics and findings (needs DuckDB)",
+        help="run a query over the tables runs, metrics and findings (needs DuckDB)",
     )
     options = parser.parse_args(arguments)
     console_logging(Verbosity.quiet if options.json or options.sql else Verbosity.normal)
-    from llm_perf_opt.history.index import open_index
+    from llm_perf_opt.history.index import reading_index
 
-    with hint_other_directory("another directory: --out DIR"):
-        folder, _, notes = open_index(options.directory, options.out, renew=not options.no_renew)
+    out = options.out or (options.directory if options.html else None)
+    with (
+        hint_other_directory("another directory: --out DIR"),
+        reading_index(options.directory, out, renew=not options.no_renew) as (folder, _, notes),
+    ):
         if options.sql is not None:
             from llm_perf_opt.history.store import print_query
 

@@ -355,6 +355,23 @@ def row_of(run_dir: Path) -> RunRow:
     return read_run(path, item, path.name)[0]
 
 
+@contextlib.contextmanager
+def reading_index(
+    directory: Path, out: Path | None = None, *, renew: bool = True
+) -> Iterator[tuple[Path, IndexInfo, list[str]]]:
+    """Like :func:`open_index` for a command that was not asked to write.
+
+    An index that exists is renewed in place; without one, the index is built in a temporary directory and removed
+    at the end of the block, so that nothing is written below ``directory``.
+    """
+    home = (out or directory).expanduser().absolute()
+    if out is not None or not renew or (home / store.RUNS).is_file() or not home.is_dir():
+        yield open_index(directory, out, renew=renew)
+        return
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-index-") as scratch:
+        yield open_index(directory, Path(scratch))
+
+
 def open_index(
     directory: Path, out: Path | None = None, *, renew: bool = True
 ) -> tuple[Path, IndexInfo, list[str]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
-from llm_perf_opt.core.console.command_line import EXIT_CODES, share, whole_number
+from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, share, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import hint_other_directory
-from llm_perf_opt.remedies.data import METRICS, SearchSettings
+from llm_perf_opt.remedies.data import EFFECTS, METRICS, SearchSettings
 
 if TYPE_CHECKING:
     from llm_perf_opt.improve.improve import Done
@@ -77,6 +77,7 @@ def _run(options: argparse.Namespace) -> int:
             most_blocks=options.pairs,
             seed=options.seed,
             search=options.search,
+            allow=options.allow,
         ),
         trials=options.trials,
     )
@@ -116,10 +117,10 @@ def _list() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="llm-perf-opt improve",
         description=_DESCRIPTION,
-        epilog=EXIT_CODES,
+        epilog=exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
@@ -147,6 +148,12 @@ def _parser() -> argparse.ArgumentParser:
         dest="own",
         metavar="'key=value …'",
         help="your own remedy (repeatable)",
+    )
+    parser.add_argument(
+        "--allow",
+        choices=EFFECTS,
+        default="nothing",
+        help="keep and build on remedies that change tokens by rounding, or that may make answers worse (nothing)",
     )
     parser.add_argument(
         "--search",

@@ -58,6 +58,7 @@ _OPTIONS = {
     "most_blocks": "--pairs",
     "seed": "--seed",
     "search": "--search",
+    "allow": "--allow",
 }
 """Settings that a resumed search keeps, with the option of each."""
 
@@ -301,7 +302,7 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
     chosen = own if own and not request.settings.only else [*own, *remedies]
     only = [*request.settings.only, *(remedy.name for remedy in own)] if request.settings.only else ()
     predictor = None if start is None else _predictor(start, request.metric, config.hardware.silicon.value)
-    planned = plan(chosen, situation, only, predictor)
+    planned = plan(chosen, situation, only, predictor, allow=request.settings.allow)
     planned.not_tried += [NotTried(item.name, item.reason) for item in unusable]
     return planned
 

@@ -20,7 +20,7 @@ from llm_perf_opt.improve.judge import conclude, is_reverted, overrides_of, reas
 from llm_perf_opt.improve.measuring import Spec, lacks_memory
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.worker import describe_failure
-from llm_perf_opt.remedies.base import key_of
+from llm_perf_opt.remedies.base import conflicting_key
 from llm_perf_opt.remedies.data import EXPERIMENTS, TIME_IS_OVER, Improvement, NotTried, Role, Trial
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
@@ -119,10 +119,12 @@ class Search:
             if winner.remedy in asked:  # one setting of each: so many tests are planned
                 continue
             before = overrides_of(self.kept)
-            clash = {key_of(item) for item in before} & {key_of(item) for item in winner.overrides}
-            if clash:
-                LOGGER.info("%s: not combined, it sets %s too", winner.remedy, sorted(clash)[0])
+            clash = conflicting_key(before, winner.overrides)
+            if clash is not None:
+                LOGGER.info("%s: not combined, it sets %s to another value", winner.remedy, clash)
                 continue
+            if {*winner.overrides} <= {*before}:
+                continue  # contained in what is kept already
             asked.add(winner.remedy)
             trial = self._try(self.planned.candidate(winner), before, "combination")
             if trial is None:
@@ -137,11 +139,11 @@ class Search:
         less work between two meetings of threads. Return whether there was time."""
         for candidate in self.planned.candidates:
             names, before = {trial.remedy for trial in self.kept}, overrides_of(self.kept)
-            keys = {key_of(item) for item in candidate.overrides}
             if (
                 candidate.remedy.name in {*asked, *names}
                 or not names & {*candidate.remedy.again_on}
-                or keys & {key_of(item) for item in before}
+                or conflicting_key(before, candidate.overrides) is not None
+                or {*candidate.overrides} <= {*before}
             ):
                 continue
             trial = self._try(candidate, before, "combination")
@@ -154,14 +156,14 @@ class Search:
     def _likely_together(self) -> None:
         """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
         before = overrides_of(self.kept)
-        taken = {key_of(item) for item in before}
+        taken = list(before)
         likely: list[Trial] = []
         for trial in sorted(self.result.tried, key=lambda each: -self._gain(each)):
-            keys = {key_of(item) for item in trial.overrides}
             another = trial.remedy not in {each.remedy for each in likely}
-            if self._is_likely(trial) and another and not keys & taken:
+            new = not {*trial.overrides} <= {*taken}
+            if self._is_likely(trial) and another and new and conflicting_key(taken, trial.overrides) is None:
                 likely.append(trial)
-                taken |= keys
+                taken += trial.overrides
         if len(likely) < _LEAST_TOGETHER:
             return
         overrides = overrides_of(likely)
@@ -173,7 +175,8 @@ class Search:
 
     def _is_likely(self, trial: Trial) -> bool:
         found = trial.measured
-        harmless = trial.output == "equal" and trial.effect != "quality" and trial.role == "single"
+        same = trial.output == "equal" and trial.effect != "quality"
+        harmless = trial.role == "single" and (same or judge.is_allowed(trial.effect, self.result.method))
         if not harmless or trial.decision != "drop" or found is None or found.verdict != "not shown":
             return False
         return judge.is_worth(found.change_ratio, self.result.metric, self.result.method)
@@ -188,7 +191,7 @@ class Search:
             )
             whole = self.planned.together([t.remedy for t in self.kept], overrides_of(self.kept), title)
             trial = self._try(whole, [], "confirmation")
-            why = reason_reverted(trial) if trial is not None else None
+            why = reason_reverted(trial, self.result.method) if trial is not None else None
             if why is None:
                 return
             note = f"{whole.name} was not kept: measured again, {why}"

@@ -40,6 +40,8 @@ Decision = Literal["keep", "drop", "ask", "failed"]
 OutputResult = Literal["equal", "differs", "failed"]
 Effect = Literal["nothing", "rounding", "quality"]
 """What a remedy may do to the answer: leave it, change the last bits of its arithmetic, or change what the model is."""
+EFFECTS: tuple[Effect, ...] = ("nothing", "rounding", "quality")
+"""From least to most."""
 PredictedBy = Literal["bound", "measured operators", "roofline"]
 """``bound``: the finding's upper bound; ``measured operators``: expected times of which at least half of a step rests on tables
 of measured operators; ``roofline``: expected times of which less does."""
@@ -249,6 +251,9 @@ class SearchSettings:
     """The user's own remedies (``--try``), each a line of overrides."""
     most_samples: int = 4
     """Samples that are measured and whose answers are compared."""
+    allow: Effect = "nothing"
+    """Changes of the answers that may be kept (``--allow``): ``rounding`` lets remedies that only round differently change tokens,
+    ``quality`` also those that may make answers worse."""
 
     def rule(self, alpha: float, widest_ratio: float | None = None, *, fixed: bool = False) -> StoppingRule:
         """Return when an experiment with this share of the family error ends."""

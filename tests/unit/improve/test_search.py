@@ -476,3 +476,68 @@ def test_an_interrupted_search_keeps_what_it_measured_and_goes_on(tmp_path: Path
     assert len(later) == len([t for t in again.tried[before:] if t.measured is not None])
     assert again.status == "complete"
     assert again.best.overrides == ["model.attn_implementation=eager"]
+
+
+def test_remedies_with_an_equal_setting_in_common_are_combined(tmp_path: Path) -> None:
+    """Both need a static cache: that is no conflict, and it is set once."""
+    remedies = [
+        remedy("compile-decode", "model.compile=true", "model.cache=static"),
+        remedy("experts", "model.experts_implementation=eager", "model.cache=static"),
+        remedy("cache", "model.cache=preallocated"),
+        remedy("static", "model.cache=static"),
+    ]
+    effects = {
+        "model.compile=true": 0.5,
+        "model.experts_implementation=eager": 0.8,
+        "model.cache=preallocated": 0.9,
+        "model.cache=static": 0.95,
+    }
+    made, _, _ = search(effects, tmp_path, remedies)
+    assert made.best.overrides == [
+        "model.compile=true",
+        "model.cache=static",
+        "model.experts_implementation=eager",
+    ]
+    grown = [trial.remedy for trial in made.tried if trial.role == "combination"]
+    assert grown == ["experts"], "neither what sets the key otherwise nor what is contained already"
+
+
+@pytest.mark.parametrize(("allow", "kept"), [("nothing", False), ("rounding", False), ("quality", True)])
+def test_quality_is_built_upon_where_the_user_allows_it(tmp_path: Path, allow: Any, kept: bool) -> None:
+    remedies = [
+        remedy("int8", "model.quantise_weights=int8", effect="quality"),
+        remedy("compile-decode", "model.compile=true", "model.cache=static", effect="rounding"),
+    ]
+    effects = {"model.quantise_weights=int8": 0.5, "model.compile=true": 0.7}
+    made = result()
+    made.method = SearchSettings(bound="", allow=allow)
+    other_tokens = "model.quantise_weights=int8"
+    search(
+        effects,
+        tmp_path,
+        remedies,
+        made,
+        equal=lambda spec: (other_tokens in spec.a) == (other_tokens in spec.b),
+    )
+    expected = ["model.compile=true", "model.cache=static"]
+    assert made.best.overrides == ([other_tokens, *expected] if kept else expected)
+    assert made.best.confirmed and made.best.output == ("differs" if kept else "equal")
+    planned = plan(remedies, situation(), allow=allow)
+    assert [each.remedy.name for each in planned.candidates] == (
+        ["int8", "compile-decode"] if kept else ["compile-decode", "int8"]
+    )
+
+
+def test_other_tokens_of_a_remedy_that_should_leave_them_are_never_kept() -> None:
+    from llm_perf_opt.improve.judge import is_allowed
+
+    allowed = {
+        (effect, allow): is_allowed(effect, SearchSettings(allow=allow))  # type: ignore[arg-type]
+        for effect in ("nothing", "rounding", "quality")
+        for allow in ("nothing", "rounding", "quality")
+    }
+    assert {pair for pair, value in allowed.items() if value} == {
+        ("rounding", "rounding"),
+        ("rounding", "quality"),
+        ("quality", "quality"),
+    }
