@@ -80,7 +80,7 @@ def _per_token(metric: MetricChange, work: Work) -> Conclusion:
     return found
 
 
-_UNSURE = "which too few repeats tell from noise"
+_UNSURE = "which is not significant with so few repeats"
 
 
 def _verdict(metric: MetricChange, ratio: float) -> Verdict:
@@ -168,9 +168,7 @@ def conclude(result: Comparison, a: Summary, b: Summary, work: Work, *, failed: 
     )
     result.conclusions = [each for each in found if each is not None]
     if not result.conclusions:
-        result.sentence = (
-            "No conclusion: nothing that tells how long the work takes was measured on both sides."
-        )
+        result.sentence = "No conclusion: no time was measured on both sides."
         return
     _warn(result.conclusions[0], result)
     unlike = ", ".join(
