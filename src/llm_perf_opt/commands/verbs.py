@@ -31,13 +31,17 @@ VERBS = {
     "serve": Verb(
         "measure a server under load: latency, goodput, and where request time goes", "serving.command"
     ),
-    "what-if": Verb("estimate a run's model on other devices, sizes and data types", "commands.what_if"),
+    "what-if": Verb("estimate a run's model on other devices, sizes and data types", "what_if.command"),
     "sweep-report": Verb(
         "summarise a sweep from its job files, also while jobs are running", "sweep.command"
     ),
     "index": Verb("collect the summaries below a directory into Parquet tables", "history.index_command"),
     "history": Verb("show trends of all runs, and what changed with each step change", "history.command"),
-    "schema": Verb("print the JSON Schema of summary.json or improve.json", "commands.schema"),
+    "schema": Verb(
+        "print the JSON Schema of summary.json, improve.json or the configuration", "commands.schema"
+    ),
+    "plugins": Verb("list every interface for plug-ins and what is installed for it", "commands.plugins"),
+    "mcp": Verb("let agents read runs: an MCP server over stdio or HTTP", "mcp_server.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("print shell completion for verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(

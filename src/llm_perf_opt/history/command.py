@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.files import atomic_write_text, hint_other_directory
+
+if TYPE_CHECKING:
+    from llm_perf_opt.history.data import History
 
 HTML_NAME, JSON_NAME = "history.html", "history.json"
 
@@ -34,9 +38,14 @@ def main(arguments: Sequence[str]) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help="metric to follow: tpot, ttft, program, … (repeatable)",
+        help="metric to follow: tpot, ttft, program, ttft_p99, goodput, … (repeatable)",
     )
     parser.add_argument("--model", metavar="NAME", help="only runs of this model")
+    parser.add_argument(
+        "--include-shared",
+        action="store_true",
+        help="include runs whose device other programs used too (their times may be too long)",
+    )
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
     parser.add_argument(
         "--html",
@@ -63,18 +72,19 @@ def main(arguments: Sequence[str]) -> int:
             from llm_perf_opt.history.store import print_query
 
             return print_query(folder, options.sql, as_json=options.json)
-        return _show(folder, notes, options.metric, options.model, as_json=options.json, html=options.html)
+        from llm_perf_opt.history.trends import make_history
+
+        history = make_history(
+            folder, options.metric, model=options.model, include_shared=options.include_shared
+        )
+        return _show(history, folder, notes, as_json=options.json, html=options.html)
 
 
-def _show(
-    folder: Path, notes: list[str], metrics: list[str], model: str | None, *, as_json: bool, html: bool
-) -> int:
+def _show(history: History, folder: Path, notes: list[str], *, as_json: bool, html: bool) -> int:
     from llm_perf_opt.history.page import history_console
-    from llm_perf_opt.history.trends import make_history
     from llm_perf_opt.reporting.console import terminal_width
     from llm_perf_opt.summary.codec import save_json, to_plain
 
-    history = make_history(folder, metrics, model=model)
     page = None
     if html:
         from llm_perf_opt.history.page import history_html

@@ -23,13 +23,13 @@ from llm_perf_opt.history import store
 from llm_perf_opt.history.data import FindingRow, IndexInfo, LeftOut, MetricRow, RunRow
 from llm_perf_opt.history.rows import finding_rows, metric_rows, run_row, settings_of_run
 from llm_perf_opt.remedies.data import FILE_NAME as IMPROVE
-from llm_perf_opt.remedies.data import load_improvement
+from llm_perf_opt.remedies.data import SPEC, load_improvement
 from llm_perf_opt.summary.file import load_summary
 
 # Find the ``summary.json`` and ``improve.json`` files below a directory; nothing of a file is kept but name, size and time.
 
 
-_NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE)
+_NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE, SPEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,8 @@ def walk(directory: Path, start: str, found: Found, *, refused: bool = False) ->
                 continue
             if (search := _file(entries, IMPROVE, name)) is not None:
                 found.searches.append(search)
+            if SPEC in entries and name != start:
+                continue  # an experiment of improve: its sides are passes in turn, no runs of their own
         except OSError as error:
             found.left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
             continue

@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user asked for beside the configuration."""
+    """What a user asked for in addition to the configuration."""
 
     overrides: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()

@@ -158,7 +158,7 @@ def _move(source: Path, target: Path, keep: Sequence[Path]) -> None:
 
 # ``tmp/stage1`` and ``tmp/stage2``, where earlier releases put runs: for one release they lead to the last run.
 #
-# A link where there is nothing, or a link of ours; a note beside the old runs where there is a directory.
+# A link where there is nothing, or a link of ours; a note next to the old runs where there is a directory.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -222,7 +222,7 @@ def hold_output(out: Path) -> Iterator[None]:
 
 
 def _refuse_run(out: Path) -> None:
-    """The summary and the reports of a run would be replaced by those of other captures, beside the run's own files."""
+    """The summary and the reports of a run would be replaced by those of other captures, while the run's own files stay."""
     if not is_there(out / layout.MANIFEST) and not _is_summary_of_run(out / layout.SUMMARY):
         return
     raise ConfigError(

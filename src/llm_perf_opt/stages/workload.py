@@ -47,13 +47,13 @@ class Workload:
     env: Mapping[str, str] = field(default_factory=dict)
     """What has to be set for the program to run; part of the command that is recorded."""
     named: Mapping[str, str] = field(default_factory=dict)
-    """What the user wants it to get (``pipeline.workload.env``) beside the allow-listed environment."""
+    """What the user wants it to get (``pipeline.workload.env``) in addition to the allow-listed environment."""
     built_in: bool = True
     """False: the user's own command, about whose ranges nothing is known."""
 
     @property
     def added_env(self) -> dict[str, str]:
-        """What is set beside the allow-listed environment."""
+        """What is set in addition to the allow-listed environment."""
         return {**self.named, **self.env}
 
     def base_env(self) -> dict[str, str]:
@@ -215,7 +215,7 @@ def _outputs(config: AppConfig) -> Iterator[str]:
             yield override(f"{key}.save_dir", folder)
 
 
-# Which files a capture wrote, told by what changed and not by the clock.
+# Which files a capture wrote, determined by what changed, not by the clock.
 #
 # The clock of a file server and that of this machine may differ by minutes, and either may be set while a capture runs.
 

@@ -65,7 +65,7 @@ class Hardware:
     """Where that comes from."""
 
 
-# What a device told of itself while it worked: memory, clock, power, temperature, energy.
+# What a device reported while it worked: memory, clock, power, temperature, energy.
 
 
 MemoryCounts = Literal["allocator", "process"]
@@ -153,7 +153,7 @@ class Telemetry:
     series: list[TelemetrySeries] = field(default_factory=list)
 
 
-# What runs beside one another: devices, ranks, collectives, and who owns the time in which a device idles.
+# What runs side by side: devices, ranks, collectives, and who owns the time in which a device idles.
 
 
 OwnerKind = Literal[

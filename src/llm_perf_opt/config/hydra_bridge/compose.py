@@ -113,7 +113,7 @@ def sweep_directory(raw: RawConfig) -> Path:
 
 
 def sweep_subdirectory(raw: RawConfig, number: int) -> str:
-    """Return the name of one job's directory in that of its sweep; the configuration is told the job's number."""
+    """Return the name of one job's directory in that of its sweep; the configuration receives the job's number."""
     OmegaConf.set_readonly(raw.hydra, False)
     OmegaConf.update(raw, "hydra.job.num", number, force_add=True)
     return str(OmegaConf.select(raw, "hydra.sweep.subdir"))

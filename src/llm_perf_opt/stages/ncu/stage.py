@@ -141,7 +141,7 @@ class NcuStage(Stage):
         if not own:
             return Facts(stage=self.name)
         if strange := sorted(path.name for path in {*captures} - {*own} if path.is_file()):
-            # The folder is read as a whole: what is not of this run cannot be told apart inside it.
+            # The folder is read as a whole: what is not of this run cannot be distinguished inside it.
             words = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
             return Facts(stage=self.name, notes=[words])
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])

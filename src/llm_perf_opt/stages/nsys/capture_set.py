@@ -37,7 +37,7 @@ _GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 def export_sqlite(
     executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
 ) -> tuple[Path | None, ProcessResult]:
-    """Export a report beside itself; ``None`` when nsys did not write a readable database.
+    """Export a report next to itself; ``None`` when nsys did not write a readable database.
 
     Once more when it ended by itself without one: as with captures, it happens on busy machines.
     """

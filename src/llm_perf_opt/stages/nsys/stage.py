@@ -200,7 +200,7 @@ def _rank_of(context: StageContext) -> Rank | None:
 
 
 def _watched_program(context: StageContext, capture_range: str) -> Workload:
-    """Return the program; the built-in one is told to call the profiler API where that is what opens the capture."""
+    """Return the program; the built-in one is asked to call the profiler API where that is what opens the capture."""
     program = workload(context.config, context.artifacts.root)
     if capture_range != _PROFILER_API or not program.built_in:
         return program

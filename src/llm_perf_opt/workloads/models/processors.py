@@ -198,7 +198,7 @@ def load_part(kind: Any, config: ModelConfig, *, remote_code: bool, what: str, f
     except (*_CANNOT_BE_READ, ImportError) as error:
         raise CheckpointError(
             f"no usable {what} in {config.path}: {_one_line(error)}",
-            hint=f"copy {files} beside the weights",
+            hint=f"copy {files} next to the weights",
             path=config.path,
         ) from error
 
