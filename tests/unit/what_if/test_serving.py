@@ -174,7 +174,7 @@ def test_wrong_options_are_named(run: Path, arguments: tuple[str, ...], named: s
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x", ""])
 def test_rates_that_are_not_positive_numbers_are_refused(run: Path, text: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--rate"):
         main([str(run), "--serve", "--rate", text])
 
 
