@@ -278,7 +278,7 @@ class Search:
             # One process can lend its weights to the other side; two processes hold them twice.
             own = False
             if not can_share:
-                trial.reason = "the memory holds one model, and this setting needs a second one"
+                trial.reason = "this setting needs a second copy of the model, which does not fit into memory"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:

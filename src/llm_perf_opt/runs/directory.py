@@ -68,7 +68,7 @@ class Earlier:
         text = f"This directory held {what}: its files were moved to {where}/, and none of them is in this report"
         if self.continued:
             names = ", ".join(str(path.relative_to(self.root)) for path in self.continued)
-            text += f", except what it had finished of {names}, which this run goes on with"
+            text += f", except what it had finished of {names}, which this run continues"
         return f"{text}."
 
     def _when(self) -> str:

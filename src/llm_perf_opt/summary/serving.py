@@ -109,7 +109,7 @@ class LoadPoint:
     label: str | None = None
     """How the record names the point."""
     is_complete: bool = True
-    """``False``: the tool says that the measurement did not finish; such a point is refused in comparisons."""
+    """``False``: the measurement did not finish; such a point is refused in comparisons."""
     blocks: dict[str, list[Ratio]] = field(default_factory=dict)
     """Metric (``ttft_p99``, ``goodput``, …) → its value in each tenth of the requests, in the order they were sent."""
     notes: list[str] = field(default_factory=list)

@@ -160,7 +160,7 @@ def processors(text: str) -> set[int]:
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
         if not first.isdigit() or (sign and not last.isdigit()):
-            raise ConfigError(f"{_KEY}={text} is no list of processors", hint="write 0-3,8", key=_KEY)
+            raise ConfigError(f"{_KEY}={text} is not a list of processors", hint="write 0-3,8", key=_KEY)
         found.update(range(int(first), int(last or first) + 1))
     return found
 

@@ -128,7 +128,7 @@ _ADVICE = {
     "processor quota of the container": "raise the container's processor limit, or set run.threads to what it may use",
 }
 _ELSE = (
-    "look after cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
+    "check cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
     "this run with one that was not held back"
 )
 
@@ -147,7 +147,7 @@ def find_throttling(summary: Summary) -> list[Finding]:
     return [
         Finding(
             id="throttled",
-            title="The device was held back while it was measured",
+            title="The device was throttled while it was measured",
             phase=None,
             evidence=[
                 *(

@@ -46,7 +46,7 @@ _TITLES: dict[Loss, str] = {
     "input-pipeline": "{who} waits for its input",
     "host-idle": "{who} waits for the host between launches",
     "queued-work": "{who} has work in the queue that the device does not run",
-    "one-off-costs": "{who} holds costs that occur once",
+    "one-off-costs": "{who} includes one-off costs",
 }
 _ADVICE: dict[Loss, str] = {
     "exposed-communication": "Overlap collectives with computing (start them earlier, in smaller buckets, on their own stream), "
@@ -66,7 +66,7 @@ _ADVICE: dict[Loss, str] = {
     "memory and asynchronous copies, or the same work on the device; cache what does not change.",
     "host-idle": "Move that work off the thread that feeds the device, or do it ahead, while the device is busy; a decode "
     "step that is replayed (model.cuda_graphs=true with model.cache=static) has none of it.",
-    "queued-work": "The host is not the cause. Look for what holds the stream: another process or stream on the device, an event "
+    "queued-work": "The host is not the cause. Look for what blocks the stream: another process or stream on the device, an event "
     "or a peer it waits for, or kernels that the capture left out.",
     "one-off-costs": "Capture after warm-up: run the same shapes a few times first, then record. Nothing of this time can be gained in "
     "the steady state; at start-up, a cache of compiled kernels or eager module loading moves it.",
@@ -132,7 +132,7 @@ def find_one_off(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=None,
             time_s=part.seconds,
-            arithmetic=f"{units.seconds(part.seconds)} of {units.seconds(whole.span_s)}; it does not recur, so it is no gain",
+            arithmetic=f"{units.seconds(part.seconds)} of {units.seconds(whole.span_s)}; it does not recur, so there is no gain",
             advice=_ADVICE["one-off-costs"],
             confidence="high",
         )
@@ -253,7 +253,7 @@ def _by_operators(summary: Summary) -> list[Finding]:
             "decode",
             [*evidence, *sources(summary, "trace")],
             None,
-            "counts only; a timeline would tell the cost",
+            "counts only; a timeline is needed for the cost",
             "medium",
         )
     ]

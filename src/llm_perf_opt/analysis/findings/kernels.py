@@ -294,7 +294,7 @@ def find_far_from_measured(summary: Summary) -> list[Finding]:
             gain_upper_s=share_of_sample(summary, stake / total),
             arithmetic=f"{' + '.join(_term(kernel) for kernel in rows[:_NAMED])}{' + …' if left > 0 else ''} = "
             f"{units.seconds(stake)} above the best measured, of {units.seconds(total)} kernel time",
-            advice="Find out why another kernel was not chosen: sizes that are no multiple of 8 elements (pad them), an old "
+            advice="Find out why another kernel was not chosen: sizes that are not a multiple of 8 elements (pad them), an old "
             "library (update torch, cuBLAS, cuDNN), another clock or another process on the device, an attention "
             "implementation that is not the newest, a backend for experts that is not the framework's best.",
             confidence="high" if exact else "medium",

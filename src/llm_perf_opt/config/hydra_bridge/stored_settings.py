@@ -179,7 +179,7 @@ def refuse_executing(
         f" (with {' '.join(mask_arguments(code))})" if "model.trust_remote_code" in keys and code else ""
     )
     raise ConfigError(
-        f"{source} holds settings that can execute code, which are not taken over from a file: "
+        f"{source} contains settings that can execute code, which are not taken over from a file: "
         f"{one_line(', '.join(keys))}{one_line(of_model)}",
         hint=f"if you trust them, repeat them{hidden}: {shlex.join([*command, *shown])}",
         key=keys[0],

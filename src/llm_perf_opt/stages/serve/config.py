@@ -216,7 +216,7 @@ def check_values(config: ServeConfig) -> None:
     if config.prefix_tokens >= config.prompt_tokens and config.prefix_tokens:
         raise _refuse(
             "prefix_tokens",
-            f"{config.prefix_tokens} leaves no token of a prompt of its own",
+            f"{config.prefix_tokens} leaves no token for the rest of the prompt",
             "make it shorter than prompt_tokens",
         )
     _check_load(config)

@@ -396,7 +396,7 @@ class _Run:
                 # Not every server takes fields that OpenAI's does not have.
                 client.target = replace(client.target, fields={"stream_options": {"include_usage": True}})
                 result = await client.run(level, iter(requests), is_alive=lambda: server.is_alive)
-                self.notes.append("The server refuses ignore_eos: answers may be shorter than asked for.")
+                self.notes.append("The server refuses ignore_eos: answers may be shorter than requested.")
         failed = [one for one in result.records if one.status != "ok"]
         if len(failed) == len(result.records):
             said = server.last_lines()
