@@ -351,6 +351,19 @@ def _point_values(point: LoadPoint) -> dict[str, float]:
     return values | {metric: rate for metric, rate in rates.items() if rate is not None}
 
 
+SERVING_METRICS = (
+    "ttft_p50",
+    "ttft_p99",
+    "tpot_p50",
+    "tpot_p99",
+    "e2e_p50",
+    "e2e_p99",
+    "goodput",
+    "requests_per_s",
+)
+"""Metrics of a server, by load point."""
+
+
 def serving_values(summary: Summary) -> dict[str, dict[str, float]]:
     """Return load point → metric → value over all its requests."""
     return {name: _point_values(point) for name, point in _comparable_loads(summary)}

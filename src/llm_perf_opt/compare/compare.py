@@ -10,6 +10,7 @@ from typing import Any
 from llm_perf_opt.analysis.metrics import (
     ALPHA,
     METRICS,
+    SERVING_METRICS,
     Evidence,
     Series,
     kind_of,
@@ -258,7 +259,7 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     in_turns = measured_in_turns(a.documents, b.documents)
     series_a, unlike_a = series_at_work(a, a, by_repeat=in_turns)
     series_b, unlike_b = series_at_work(b, a, by_repeat=in_turns)
-    unlike = unlike_a | unlike_b
+    unlike = unlike_a | unlike_b | _loads_apart(series_a, series_b)
     names = _ordered({*series_a, *series_b})
     evidence = {
         name: weigh(series_a[name], series_b[name]) if name in series_a and name in series_b else None
@@ -293,6 +294,19 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     decided = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None, unlike=unlike)
     result.gates = discount_gates(decided, a, b, in_turns=in_turns)
     return result
+
+
+def _loads_apart(a: Mapping[str, Series], b: Mapping[str, Series]) -> dict[str, str]:
+    """Metrics of a server that were measured at other loads on each side → why they are not compared."""
+    found = {}
+    for name in SERVING_METRICS:
+        if name not in a or name not in b:
+            continue
+        left, right = ({load for run in side[name].runs for load in run} for side in (a, b))
+        if not left & right:
+            sides = (", ".join(sorted(loads)[:5]) for loads in (left, right))
+            found[name] = "no load in common (A: {}; B: {})".format(*sides)
+    return found
 
 
 def _ordered(names: set[str]) -> list[str]:
@@ -499,12 +513,18 @@ def _tokens(summary: Summary) -> float | None:
 
 def _tool_notes(a: Side, b: Side) -> list[str]:
     """Say what different load tools call differently."""
-    sides = [side.first.serving.definitions if side.first.serving is not None else {} for side in (a, b)]
-    if not sides[0] or not sides[1] or sides[0].keys() == sides[1].keys():
+    serving = [side.first.serving for side in (a, b)]
+    tools = [{one.tool for one in held.load if one.tool} if held is not None else set() for held in serving]
+    if not tools[0] or not tools[1] or tools[0] == tools[1]:
         return []
+    named = (", ".join(sorted(names)) for names in tools)
+    definitions = {
+        tool: text for held in serving if held is not None for tool, text in held.definitions.items()
+    }
     return [
-        "The sides were measured by different load tools; compare TTFT, TPOT and E2E, not what only one of them defines.",
-        *(f"{tool}: {text}" for tool, text in {**sides[0], **sides[1]}.items()),
+        "The sides were measured by different load tools (A: {}; B: {}); compare TTFT, TPOT and E2E, not what only one of them "
+        "defines. ITL cannot be compared.".format(*named),
+        *(f"{tool}: {text}" for tool, text in definitions.items()),
     ]
 
 

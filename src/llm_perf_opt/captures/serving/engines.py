@@ -182,14 +182,20 @@ _STEP_LINE = re.compile(
 )
 
 
+_LINE_TIME = re.compile(r"(\d{10}\.\d{1,9}) ")
+"""Seconds since 1970 before a line."""
+
+
 def is_vllm_log(text: str) -> bool:
     """Tell whether text is a server log with a line per step."""
     return _STEP_LINE.search(text) is not None
 
 
 def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
-    """Read the step lines of a server log. Their durations are exact; the time stamps are whole seconds, so no step is placed."""
+    """Read the step lines of a server log. Their durations are exact; the time stamps are whole seconds, so a step is placed only
+    where the time at which its line came stands before it, as in ``serve/steps.log``."""
     content.engine = "vllm"
+    placed = 0
     for line in lines:
         found = _STEP_LINE.search(line)
         if found is None or found["dummy"]:
@@ -204,8 +210,10 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
         if duration != duration:
             content.skipped += 1
             continue
+        came = _LINE_TIME.match(line)
+        placed += came is not None
         content.rows.add(
-            end_s=NAN,
+            end_s=time_or_nan(_number(came[1])) if came else NAN,
             duration_s=duration,
             engine=int((found["engine"] or "0")[:6]),
             prefill=(numbers["ctx"], numbers["ctx_tokens"]),
@@ -213,7 +221,9 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
             kv_ratio=kv,
         )
     content.notes.append(
-        "The step log gives durations only (its time stamps are whole seconds): steps are counted, not matched to requests."
+        "The steps are from the server's log and placed by the time at which their lines came."
+        if placed
+        else "The step log gives durations only (its time stamps are whole seconds): steps are counted, not matched to requests."
     )
 
 

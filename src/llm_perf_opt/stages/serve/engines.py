@@ -64,6 +64,8 @@ class Engine(ABC):
     reset_path: ClassVar[str | None] = None
     """Route that empties the prefix cache (POST)."""
     accepts_ignore_eos: ClassVar[bool] = True
+    step_mark: ClassVar[str | None] = None
+    """What lines of the log have that describe a step."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
@@ -114,10 +116,6 @@ class Engine(ABC):
 
     def version(self, log: str) -> str | None:
         """Return the version that the server's log names."""
-        return None
-
-    def steps_from_log(self, log: str) -> str | None:
-        """Return the step lines of the server's log, where it has any."""
         return None
 
 
@@ -198,6 +196,7 @@ class VllmEngine(Engine):
     program = ("vllm",)
     install = "install vLLM in an environment of its own (CPU build: scripts/engines/make-vllm.sh)"
     reset_path = "/reset_prefix_cache"
+    step_mark = ": Iteration("
 
     def arguments(self, server: ServerSettings) -> list[str]:
         """Return the arguments; on a CPU without compilation and in float32."""
@@ -237,11 +236,6 @@ class VllmEngine(Engine):
             r"\(v(\d[\w.+]*)\) with config", log
         )
         return found[1].rstrip(".") if found else None
-
-    def steps_from_log(self, log: str) -> str | None:
-        """Return the lines of ``--enable-logging-iteration-details``: durations of steps, without a clock."""
-        lines = [line for line in log.splitlines() if ": Iteration(" in line]
-        return "\n".join(lines) + "\n" if lines else None
 
 
 class SglangEngine(Engine):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOG_NAME = "server"
 _LAST_LINES = 15
 _POLL_S = 0.2
+_MOST_STEP_LINES = 500_000
 _PROBE_S = 5.0
 CHECKPOINT_ADAPTERS = ("hf_causal_lm",)
 """Presets that a checkpoint can be written from."""
@@ -124,6 +125,8 @@ class Server:
         self._process: BackgroundProcess | None = None
         self.imports_s: float | None = None
         """Seconds from the start until the engine began to initialise, where its log tells."""
+        self.step_lines: deque[tuple[float, str]] = deque(maxlen=_MOST_STEP_LINES)
+        """Lines of the log that describe steps, with the time at which they came."""
         self._began: float | None = None
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -173,6 +176,8 @@ class Server:
 
     def _take_line(self, line: str) -> None:
         self._said.append(line)
+        if self.engine.step_mark is not None and self.engine.step_mark in line:
+            self.step_lines.append((time.time(), line))
         if (
             self.imports_s is None
             and self.ready_s is None

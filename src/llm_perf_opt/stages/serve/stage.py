@@ -594,8 +594,8 @@ class _Run:
             if self.window is not None and split_steps(path, self.window, target):
                 return [path, target]
             return [path]
-        said = self.server.engine.steps_from_log(self.server.log_text())
-        return [atomic_write_text(self.folder / STEPS_LOG, said)] if said else []
+        lines = [f"{at:.6f} {self.server.masked(line)}\n" for at, line in self.server.step_lines]
+        return [atomic_write_text(self.folder / STEPS_LOG, "".join(lines))] if lines else []
 
     def _server_document(self) -> dict[str, Any]:
         server = self.server

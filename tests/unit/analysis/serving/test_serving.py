@@ -130,6 +130,29 @@ def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path
         assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
 
 
+def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) -> None:
+    """The fallback without the plug-in: the same cause, and parts that sum to the TTFT."""
+    simulated = simulate(planted("prefill", 1))
+    requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
+    lines = []
+    for step in simulated.vllm_steps():
+        held = step["it"]
+        lines.append(
+            f"{step['is']['iteration_timestamp']:.6f} (APIServer) INFO Engine 000: Iteration({held['iteration_index']}): {held['num_ctx_requests']} "
+            f"context requests, {held['num_ctx_tokens']} context tokens, {held['num_generation_requests']} generation requests, "
+            f"{held['num_generation_tokens']} generation tokens, iteration elapsed time: {held['elapsed_ms']:.2f} ms, CPU KV cache usage: 1.0%"
+        )
+    (tmp_path / "steps.log").write_text("\n".join(lines))
+    found = analyse_serving(read_serving([requests, tmp_path / "steps.log"]))
+    assert found.serving.coverage_ratio == 1.0
+    assert find_serving(found)[0].id == "serving-prefill"
+    point = found.serving.load[0]
+    assert point.ttft_parts_s is not None and point.ttft_s is not None
+    assert sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES) == pytest.approx(
+        point.ttft_s.mean, rel=1e-6
+    )
+
+
 def test_clock_offset_is_found_within_its_uncertainty(tmp_path: Path) -> None:
     for offset in (0.0, 0.5, -1200.0, 40.0):
         found = analysed(simulate(Plan(offset_s=offset, requests=120)), tmp_path)
