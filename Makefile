@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip" setuptools wheel
 	@# torch first and alone: asked for as a dependency it would bring another build and gigabytes with it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,docs,ncu,telemetry,serve]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[run,dev,docs,mcp,ncu,otel,telemetry,serve]"
 	@touch $@
 
 install: $(INSTALLED)  ## create the virtual environment with pinned dependencies

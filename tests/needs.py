@@ -140,6 +140,11 @@ NEEDS: dict[str, Need] = {
     "serving": Need(
         lambda: all(map(has_package, SERVING)), "pip install 'llm-perf-opt[serve]'", SERVING
     ),
+    "mcp": Need(lambda: has_package("mcp"), "pip install 'llm-perf-opt[mcp]'", ("mcp",)),
+    "opentelemetry": Need(
+        lambda: has_package("opentelemetry.sdk") and has_package("opentelemetry.exporter.otlp.proto.http"),
+        "pip install 'llm-perf-opt[otel]'", ("opentelemetry",),
+    ),
     "vllm": Need(
         lambda: _environment("vllm")() and environment_program("vllm", "vllm").exists(), "sh scripts/engines/make-vllm.sh", ("venv-vllm",),
         excuse="the leg engines of .ci/run runs them",
@@ -151,6 +156,10 @@ NEEDS: dict[str, Need] = {
         COMPILERS,
     ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
+    "zsh": Need(
+        lambda: find_program("zsh"), "apt-get install zsh", ("zsh",),
+        excuse="the words are tested in bash, too",
+    ),
     "captures": Need(
         lambda: captures().is_dir(), "real captures belong into ../shared/data", excuse="they are no part of the repository"
     ),

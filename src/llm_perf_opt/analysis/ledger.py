@@ -154,9 +154,9 @@ def _component_rows(
 def _hooked_s(timings: Timings, phase: str, stat: Stat | None) -> float | None:
     """Return a component's wall-clock; timings are of all decode steps together, rows of one."""
     if stat is None or phase != "decode":
-        return None if stat is None else stat.mean
+        return None if stat is None else stat.shown
     steps = decode_steps(timings)
-    return stat.mean / steps if steps else None
+    return stat.shown / steps if steps else None
 
 
 def _of_component(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, Literal
 
 from llm_perf_opt.analysis import statistics
@@ -28,6 +29,11 @@ BlockKind = Literal["rounds", "repeats", "samples"]
 ALPHA = 0.05
 """Most false alarms a rank test may give when nothing changed."""
 TOGETHER = "all samples"
+SHOWN_CHANGE = 0.2
+"""The change that a recommended number of repeats would show."""
+_POWER = 0.8
+_RANK_EFFICIENCY = 3 / math.pi
+"""Of rank tests against the t test, for normal noise."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,20 @@ class Evidence:
             return statistics.rank_sum_p([value - log_limit for value in self.blocks_b], self.blocks_a)
         return statistics.signed_rank_p([log_limit - value for value in self.differences])
 
+    def blocks_to_show(self, change: float) -> int | None:
+        """Return how many blocks (per side) show a relative change in four of five cases; ``None`` without a spread.
+
+        Normal approximation with the rank tests' efficiency; never fewer than the test needs to speak at all.
+        """
+        groups = [self.differences] if self.differences else [self.blocks_a, self.blocks_b]
+        if self.kind is None or any(len(group) < 2 for group in groups):
+            return None
+        variance = math.fsum(_variance(group) for group in groups)
+        reach = (NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(_POWER)) / math.log1p(change)
+        needed = math.ceil(variance * reach**2 / _RANK_EFFICIENCY)
+        least = 6 if self.differences else 4
+        return max(needed, least)
+
     def interval(self, *, confidence: float, resamples: int, seed: int) -> statistics.Interval | None:
         """Bootstrap interval of the log ratio; ``None`` without two blocks."""
         if self.kind is None or self.n < 2:
@@ -90,6 +110,11 @@ class Evidence:
         return statistics.paired_interval(
             self.differences, confidence=confidence, resamples=resamples, seed=seed
         )
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def weigh(a: Series, b: Series) -> Evidence | None:
@@ -236,10 +261,7 @@ def _steps(sample: Sample) -> int:
 
 
 def _tpot(repeat: Repeat, sample: Sample) -> float | None:
-    """Median token where tokens were timed, as in the summary: one stall must not stand for all of them."""
-    tokens = repeat.get("token_s")
-    if tokens:
-        return percentile(sorted(tokens), 0.5)
+    """Decode time of a pass ÷ its steps, as in the reports: with the time to first token it adds up to the whole."""
     decode = repeat.get("decode_s")
     return decode / _steps(sample) if decode and _steps(sample) > 0 else None
 
@@ -300,7 +322,7 @@ def summary_scalars(summary: Summary) -> dict[str, float]:
 
 
 def timing_scalars(summary: Summary) -> dict[str, float]:
-    """Return the medians a summary keeps, for sides whose raw values are not there."""
+    """Return the typical values a summary keeps, for sides whose raw values are not there."""
     timings = summary.timings
     named = {
         "program": timings.program_s,
@@ -314,7 +336,7 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
         "tokens_per_s": timings.tokens_per_s,
         **{COMPONENT + name.removesuffix("_s"): stat for name, stat in timings.components.items()},
     }
-    values = {name: stat.median for name, stat in named.items() if stat is not None}
+    values = {name: stat.shown for name, stat in named.items() if stat is not None}
     if "ttft" in values and "decode" in values:
         values["total"] = values["ttft"] + values["decode"]
     return values

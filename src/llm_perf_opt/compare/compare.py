@@ -11,6 +11,7 @@ from llm_perf_opt.analysis.metrics import (
     ALPHA,
     METRICS,
     SERVING_METRICS,
+    SHOWN_CHANGE,
     Evidence,
     Series,
     kind_of,
@@ -27,6 +28,7 @@ from llm_perf_opt.analysis.origin import (
     overrides_of,
 )
 from llm_perf_opt.analysis.roofline.limits import Ceiling, limits_for
+from llm_perf_opt.analysis.verdicts import shown_bound
 from llm_perf_opt.compare.conclusion import conclude
 from llm_perf_opt.compare.data import (
     Comparison,
@@ -39,7 +41,7 @@ from llm_perf_opt.compare.data import (
 )
 from llm_perf_opt.compare.gates import Gate, apply_gates
 from llm_perf_opt.compare.kernels import compare_families, compare_kernels
-from llm_perf_opt.compare.sentences import find_causes, pair_samples
+from llm_perf_opt.compare.sentences import answer_at_equal_work, find_causes, pair_samples
 from llm_perf_opt.compare.work import (
     CAPTURED_PART,
     Scaling,
@@ -142,11 +144,9 @@ def compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]
     rows: list[PhaseChange] = []
     reported: set[str] = set()
     for phase in dict.fromkeys((*_PHASES, *a.budget, *b.budget)):
-        one, two = a.verdicts.get(phase), b.verdicts.get(phase)
+        one, two = shown_bound(a, phase), shown_bound(b, phase)
         if one is not None or two is not None:
-            rows.append(
-                PhaseChange(phase, "limited by", "", one.bound if one else None, two.bound if two else None)
-            )
+            rows.append(PhaseChange(phase, "limited by", "", one, two))
         for use in uses:
             found = _utilisation(phase, use, a, b)
             rows.extend(found)
@@ -284,7 +284,16 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     raw_a, raw_b = (side_series(side.summaries, side.documents, by_repeat=in_turns) for side in (a, b))
     result.splits = find_causes(raw_a, raw_b, a.first, b.first, scaling)
     put_rows_at_equal_work(result, scaling)
-    conclude(result, a.first, b.first, work, failed=failed)
+    measured = answer_at_equal_work(raw_a, raw_b)
+    conclude(
+        result,
+        a.first,
+        b.first,
+        work,
+        failed=failed,
+        answer=answer_at_equal_work(series_a, series_b),
+        b_measured_s=measured.b_s if measured is not None else None,
+    )
     result.notes = [
         *failed,
         *shared_notes(a, b),
@@ -351,6 +360,7 @@ def _metric(
         n=evidence.n,
         outcome=outcome,
         note=evidence.note,
+        n_to_show=evidence.blocks_to_show(SHOWN_CHANGE),
     )
 
 

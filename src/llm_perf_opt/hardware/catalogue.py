@@ -386,12 +386,17 @@ class Catalogue:
                 choices = ", ".join(ambiguity.choose)
                 return None, f"{ambiguity.reason}; choose one with hardware.device (one of: {choices})"
         how = "choose a device with hardware.device or add yours with hardware.catalogue"
+        near = self._nearest(plain)
         return (
             None,
-            f"'{plain}' is not in the hardware catalogue, and no other device's limits are assumed; {how}",
+            f"'{plain}' is not in the hardware catalogue, and no other device's limits are assumed "
+            f"({f'nearest: {near[0]}; ' if near else ''}{how})",
         )
 
     def _suggestion(self, wanted: str) -> str:
+        return "the nearest are: " + ", ".join(self._nearest(wanted))
+
+    def _nearest(self, wanted: str) -> list[str]:
         # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
         plain = _normalise_name(wanted)
@@ -401,8 +406,7 @@ class Catalogue:
                 -difflib.SequenceMatcher(None, plain, _normalise_name(name), autojunk=False).ratio()
             ),
         )
-        nearest = list(dict.fromkeys([*partial, *close]))[:4]
-        return "the nearest are: " + ", ".join(nearest)
+        return list(dict.fromkeys([*partial, *close]))[:4]
 
 
 def _normalise_name(name: str) -> str:

@@ -34,7 +34,7 @@ _PHASES = {
     "decode": "decode",
     "tpot": "decode",
 }
-_STATISTICS = ("median", "p5", "p95", "mean", "std")
+_STATISTICS = ("typical", "median", "p5", "p95", "mean", "std")
 _UNITS = {
     "_bytes_per_s": "bytes/s",
     "_flops_per_s": "flops/s",
@@ -178,7 +178,7 @@ def metric_rows(summary: Summary, run: str) -> Iterator[MetricRow]:
         yield from _stat(run, name, _PHASES.get(name), kind_of(name).unit, stat)
     total = timing_scalars(summary).get("total")
     if total is not None:
-        yield MetricRow(run, "total", None, "median", total, "s")
+        yield MetricRow(run, "total", None, "typical", total, "s")
     if timings.interval_ratio is not None:
         yield MetricRow(run, PASS_INTERVAL, None, "value", timings.interval_ratio, "ratio")
     for name, value in summary_scalars(summary).items():

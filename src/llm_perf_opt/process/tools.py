@@ -55,6 +55,24 @@ def import_optional(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+_ENGINE_PACKAGES = {"torch": "torch", "transformers": "transformers", "PIL": "pillow"}
+"""Module → package of the extra ``run`` without which no model can be run."""
+ENGINE_INSTALL = "pip install 'llm-perf-opt[run]'"
+
+
+def missing_engine() -> ToolError | None:
+    """Return the error of what runs a model where this is the light installation; ``None``: everything is there."""
+    missing = [package for module, package in _ENGINE_PACKAGES.items() if not has_package(module)]
+    if not missing:
+        return None
+    verb = "is" if len(missing) == 1 else "are"
+    return ToolError(
+        f"running a model needs the extra 'run': {', '.join(missing)} {verb} not installed",
+        hint=ENGINE_INSTALL,
+        missing=missing,
+    )
+
+
 @functools.cache
 def _hidden_names(value: str) -> frozenset[str]:
     return frozenset(filter(None, (part.strip() for part in value.split(","))))

@@ -145,7 +145,7 @@ def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | Non
         slow = by_request.high if by_request is not None else None
     return [
         label,
-        show(stat.median if stat is not None else None),
+        show(stat.shown if stat is not None else None),
         show(slow),
         units.seconds(least.floor_s if least is not None else None),
     ]

@@ -20,7 +20,13 @@ from typing import Any
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
-from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, is_there
+from llm_perf_opt.core.files import (
+    RUN_DIRECTORY,
+    atomic_write_text,
+    explain_os_errors,
+    is_there,
+    other_directory,
+)
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import Manifest, read_manifest
@@ -122,7 +128,7 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
     if strange:
         raise ConfigError(
             f"{root} holds {', '.join(f'{name}/' for name in strange)}, which no run listed as its own",
-            hint="choose another directory (artifacts.runs_dir=DIR), or move these folders away",
+            hint=f"move these folders away, or choose {other_directory(RUN_DIRECTORY)}",
             key="artifacts.runs_dir",
             path=str(root),
         )

@@ -46,6 +46,7 @@ from llm_perf_opt.summary.phases import (
 from llm_perf_opt.summary.root import SCHEMA_VERSION, Summary
 from llm_perf_opt.summary.run import (
     Compilations,
+    CompiledFunction,
     Confidence,
     Finding,
     RunInfo,
@@ -112,6 +113,7 @@ __all__ = [  # noqa: RUF022
     "Peak",
     "Hardware",
     "Compilations",
+    "CompiledFunction",
     "Workload",
     "StageInfo",
     "Stat",

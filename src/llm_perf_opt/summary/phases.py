@@ -291,3 +291,7 @@ class SiliconUse:
     """Tables and rows that were left out, and why."""
     reason: str | None = None
     """Why none were used: not installed, or switched off."""
+    package: str | None = None
+    """Package that holds them."""
+    collected: str | None = None
+    """Newest day on which a table was collected, as the package states it."""

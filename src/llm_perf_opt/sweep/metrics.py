@@ -19,8 +19,8 @@ from llm_perf_opt.sweep.data import Better, JobMetric
 CONFIDENCE = 0.95
 _MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
 """Standard error of the median ÷ that of the mean, for values that spread like a normal distribution."""
-_WIDEST = math.log(1000)
-"""Half an interval on the logarithmic scale; one that is wider says no more than this one: nothing is known."""
+WIDEST = math.log(2)
+"""Half an interval on the logarithmic scale. A wider one means that there are too few repeats: none is given."""
 _INNER_OVER_DEVIATION = 3.29
 """Distance between the 5th and the 95th percentile ÷ standard deviation, likewise."""
 
@@ -135,15 +135,17 @@ def job_metrics(measured: Measured) -> dict[str, JobMetric]:
 
 
 def with_interval(stat: Stat) -> JobMetric:
-    """Return a median with its 95 % interval, from the spread of the values; without one below three values."""
-    if stat.std is None or stat.n < 3 or stat.median <= 0:
-        return JobMetric(stat.median, n=stat.n)
+    """Return the value that reports show with its 95 % interval, from the spread of the values; none where they are too few."""
+    if stat.std is None or stat.n < 3 or stat.shown <= 0:
+        return JobMetric(stat.shown, n=stat.n)
     # The inner nine tenths tell the spread as well, and one stall does not widen them as it does the deviation.
     spread = min(stat.std, (stat.p95 - stat.p5) / _INNER_OVER_DEVIATION)
-    error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.median
+    error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.shown
     half = student_quantile((1 + CONFIDENCE) / 2, stat.n - 1) * error
-    factor = math.exp(min(half, _WIDEST))
-    return JobMetric(stat.median, stat.median / factor, stat.median * factor, stat.n)
+    if half > WIDEST:
+        return JobMetric(stat.shown, n=stat.n)
+    factor = math.exp(half)
+    return JobMetric(stat.shown, stat.shown / factor, stat.shown * factor, stat.n)
 
 
 def metric_named(name: str) -> str | None:

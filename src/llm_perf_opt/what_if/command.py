@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.console.command_line import share, verb_parser, whole_number
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.what_if.query import Query, find_devices, points_of, price_query, static_of
+from llm_perf_opt.what_if.target import BATCH_SIZES, TENSOR_PARALLEL, Target, parse_time
 
 if TYPE_CHECKING:
     from llm_perf_opt.hardware.catalogue import Catalogue
     from llm_perf_opt.hardware.silicon import Silicon
-    from llm_perf_opt.summary import Summary, WhatIf
+    from llm_perf_opt.summary import Summary
+    from llm_perf_opt.what_if.page import Answer
     from llm_perf_opt.what_if.serving import Capacity, ServingQuery, ServingRow
+
+HTML_NAME, JSON_NAME = "what_if.html", "what_if.json"
 
 MOST_TOKENS = 100_000_000
 MOST_RANKS = 1024
@@ -44,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     if options.serve:
         return answer_serving(options.run, query, options)
-    return answer(options.run, query, catalogue_file=options.catalogue, as_json=options.json)
+    target = Target(options.ttft, options.tpot)
+    output = Output(options.json, options.csv, options.out)
+    return answer(options.run, query, catalogue_file=options.catalogue, target=target, output=output)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,11 +94,31 @@ def _parser() -> argparse.ArgumentParser:
         help=f"whose kernels are taken first: {', '.join(FRAMEWORKS)}",
     )
     parser.add_argument("--catalogue", type=Path, metavar="FILE", help="your own devices (docs/hardware.md)")
-    parser.add_argument(
-        "--json", action="store_true", help="print rows and tables as what_if and silicon of summary.json"
-    )
+    _add_target_options(parser)
+    _add_output_options(parser)
     _add_serving_options(parser)
     return parser
+
+
+def _add_target_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ttft",
+        type=parse_time,
+        metavar="TIME",
+        help="target: longest time to first token (1s, 500ms); lists which devices, ranks and batch sizes meet it",
+    )
+    parser.add_argument(
+        "--tpot", type=parse_time, metavar="TIME", help="target: longest time per output token (20ms)"
+    )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print rows and tables as what_if and silicon of summary.json"
+    )
+    form.add_argument("--csv", action="store_true", help="print all columns as CSV, times in seconds")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {HTML_NAME} and {JSON_NAME} there")
 
 
 def _add_serving_options(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +189,12 @@ def _check_serving_options(options: argparse.Namespace) -> None:
         )
     if given:
         raise ConfigError(f"{given[0]} describes a server under load", hint="add --serve")
+    if options.serve and (options.ttft is not None or options.tpot is not None):
+        raise ConfigError(
+            "--ttft and --tpot have no meaning with --serve", hint="give --slo ttft:1s,tpot:20ms"
+        )
+    if options.serve and (options.csv or options.out is not None):
+        raise ConfigError("--csv and --out have no meaning with --serve", hint="give --json")
     if options.kv_cache_dtype is not None and options.kv_cache_dtype not in CACHE_DTYPES:
         raise ConfigError(
             f"--kv-cache-dtype {options.kv_cache_dtype}: not a type of a KV cache",
@@ -200,41 +233,97 @@ def _numbers(least: int, most: int) -> Callable[[str], list[int]]:
     return numbers
 
 
-def answer(run: Path, query: Query, *, catalogue_file: Path | None, as_json: bool) -> int:
-    """Print the table of a query, or its rows as JSON."""
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is printed, and where the page goes."""
+
+    as_json: bool = False
+    as_csv: bool = False
+    out: Path | None = None
+
+
+def answer(
+    run: Path,
+    query: Query,
+    *,
+    catalogue_file: Path | None,
+    target: Target | None = None,
+    output: Output | None = None,
+) -> int:
+    """Print the answer to a query, as text, JSON or CSV, and write its page where one is asked for."""
+    from llm_perf_opt.analysis.roofline.expected_times import silicon_use
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.hardware.silicon import open_silicon
+    from llm_perf_opt.reporting.console import terminal_width
     from llm_perf_opt.summary.file import load_summary
+    from llm_perf_opt.what_if.page import CONSOLE_WIDTH, Answer, what_if_console, what_if_csv
 
+    target, output = target or Target(), output or Output()
     summary = load_summary(run)
     catalogue = load_catalogue(catalogue_file)
     silicon = open_silicon(catalogue)
-    rows = price_query(summary, query, catalogue, silicon)
-    if as_json:
-        from llm_perf_opt.analysis.roofline.expected_times import silicon_use
-        from llm_perf_opt.summary.codec import to_plain
-
-        used = silicon_use(silicon, query.framework)
-        print(json.dumps({"what_if": to_plain(rows), "silicon": to_plain(used)}, indent=2))
-        return 0
-    _print(summary, rows, silicon, query.framework)
+    rows = price_query(summary, for_target(query, target, summary), catalogue, silicon)
+    found = Answer(summary, rows, silicon_use(silicon, query.framework), target)
+    if output.as_json:
+        print(json.dumps(_document(found), indent=2))
+    elif output.as_csv:
+        print(what_if_csv(rows), end="")
+    else:
+        print(what_if_console(found, terminal_width() if sys.stdout.isatty() else CONSOLE_WIDTH))
+    if output.out is not None:
+        page = write_page(found, output.out)
+        if not (output.as_json or output.as_csv):
+            print(f"report: {page}")
     return 0
 
 
-def _print(summary: Summary, rows: Sequence[WhatIf], silicon: Silicon | None, framework: str) -> None:
-    from llm_perf_opt.analysis.roofline.expected_times import silicon_use
-    from llm_perf_opt.reporting.detail_tables import priced_table
-    from llm_perf_opt.reporting.markdown import render_table
-    from llm_perf_opt.reporting.wording import describe_times, title_of
+def for_target(query: Query, target: Target, summary: Summary) -> Query:
+    """Add the batch sizes and numbers of devices that a question for a target asks for, unless they were given."""
+    if not target or summary.static is None:
+        return query
+    scales = summary.static.scaling is not None
+    splits = any(one.shares for one in summary.static.splits)
+    return replace(
+        query,
+        batch_sizes=query.batch_sizes or (BATCH_SIZES if scales else ()),
+        tensor_parallel=query.tensor_parallel or (TENSOR_PARALLEL if splits else ()),
+    )
 
-    used = silicon_use(silicon, framework)
-    expects = any(row.tpot_expected_s is not None for row in rows)
-    counted = summary.static is not None and summary.static.operators is not None
-    launched = next((row for row in rows if row.eager_host_s is not None), None)
-    print(f"{title_of(summary)}: {describe_times(used, expects=expects, counted=counted, row=launched)}\n")
-    print(render_table(priced_table(rows)))
-    for problem in used.problems:
-        print(f"note: {problem}")
+
+def _document(found: Answer) -> dict[str, Any]:
+    """Return the answer as JSON: rows and tables as in ``summary.json``, and what meets the target."""
+    from llm_perf_opt.summary.codec import to_plain
+
+    document = {"what_if": to_plain(found.rows), "silicon": to_plain(found.used)}
+    if found.target:
+        met = [
+            {
+                "device": each.device,
+                "tensor_parallel": each.tensor_parallel,
+                "dtype": each.dtype,
+                "batch_sizes": each.batch_sizes,
+                "certainty": each.certainty,
+            }
+            for each in found.met
+        ]
+        document |= {"target": to_plain(found.target), "met": met, "needed": to_plain(found.needed)}
+    return document
+
+
+def write_page(found: Answer, out: Path) -> Path:
+    """Write the page and its data; return the page."""
+    from llm_perf_opt.core.files import atomic_write_json, atomic_write_text, explain_os_errors
+    from llm_perf_opt.what_if.page import what_if_html
+
+    out = out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise ConfigError(
+            f"--out {out} is not a directory", hint="give a directory; it is created when absent"
+        )
+    with explain_os_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    atomic_write_json(out / JSON_NAME, _document(found))
+    return atomic_write_text(out / HTML_NAME, what_if_html(found))
 
 
 # A server under load.

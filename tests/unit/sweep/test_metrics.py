@@ -29,7 +29,9 @@ def test_the_interval_of_a_median_covers_it() -> None:
 def test_two_values_have_no_interval_and_no_interval_reaches_zero() -> None:
     assert with_interval(stat([1.0, 2.0])).low is None
     wild = with_interval(stat([0.001, 0.001, 0.001, 5.0]))
-    assert wild.low is not None and wild.low > 0
+    assert wild.low is None, "an interval of a factor of more than two is none"
+    calm = with_interval(stat([1.0, 1.1, 0.9, 1.05]))
+    assert calm.low is not None and calm.high is not None and 0 < calm.low < 1.025 < calm.high
 
 
 def test_what_was_not_measured_is_not_there() -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.analysis.roofline.demand import Point, demand
 from llm_perf_opt.config.schema import ModelConfig, SiliconTables
+from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.hardware.catalogue import Catalogue, load_catalogue
 from llm_perf_opt.hardware.silicon import Silicon
-from llm_perf_opt.summary import Static
+from llm_perf_opt.summary import Static, WhatIf
 from llm_perf_opt.summary.file import save_summary
 from llm_perf_opt.summary.static import AttentionShape, OperatorShapes, ProductShape
 from llm_perf_opt.what_if.command import FRAMEWORKS, main
 from llm_perf_opt.what_if.query import Query, price_query
+from llm_perf_opt.what_if.target import Target, devices_that_meet, meets, needed_rates
 from llm_perf_opt.workloads.counting.static_run import StaticCounter
 from llm_perf_opt.workloads.registry import load_adapter
 from tests.unit.analysis.roofline.test_what_if import decoder
@@ -213,3 +216,86 @@ def test_mistakes_are_named(tables: Silicon) -> None:
     for option in ("--dtype", "--batch", "--prompt", "--context"):
         assert option in (refused.value.hint or "")
     assert price_query(summary, OWN, catalogue, tables), "its own point can be priced"
+
+
+def counted_run(tmp_path: Path) -> Path:
+    summary = full_summary()
+    summary.static = counted()
+    save_summary(summary, tmp_path)
+    return tmp_path
+
+
+def test_a_target_lists_who_meets_it_and_the_rates_it_needs(tables: Silicon) -> None:
+    summary = full_summary()
+    static = summary.static = counted()
+    rows = price_query(summary, Query([H100], [], [1, 4], [], [], [], "vllm"), load_catalogue(), tables)
+    target = Target(1.0, 0.02)
+    (met,) = devices_that_meet(rows, target)
+    assert (met.device, met.batch_sizes, met.largest.batch_size) == (H100, [1, 4], 4)
+    one, four = needed_rates(static, rows, target)
+    own = demand(static, Point(one.dtype, 1, one.context_tokens, one.prompt_tokens))
+    assert own.step is not None and own.first_token is not None
+    assert one.bytes_per_s == pytest.approx(max(own.step[1] / 0.02, sum(size for _, size in own.first_token)))
+    assert one.flops_per_s is not None and four.flops_per_s == pytest.approx(4 * one.flops_per_s)
+    assert devices_that_meet(rows, Target(tpot_s=1e-9)) == []
+
+
+def test_a_target_is_part_of_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(counted_run(tmp_path))
+    assert main([run, "--device", H100, "--ttft", "1s", "--tpot", "20ms", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["target"] == {"ttft_s": 1.0, "tpot_s": 0.02}
+    assert {each["batch_size"] for each in found["what_if"]} >= {1, 8, 32}, "what a target asks about"
+    assert {"met", "needed"} <= found.keys()
+    assert main([run, "--device", H100, "--tpot", "20ms"]) == 0
+    assert "What a device needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["1", "fast", "0s", "2h"])
+def test_a_target_without_a_unit_is_refused(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path), "--ttft", words])
+    assert caught.value.code == 2 and "20ms" in capsys.readouterr().err
+
+
+def row(**fields: object) -> WhatIf:
+    plain = WhatIf(
+        "device", "bfloat16", 1, 16, ttft_floor_s=0.1, tpot_floor_s=0.001, tokens_per_s=1.0, fits=True
+    )
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("priced", "found"),
+    [
+        (row(tpot_expected_s=0.005, tpot_expected_high_s=0.008), "yes"),
+        (row(tpot_expected_s=0.005, tpot_expected_high_s=0.02), "likely"),
+        (row(tpot_expected_s=0.02, tpot_expected_high_s=0.03), "no"),
+        (row(tpot_expected_s=0.005, tpot_expected_high_s=0.008, fits=False), "no"),
+        (row(), "not known"),
+        (row(tpot_floor_s=0.02), "no"),
+    ],
+)
+def test_a_row_meets_a_target_by_its_whole_range_its_expected_time_or_not(priced: WhatIf, found: str) -> None:
+    assert meets(priced, Target(tpot_s=0.01)) == found
+
+
+def test_the_page_has_a_chart_with_the_range_and_this_run_as_it_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = counted_run(tmp_path), tmp_path / "out"
+    assert main([str(run), "--device", H100, "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 100 or "report:" in max(said.splitlines(), key=len)
+    measured = full_summary().timings.tpot_s
+    assert measured is not None
+    (own,) = [line for line in said.splitlines() if "this run" in line]
+    assert units.seconds(measured.shown) in own, "the measurement, not a floor"
+    page = (out / "what_if.html").read_text()
+    assert "lpo-dots" in page and "90 % range" in page
+    assert json.loads((out / "what_if.json").read_text())["what_if"][0]["device"] == H100
+    assert main([str(run), "--device", H100, "--csv"]) == 0
+    head, line = capsys.readouterr().out.splitlines()
+    assert dict(zip(head.split(","), line.split(","), strict=False))["device"] == H100

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.summary import Static
 from llm_perf_opt.summary.file import save_summary
@@ -174,7 +174,7 @@ def test_wrong_options_are_named(run: Path, arguments: tuple[str, ...], named: s
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x", ""])
 def test_rates_that_are_not_positive_numbers_are_refused(run: Path, text: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(LlmPerfError):
         main([str(run), "--serve", "--rate", text])
 
 

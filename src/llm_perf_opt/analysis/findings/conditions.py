@@ -303,11 +303,11 @@ def _bandwidth(summary: Summary, part: CpuPart) -> list[str]:
         or not phase.kv_bytes
         or whole is None
         or step is None
-        or step.median <= 0
+        or step.shown <= 0
         or part.seconds <= 0
     ):
         return []
-    moved = 2 * phase.kv_bytes * (whole.median / step.median)
+    moved = 2 * phase.kv_bytes * (whole.shown / step.shown)
     reached = moved / part.seconds
     limit = summary.hardware.bandwidth_bytes_per_s
     of = f", {units.percent(reached / limit)} of this machine's bandwidth" if limit else ""

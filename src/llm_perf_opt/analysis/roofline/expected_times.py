@@ -492,7 +492,13 @@ def silicon_use(silicon: Silicon | None, framework: str | None = None) -> Silico
     """Return what was used: its version, and what of it was left out; without tables why there are none."""
     if silicon is None:
         return SiliconUse(None, reason=describe_absence())
-    return SiliconUse(silicon.version, framework or silicon.framework, list(silicon.problems))
+    return SiliconUse(
+        silicon.version,
+        framework or silicon.framework,
+        list(silicon.problems),
+        package=silicon.installation.package,
+        collected=silicon.installation.collected,
+    )
 
 
 # A point of a counted model and a device of the catalogue, translated to what expected times need.

@@ -170,4 +170,4 @@ def host_step_s(summary: Summary, tables: Tables | None) -> float | None:
     target = target_of(hardware.name or "", *limits, tables)
     found = expect(static.operators, (), at, target, tables)
     work = found.eager_step_s if found is not None else None
-    return timed.median if work is not None and timed.median >= HOST_BOUND * work else None
+    return timed.shown if work is not None and timed.shown >= HOST_BOUND * work else None

@@ -118,7 +118,11 @@ def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
     if not own and (here := _here(summary)) is not None:
         chosen.insert(0, here)
     return sorted(
-        chosen[:most], key=lambda each: (each.tpot_expected_s or each.tpot_floor_s or 0.0, each.device)
+        chosen[:most],
+        key=lambda each: (
+            each.tpot_measured_s or each.tpot_expected_s or each.tpot_floor_s or 0.0,
+            each.device,
+        ),
     )
 
 
@@ -185,7 +189,7 @@ def _here(summary: Summary) -> OtherDevices | None:
 
 
 def _median(stat: Stat | None) -> float | None:
-    return stat.median if stat is not None else None
+    return stat.shown if stat is not None else None
 
 
 # Expected times next to the floors of a row: what to expect of a device, or why nothing can be said.

@@ -69,8 +69,10 @@ def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = F
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
         term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
-        said = units.seconds(floor if expected is None else expected)
-        rows.append(DotRow(label, dots, f"{said}{term}", each.is_own))
+        said = f"{units.seconds(floor if expected is None else expected)}{term}"
+        if measured is not None:
+            said = f"{units.seconds(measured)}, measured"
+        rows.append(DotRow(label, dots, said, each.is_own))
     return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
 
 

@@ -45,6 +45,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     from llm_perf_opt.analysis.operators.table import operator_records
     from llm_perf_opt.analysis.ranks import capture_origin
     from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.compilations import trace_compilations
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
     from llm_perf_opt.analysis.timeline.tables import module_host_shares, phase_host_seconds
@@ -72,6 +73,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )
+    facts.compile_traced = trace_compilations(timeline)
     engine = engine_facts("torch_profiler", timeline, attribution)
     facts.metrics |= engine.metrics
     facts.sections += engine.sections
@@ -143,6 +145,13 @@ def _count_work(
     facts.operator_work = operator_work(timeline, attribution, calls, linked)
     facts.shaped_calls = shaped_calls(timeline, attribution, calls, linked)
     return lambda kernels: add_kernel_work(kernels, timeline, attribution, calls, linked)
+
+
+def compile_log_facts(path: Path) -> Facts:
+    """Read what ``torch.compile`` logged of the same run."""
+    from llm_perf_opt.captures.compile_logs import read_compile_log
+
+    return Facts(sources={"compile log": (path,)}, compile_logged=read_compile_log(path))
 
 
 def memory_facts(path: Path) -> Facts:

@@ -304,7 +304,14 @@ def checkpoint_quantisation(model: ModelConfig) -> Mapping[str, Any] | None:
     found = document.get("quantization_config")
     if found is None and isinstance(text, Mapping):
         found = text.get("quantization_config")
-    return found if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else modelopt_quantisation(file.parent)
+
+
+def modelopt_quantisation(folder: Path) -> Mapping[str, Any] | None:
+    """Return what ``hf_quant_config.json`` says, as a ``quantization_config``: where ModelOpt's older releases wrote it."""
+    file = folder / "hf_quant_config.json"
+    found = loading.read_json(file).get("quantization") if file.is_file() else None
+    return {"quant_method": "modelopt", **found} if isinstance(found, Mapping) else None
 
 
 def loading_problem(model: ModelConfig) -> Problem | None:
