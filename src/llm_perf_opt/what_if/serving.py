@@ -11,6 +11,7 @@ from llm_perf_opt.analysis.roofline.demand import Point, demand
 from llm_perf_opt.analysis.roofline.expected_calls import outputs_of_rank, reason_not_sharded
 from llm_perf_opt.analysis.roofline.expected_times import Tables, at_point, target_of
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.what_if.simulate import (
     BLOCK_TOKENS,
     Limits,
@@ -241,6 +242,8 @@ class _Server:
         self.steps: OperatorSteps | None = None
         if static.operators is None:
             self.reason = "the model's operators were not counted by shape"
+        elif ENCODE in static.phases:
+            self.reason = "encoder-decoders are not estimated: their rows follow two lengths"
         elif (unshared := reason_not_sharded(static.operators, point.tensor_parallel)) is not None:
             self.reason = unshared
         else:
