@@ -61,7 +61,12 @@ def main() -> None:
     print(fit)
     rows = []
     for level, point in zip(levels, points, strict=True):
-        load = Load(round(point.prompt_tokens or 1), round(point.output_tokens or 1), concurrency=level)
+        load = Load(
+            round(point.prompt_tokens or 1),
+            round(point.output_tokens or 1),
+            concurrency=level,
+            requests=point.requests,
+        )
         query = replace(ServingQuery(load.prompt_tokens, load.new_tokens), concurrency=[level])
         row = ServingRow("", "", 1, load.prompt_tokens, load.new_tokens, level)
         way_s = way_of(summary)
