@@ -277,7 +277,9 @@ def describe_window(window: ProfiledWindow) -> str:
     words.append(f"{units.count(window.matched_steps)} matched with step records")
     if window.ranks > 1:
         words.append(f"{units.count(window.ranks)} ranks")
-    if window.cost_ratio is not None:
+    if window.cost_ratio is not None and window.cost_ratio <= 1:
+        words.append("decode steps are not slower than without the profiler")
+    elif window.cost_ratio is not None:
         words.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
     if window.host_gap_ratio is not None:
         words.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")

@@ -406,7 +406,8 @@ class _Run:
         config = replace(self.config, requests=self.config.profile_requests, seed=self.config.seed + 1)
         number = len(self.results)
         planned = list(plan_loads(config, vocabulary))[-1]
-        requests = list(itertools.islice(planned.requests, config.profile_requests))
+        first = itertools.islice(planned.requests, config.profile_requests)
+        requests = [replace(one, id=f"profiled-{place}") for place, one in enumerate(first)]
 
         async def send() -> int:
             self.profiled = await client.run(
