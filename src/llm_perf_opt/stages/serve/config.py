@@ -136,6 +136,8 @@ class ServeConfig(StageConfig):
     client_executable: list[str] | None = None
     """Program of another client, for one in another environment (``[/opt/aiperf/bin/aiperf]``); null: on ``PATH``, ``vllm_bench`` the
     program of the engine ``vllm``."""
+    client_args: list[str] = field(default_factory=list)
+    """Further arguments of another client, in its own words (``[--tokenizer,/models/X]`` where the server's model name is not one)."""
     certify: bool = True
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True

@@ -490,7 +490,7 @@ class _Run:
         for number, level in enumerate(load_levels(self.config)):
             with self.context.progress.task(f"load by {self.config.client.value}: {level.label}"):
                 folder = scratch / f"{self.config.client.value}-{number}"
-                self.others.append(
+                self.others.extend(
                     run_client(self.config, level, server.url, self.model, folder, self.folder, number)
                 )
 

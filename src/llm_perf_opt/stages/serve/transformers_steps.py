@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import threading
 import time
 import traceback
@@ -173,7 +172,8 @@ def install(path: Path) -> StepFile:
         }
     )
     recorder = StepRecorder(file.put, file.fail)
-    began, computed, updated = map(recorder.guarded, (recorder.began, recorder.computed, recorder.updated))
+    began, computed = recorder.guarded(recorder.began), recorder.guarded(recorder.computed)
+    updated = recorder.guarded(recorder.updated)
     processor: Any = continuous_api.ContinuousBatchProcessor
     prepare, update = processor.prepare_next_batch, processor.update_batch
 
@@ -220,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
