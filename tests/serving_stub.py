@@ -270,9 +270,13 @@ class StubServer:
 
     async def _stream(self, request: _Request, *, chat: bool, writer: asyncio.StreamWriter) -> None:
         b = self.behaviour
+        # Other clients tell the kind of an answer by "object".
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        head = {"id": f"cmpl-{request.id}", "object": kind, "created": 0, "model": b.model}
         if chat:
             await self._event(
-                writer, {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+                writer,
+                {**head, "choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
             )
         held = 0
         while (place := await request.queue.get()) is not None:
@@ -280,9 +284,9 @@ class StubServer:
             if held < b.tokens_per_chunk and place < request.tokens:
                 continue
             held = 0
-            await self._event(writer, {"id": f"cmpl-{request.id}", "choices": [self._choice(place, chat)]})
+            await self._event(writer, {**head, "choices": [self._choice(place, chat)]})
         last = {"delta": {}} if chat else {"text": ""}
-        final: dict[str, Any] = {"choices": [{**last, "finish_reason": "length"}]}
+        final: dict[str, Any] = {**head, "choices": [{**last, "finish_reason": "length"}]}
         if b.usage:
             final["usage"] = {"prompt_tokens": request.prompt_tokens, "completion_tokens": request.sent}
             if b.cached_tokens is not None:

@@ -101,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         "--executable", metavar="PROGRAM", help="executable of the engine, if it is not on PATH"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: tmp/runs/TIME)")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="repeat the last load point under the engine's profiler: kernels of steps and requests (vLLM)",
+    )
     parser.add_argument("--plan", action="store_true", help="show what would run; start nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="only warnings and the path of the report")
@@ -123,6 +128,8 @@ def serve_overrides(options: argparse.Namespace) -> list[str]:
         overrides.append(f"model.name={format_value(f'model at {options.url}')}")
     if options.model is not None:
         overrides += _model_overrides(options.model, attached=engine == EngineName.attach.value)
+    if options.profile:
+        overrides.append(f"{key_of('profile')}=true")
     overrides += _lists(options) + _values(options)
     return overrides
 

@@ -135,6 +135,12 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--concurrency", type=_numbers(1, 65536), metavar="N,N", help="requests in flight, a row for each"
     )
+    group.add_argument(
+        "--requests",
+        type=whole_number(1, 1_000_000),
+        metavar="N",
+        help="requests of each --concurrency, all sent as a benchmark does (default: the steady state)",
+    )
     group.add_argument("--rate", type=_rates, metavar="R,R", help="requests per second, a row for each")
     group.add_argument(
         "--new-tokens", type=whole_number(1, MOST_TOKENS), metavar="N", help="tokens of an answer"
@@ -170,6 +176,7 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
 
 _SERVING_ONLY = (
     "concurrency",
+    "requests",
     "rate",
     "new_tokens",
     "max_num_batched_tokens",
@@ -424,6 +431,7 @@ def _serving_queries(summary: Summary, query: Query, options: argparse.Namespace
             options.price,
             parse_slo(options.slo) if options.slo else {},
             options.target_rate,
+            options.requests,
         )
         for length in query.prompts or [max(round(prompt or 0), 1)]
     ]

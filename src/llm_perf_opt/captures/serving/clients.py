@@ -230,8 +230,11 @@ def read_aiperf_summary(objects: Iterable[Object], content: ClientContent) -> No
     for one in objects:
         tool = "aiperf" if "aiperf_version" in one or "schema_version" in one else "genai-perf"
         settings = _object(one.get("input_config"))
-        concurrency = _amount(_find_key(settings, "concurrency"))
-        rate = _rate(_find_key(settings, "request_rate"))
+        # Since 0.13 the load is one of several phases; before, it was a key somewhere in the settings.
+        phases = [_object(phase) for phase in _items(settings.get("phases"))]
+        phase = next((held for held in phases if held.get("kind") == "profiling"), {})
+        concurrency = _amount(phase.get("concurrency", _find_key(settings, "concurrency")))
+        rate = _rate(phase.get("rate", _find_key(settings, "request_rate")))
         completed = _count(_average(one, "request_count"))
         failed = _count(_average(one, "error_request_count"))
         point = LoadPoint(
@@ -247,7 +250,7 @@ def read_aiperf_summary(objects: Iterable[Object], content: ClientContent) -> No
             prompt_tokens=_average(one, "input_sequence_length"),
             output_tokens=_average(one, "output_sequence_length"),
             tool=tool,
-            label=_text(_object(one.get("run_info")).get("run_label")) or _text(one.get("benchmark_id")),
+            label=_text(_object(one.get("run_info")).get("run_label")),
         )
         point.seconds = _unit_seconds(one.get("benchmark_duration"), "avg")
         for name, tag in (

@@ -31,7 +31,7 @@ from llm_perf_opt.captures.serving.engines import (
     read_vllm_log,
     sample_table,
 )
-from llm_perf_opt.captures.serving.records import LoadRecord, Requests, ServingRecords, join_requests
+from llm_perf_opt.captures.serving.records import OK, LoadRecord, Requests, ServingRecords, join_requests
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import most_document_bytes, most_unpacked, read_document
 
@@ -65,6 +65,7 @@ def read_serving(paths: Sequence[Path], *, optional: Sequence[Path] = ()) -> Ser
             raise InputError(f"{path} holds no serving record", hint=_HINT, path=str(path))
     records.requests = join_requests(tables, offsets)
     _merge_server_metrics(records)
+    _merge_aiperf(records)
     _note_duplicates(records)
     records.notes = list(dict.fromkeys(records.notes))
     return records
@@ -355,6 +356,39 @@ def _merge_server_metrics(records: ServingRecords) -> None:
         places = np.array([renumbered.get(k, 0) for k in range(len(records.loads))], np.int32)
         records.requests.load = places[records.requests.load]
     records.loads = kept
+
+
+def _merge_aiperf(records: ServingRecords) -> None:
+    """Put aiperf's summary to the requests of the same run: it has the load that was asked for, they have everything else."""
+    if records.requests is None:
+        return
+    counts = np.bincount(records.requests.load[records.requests.status == OK], minlength=len(records.loads))
+    own = [
+        k
+        for k, load in enumerate(records.loads)
+        if load.point.tool == "aiperf" and load.point.kind is None and counts[k]
+    ]
+    sums = [
+        k
+        for k, load in enumerate(records.loads)
+        if load.point.tool == "aiperf" and load.point.completed and not counts[k]
+    ]
+    dropped = set()
+    for k in sums:
+        summary = records.loads[k]
+        same = next((n for n in own if counts[n] == summary.point.completed), None)
+        if same is None:
+            continue
+        own.remove(same)
+        dropped.add(k)
+        held = records.loads[same]
+        for name in ("kind", "rate_per_s", "concurrency", "label"):
+            setattr(held.point, name, getattr(summary.point, name))
+        held.is_complete, held.incomplete_reason = summary.is_complete, summary.incomplete_reason
+    if dropped:
+        places = np.cumsum([k not in dropped for k in range(len(records.loads))]) - 1
+        records.requests.load = places[records.requests.load].astype(np.int32)
+        records.loads = [load for k, load in enumerate(records.loads) if k not in dropped]
 
 
 def _note_duplicates(records: ServingRecords) -> None:

@@ -136,10 +136,20 @@ class ServeConfig(StageConfig):
     client_executable: list[str] | None = None
     """Program of another client, for one in another environment (``[/opt/aiperf/bin/aiperf]``); null: on ``PATH``, ``vllm_bench`` the
     program of the engine ``vllm``."""
+    client_args: list[str] = field(default_factory=list)
+    """Further arguments of another client, in its own words (``[--tokenizer,/models/X]`` where the server's model name is not one)."""
     certify: bool = True
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
+    profile: bool = False
+    """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
+    profile_requests: int = 8
+    """Requests of the profiled window."""
+    profile_steps: int = 64
+    """Engine steps after which the profiler ends by itself."""
+    profile_timeout_s: float = 600.0
+    """Longest time of the profiled load, and of stopping the profiler and writing its traces."""
     seed: int = 0
     """Seed of arrival times, lengths and words."""
     start_timeout_s: float = 600.0
@@ -187,6 +197,9 @@ _RANGES = (
     _Range("start_timeout_s", 0, _MOST_S, open_below=True),
     _Range("request_timeout_s", 0, _MOST_S, open_below=True),
     _Range("stop_timeout_s", 0, 3600, open_below=True),
+    _Range("profile_requests", 1, MOST_REQUESTS),
+    _Range("profile_steps", 1, 100_000),
+    _Range("profile_timeout_s", 0, 86_400, open_below=True),
     _Range("seed", 0, 2**63 - 1),
 )
 

@@ -23,7 +23,7 @@ _RESULTS = {
     ClientName.guidellm: ("benchmarks.json",),
     ClientName.vllm_bench: ("result.json",),
 }
-"""Files a client leaves, the best first; one is kept."""
+"""Files that a client leaves: its requests, and a summary with the load that was asked for."""
 
 
 def client_program(config: ServeConfig) -> list[str]:
@@ -61,7 +61,11 @@ def client_problems(config: ServeConfig) -> list[Problem]:
 
 
 def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
-    """Return the command of one load point."""
+    """Return the command of one load point; the user's own arguments come last, so that they win."""
+    return [*_client_arguments(config, level, url, model, folder), *config.client_args]
+
+
+def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path) -> list[str]:
     requests = config.requests or 100
     chat = config.endpoint is Endpoint.chat
     if config.client is ClientName.aiperf:
@@ -75,7 +79,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
             "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
             "--request-count", str(requests), "--synthetic-input-tokens-mean", str(config.prompt_tokens),
             "--output-tokens-mean", str(config.new_tokens), "--extra-inputs", "ignore_eos:true",
-            "--random-seed", str(config.seed), "--artifact-dir", str(folder),
+            "--random-seed", str(config.seed), "--artifact-dir", str(folder), "--ui", "none",
         ]  # fmt: skip
     if config.client is ClientName.guidellm:
         kind = "concurrent" if level.rate_per_s is None else config.arrival.value
@@ -101,26 +105,24 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
 
 def run_client(
     config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path, log_dir: Path, number: int
-) -> Path:
-    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` next to the logs."""
+) -> list[Path]:
+    """Run one load point; return its results, kept as ``<client>-<number>.json[l]`` next to the logs."""
     folder.mkdir(parents=True, exist_ok=True)
     argv = client_command(config, level, url, model, folder)
     limit = (config.requests or 100) * config.request_timeout_s
     done = run_process(
         argv, log_dir=log_dir, name=f"{config.client.value}-{number}", timeout_s=limit, cwd=folder
     )
-    found = next(
-        (
-            path
-            for name in _RESULTS[config.client]
-            for path in sorted(folder.rglob(name))
-            if path.stat().st_size
-        ),
-        None,
-    )
-    if found is None:
+    found = [
+        path
+        for name in _RESULTS[config.client]
+        for path in sorted(folder.rglob(name))[:1]
+        if path.stat().st_size
+    ]
+    if not found:
         raise ToolError(
             f"{config.client.value} left no result ({done.ended}, exit code {done.returncode}): {done.tail(5)}",
             hint=f"see serve/{config.client.value}-{number}.stderr.log",
         )
-    return Path(shutil.copyfile(found, log_dir / f"{config.client.value}-{number}{found.suffix}"))
+    kept = log_dir / f"{config.client.value}-{number}"
+    return [Path(shutil.copyfile(path, f"{kept}{path.suffix}")) for path in found]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,6 +48,16 @@ from llm_perf_opt.stages.serve.load import (
     plan_loads,
     read_vocabulary,
     warm_up,
+)
+from llm_perf_opt.stages.serve.profile_window import (
+    PROFILE,
+    PROFILED_REQUESTS,
+    PROFILED_STEPS,
+    TRACES,
+    Window,
+    key_problems,
+    profile_load,
+    split_steps,
 )
 from llm_perf_opt.stages.serve.server import (
     CHECKPOINT_ADAPTERS,
@@ -86,6 +97,8 @@ class ServeStage(Stage):
             *_client_problems(config),
             *_model_problems(context.config, config),
         ]
+        if (reason := key_problems(config)) is not None:
+            found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
         # By itself, a stage that is left out would be a run that did nothing.
         return (
@@ -182,6 +195,8 @@ def _settings(
         max_tokens=max(2048, 2 * longest * serve.turns + 64),
         most_in_flight=max(serve.concurrency, default=4),
         steps_file=steps if serve.step_records else None,
+        profile_dir=steps.parent / TRACES if serve.profile else None,
+        profile_steps=serve.profile_steps,
     )
 
 
@@ -241,6 +256,9 @@ class _Run:
     """Engine and version of a server that somebody else started."""
     others: list[Path] = field(default_factory=list)
     """Results of other clients."""
+    window: Window | None = None
+    """Of the engine's profiler."""
+    profiled: LoadResult | None = None
 
     def __post_init__(self) -> None:
         self.config = self.context.stage_config(NAME, ServeConfig)
@@ -380,6 +398,27 @@ class _Run:
                         f"{result.stopped} (at {planned.level.label}):\n{server.last_lines()}",
                         hint=f"see {NAME}/server.stderr.log",
                     )
+            if config.profile:
+                await self._profile(client, server, vocabulary)
+
+    async def _profile(self, client: LoadClient, server: Server, vocabulary: Vocabulary) -> None:
+        """Repeat the last load point, shortened, under the engine's profiler; whatever fails is a note."""
+        config = replace(self.config, requests=self.config.profile_requests, seed=self.config.seed + 1)
+        number = len(self.results)
+        planned = list(plan_loads(config, vocabulary))[-1]
+        first = itertools.islice(planned.requests, config.profile_requests)
+        requests = [replace(one, id=f"profiled-{place}") for place, one in enumerate(first)]
+
+        async def send() -> int:
+            self.profiled = await client.run(
+                planned.level, iter(requests), number, is_alive=lambda: server.is_alive
+            )
+            return sum(one.status == "ok" for one in self.profiled.records)
+
+        with self.context.progress.task(f"profiled window: {planned.level.label}"):
+            self.window = await profile_load(server, config, self.folder, planned.level.label, send)
+        if self.window.problem is not None:
+            self.notes.append(f"Profiled window: {self.window.problem}.")
 
     async def _warm_up(self, client: LoadClient, server: Server, vocabulary: Vocabulary) -> None:
         from llm_perf_opt.stages.serve.load import LoadLevel
@@ -451,16 +490,16 @@ class _Run:
         for number, level in enumerate(load_levels(self.config)):
             with self.context.progress.task(f"load by {self.config.client.value}: {level.label}"):
                 folder = scratch / f"{self.config.client.value}-{number}"
-                self.others.append(
+                self.others.extend(
                     run_client(self.config, level, server.url, self.model, folder, self.folder, number)
                 )
 
     # Files.
 
-    def _header(self) -> dict[str, Any]:
+    def _header(self, results: Sequence[LoadResult] | None = None) -> dict[str, Any]:
         capacity = self.certificate.capacity_per_s if self.certificate is not None else None
         loads = []
-        for result in self.results:
+        for result in self.results if results is None else results:
             bound = result.bound_by_client(capacity)
             loads.append(
                 {
@@ -510,10 +549,23 @@ class _Run:
                     stream.write(json.dumps(record.to_json()) + "\n")
         return path
 
+    def _write_window(self) -> list[Path]:
+        if self.window is None:
+            return []
+        written = [atomic_write_json(self.folder / PROFILE, self.window.document())]
+        written += [self.folder / TRACES / name for name in self.window.traces]
+        if self.profiled is not None:
+            path = self.folder / PROFILED_REQUESTS
+            lines = [json.dumps(self._header([self.profiled]))]
+            lines += [json.dumps({**one.to_json(), "load": 0}) for one in self.profiled.records]
+            written.append(atomic_write_text(path, "\n".join(lines) + "\n"))
+        return written
+
     def _write(self) -> list[Path]:
         written = list(self.others)
         if self.results:
             written.append(self._write_requests())
+        written += self._write_window()
         if self.sampler is not None and self.sampler.samples:
             header = json.dumps({"format": OWN_METRICS, "urls": list(self.sampler.urls)})
             lines = [header, *(json.dumps(one) for one in self.sampler.samples)]
@@ -539,6 +591,9 @@ class _Run:
                 f"The step recorder stopped: {fault.read_text(errors='replace').strip().splitlines()[-1][:300]}"
             )
         if path.is_file() and path.stat().st_size:
+            target = self.folder / PROFILED_STEPS
+            if self.window is not None and split_steps(path, self.window, target):
+                return [path, target]
             return [path]
         lines = [f"{at:.6f} {self.server.masked(line)}\n" for at, line in self.server.step_lines]
         return [atomic_write_text(self.folder / STEPS_LOG, "".join(lines))] if lines else []

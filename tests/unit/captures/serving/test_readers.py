@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llm_perf_opt.analysis.serving.section import analyse_serving
 from llm_perf_opt.captures.serving.reader import read_serving
 from llm_perf_opt.captures.serving.records import STATUS_NAMES, ServingRecords
 from llm_perf_opt.core.errors import InputError
@@ -492,3 +493,36 @@ def test_the_start_of_a_vllm_server_is_split_by_its_log() -> None:
     # Nothing that the log does not say, and nothing that cannot be.
     silent = read_cold_start("Loading weights took 99.0 seconds\nLoading weights took .. seconds", 10.0, 11.0)
     assert (silent.weights_s, silent.imports_s, silent.other_s, silent.total_s) == (None, None, None, 10.0)
+
+
+# Files that the tools wrote here, against a stub server (12 requests of 32 and 8 tokens).
+
+RECORDED = Path(__file__).parents[3] / "data" / "serving"
+
+
+def test_a_folder_of_aiperf_is_one_load_point() -> None:
+    """The summary has the load that was asked for, the lines every request; both agree."""
+    folder = RECORDED / "aiperf-0.13"
+    together = analyse_serving(read_serving([folder])).serving.load
+    (stated,) = analyse_serving(read_serving([folder / "profile_export_aiperf.json.gz"])).serving.load
+    (point,) = together
+    assert (point.kind, point.rate_per_s, point.requests, point.completed) == ("open", 10.0, 12, 12)
+    assert (stated.kind, stated.rate_per_s) == ("open", 10.0)
+    assert (point.prompt_tokens, point.output_tokens) == (32, 8)
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        ours, theirs = getattr(point, name), getattr(stated, name)
+        assert ours.mean == pytest.approx(theirs.mean, rel=1e-6)
+        assert ours.p99 == pytest.approx(theirs.p99, rel=1e-6)
+
+
+def test_a_recorded_result_of_vllm_bench_agrees_with_itself() -> None:
+    path = RECORDED / "vllm-bench-0.32" / "result.json"
+    stated = json.loads(path.read_text())
+    (point,) = analyse_serving(read_serving([path])).serving.load
+    assert (point.kind, point.rate_per_s, point.completed, point.failed) == ("open", 10.0, 12, 0)
+    assert point.completed_per_s == pytest.approx(stated["request_throughput"])
+    for name in ("ttft", "tpot", "itl"):
+        ours = getattr(point, f"{name}_s")
+        assert ours.mean == pytest.approx(stated[f"mean_{name}_ms"] / 1e3, rel=1e-6)
+        assert ours.p50 == pytest.approx(stated[f"median_{name}_ms"] / 1e3, rel=1e-6)
+        assert ours.p99 == pytest.approx(stated[f"p99_{name}_ms"] / 1e3, rel=1e-6)

@@ -48,7 +48,11 @@ def test_a_client_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_client_of_another_environment_is_used(tmp_path: Path) -> None:
     program = tmp_path / "aiperf"
     program.touch()
-    named = config("aiperf", client_executable=[str(program)])
+    named = config("aiperf", client_executable=[str(program)], client_args=["--tokenizer", "/models/x"])
+    assert client_command(named, OPEN, "http://127.0.0.1:1", "m", tmp_path)[-2:] == [
+        "--tokenizer",
+        "/models/x",
+    ]
     assert client_problems(named) == []
     assert client_command(named, OPEN, "http://127.0.0.1:1", "m", tmp_path)[:2] == [str(program), "profile"]
     engine = ServeConfig(engine=EngineName.vllm, executable=[str(program)], client=ClientName.vllm_bench)
@@ -76,7 +80,7 @@ def test_results_are_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
     (tmp_path / "made.json").write_text(json.dumps(result))
     fake_vllm(tmp_path / "bin", f"cp {tmp_path}/made.json result.json", monkeypatch)
-    kept = run_client(
+    (kept,) = run_client(
         config("vllm_bench"),
         CLOSED,
         "http://127.0.0.1:1",
