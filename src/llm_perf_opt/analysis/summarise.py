@@ -325,12 +325,11 @@ def _explain(
         )
         summary.silicon = silicon_use(silicon)
         timed = summary.timings
-        # The work is a mean over the samples, so it is compared with their mean time.
         note_beaten_floors(
             summary.what_if,
             summary.hardware.name,
-            timed.ttft_s.mean if timed.ttft_s is not None else None,
-            timed.tpot_s.mean if timed.tpot_s is not None else None,
+            timed.ttft_s.shown if timed.ttft_s is not None else None,
+            timed.tpot_s.shown if timed.tpot_s is not None else None,
         )
 
 

@@ -114,6 +114,14 @@ def _has_faster_type(summary: Summary) -> bool:
     return any(peak.dense > own.dense for peak in peaks.values())
 
 
+def shown_bound(summary: Summary, phase: str) -> str | None:
+    """Return what limits a phase as a reader calls it: on a processor nothing is launched, calls are overhead."""
+    verdict = summary.verdicts.get(phase)
+    if verdict is None:
+        return None
+    return "overhead" if verdict.bound == "launch" and summary.hardware.kind == "cpu" else verdict.bound
+
+
 def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:
     """Return the phases whose verdict says something: the whole capture does not when it only repeats a phase's."""
     own = {verdicts[phase].bound for phase in verdicts if phase != WHOLE}
@@ -264,7 +272,7 @@ def _busy_at_most(summary: Summary, phase: str) -> float | None:
     passes = measured_passes(summary.workload)
     if stat is None or total is None or passes is None:
         return None
-    wall = float(stat.median) * passes
+    wall = float(stat.shown) * passes
     return min(1.0, total / wall) if wall > 0 else None
 
 

@@ -122,7 +122,7 @@ BOUNDS = {
     "one-off": "mostly one-time preparation, such as loading and compiling programs: the recording began too early",
     "copy": "mostly busy moving data between the computer and the accelerator",
     "balanced": "well balanced: calculating and reading memory take about the same time",
-    "unknown": "what holds it back cannot be told from this measurement",
+    "unknown": "what limits it cannot be determined from this measurement",
 }
 STAGES = {
     "program": "timing the program",
@@ -171,7 +171,7 @@ FINDINGS = {
     ),
     "host-idle": Plain(
         "The accelerator waits while the computer does something else",
-        "Have the engineers do that work at another time, or beside it.",
+        "Have the engineers do that work at another time, or in parallel.",
     ),
     "queued-work": Plain(
         "The accelerator has work and does not start it",
@@ -317,6 +317,7 @@ BOUND_NAMES = {
     "compute": "compute-bound",
     "memory": "memory-bound",
     "launch": "launch-bound",
+    "overhead": "overhead-bound",
     "sync": "synchronisation-bound",
     "copy": "copy-bound",
     "communication": "communication-bound",

@@ -63,6 +63,7 @@ from llm_perf_opt.summary.run import (
 )
 from llm_perf_opt.summary.serving import (
     ClientUse,
+    ColdStart,
     Knee,
     LatencyStat,
     LoadPoint,
@@ -149,6 +150,7 @@ __all__ = [  # noqa: RUF022
     "Telemetry",
     "Serving",
     "LoadPoint",
+    "ColdStart",
     "LatencyStat",
     "TimeParts",
     "StepStats",

@@ -165,6 +165,14 @@ class Stat:
     """Sample standard deviation; ``None`` for a single value."""
     n: Count
     """How many values."""
+    typical: Ratio | None = None
+    """What reports, comparisons and trends show: each sample's median over its repeats, then the mean over the samples. For
+    ``tpot_s`` of the decode time ÷ steps of a pass. ``None``: no samples are known, and the median is shown."""
+
+    @property
+    def shown(self) -> float:
+        """The one value that every page shows for this quantity."""
+        return self.median if self.typical is None else self.typical
 
 
 @dataclass(slots=True)

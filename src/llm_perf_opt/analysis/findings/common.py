@@ -15,9 +15,9 @@ def phase_seconds(summary: Summary, phase: str) -> float | None:
     if phase == WHOLE:
         first = summary.timings.ttft_s or summary.timings.prefill_s
         decode = summary.timings.decode_s
-        return first.median + decode.median if first is not None and decode is not None else None
+        return first.shown + decode.shown if first is not None and decode is not None else None
     stat: Stat | None = getattr(summary.timings, f"{phase}_s", None)
-    return stat.median if stat is not None else None
+    return stat.shown if stat is not None else None
 
 
 def sample_seconds(summary: Summary) -> float | None:

@@ -246,7 +246,7 @@ def _above_measured(rows: Sequence[Kernel], narrow: float) -> float | None:
 
 
 def _at_aligned_rate(summary: Summary, narrow: float) -> float | None:
-    """Return what the products would save at the rate of the aligned ones beside them; ``None`` where shapes do not tell."""
+    """Return what the products would save at the rate of the aligned ones next to them; ``None`` where shapes do not tell."""
     flops, seconds, rate = (
         summary.metrics.get(name)
         for name in ("narrow_product_flops", "narrow_product_s", "wide_product_flops_per_s")
@@ -264,7 +264,7 @@ _FAR_FROM_MEASURED_ENOUGH = 0.05
 _FAR = 1.5
 """Times the best; tables of one shape and device lie within a few percent of one another, interpolation within ten."""
 _FAR_FROM_MEDIAN = 1.25
-"""A single good table is not enough: the kernel must be slow beside the usual ones too."""
+"""A single good table is not enough: the kernel must be slow compared with the usual ones too."""
 _LEAST_EXCESS_S = 3e-6
 """Per call. Tables repeat one call, so that small operands are in a cache; what that saves is less than this."""
 _NAMED = 3

@@ -1,4 +1,4 @@
-"""Kernels that run one after the other between two heavy ones, and could be one: told from the order on a stream.
+"""Kernels that run one after the other between two heavy ones, and could be one: derived from the order on a stream.
 
 Element-wise work, reductions, norms and copies between two products form a chain. A fused kernel has to read and write
 the data once, as the longest of the chain does at least; the rest of the chain is what fusing can save.

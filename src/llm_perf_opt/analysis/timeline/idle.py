@@ -392,7 +392,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
         return np.empty(0, np.int64)
     work = unite(parts["launch"], parts["host"])
     start = gaps.start[dry]
-    # Waiting beside an idle device is lost itself; only what was waited beside a busy one would have put the host ahead.
+    # Waiting while the device is idle is lost itself; only waiting while it is busy would have put the host ahead.
     waited = complement(parts["sync"], waiting).length_before(start + DRAINED_NS)
     done = work.length_before(start)
     until = np.append(done[1:], work.length_ns)

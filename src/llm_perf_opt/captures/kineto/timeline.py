@@ -24,7 +24,7 @@ class Host:
     ranges: Ranges
     calls: HostCalls
     correlation: Int64
-    """Of every call, told apart by rank; -1: unknown."""
+    """Of every call, distinguished by rank; -1: unknown."""
     range_of_call: Int32
     ranks: RankLabels
     ambiguous: bool = False
@@ -71,7 +71,7 @@ def _times(table: Table, origin_ns: int) -> tuple[Int64, Int64]:
 
 
 class RankLabels:
-    """Several ranks in one file, told apart by the label in front of their process ids."""
+    """Several ranks in one file, distinguished by the label in front of their process ids."""
 
     def __init__(self, columns: Columns) -> None:
         labels = [rank_label(pid) for pid, _ in columns.threads]

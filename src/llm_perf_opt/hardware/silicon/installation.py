@@ -23,7 +23,7 @@ SWITCH = "LLM_PERF_OPT_SILICON"
 _DAY = re.compile(r"(?<!\d)20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?!\d)")
 _MOST_META = 65_536
 AUTO, OFF = "auto", "off"
-"""Values of ``hardware.silicon`` beside the names of frameworks."""
+"""Values of ``hardware.silicon`` in addition to the names of frameworks."""
 INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "

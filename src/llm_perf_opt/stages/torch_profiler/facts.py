@@ -27,8 +27,8 @@ def trace_facts(path: Path) -> Facts:
     """Read a trace, or the ``profile.json`` that is left when the trace was not kept."""
     from llm_perf_opt.captures.documents import read_profile
 
-    beside = path.with_name(layout.PROFILE)
-    profile = read_profile(beside) if beside.is_file() else None
+    profile_path = path.with_name(layout.PROFILE)
+    profile = read_profile(profile_path) if profile_path.is_file() else None
     facts = Facts(sources={"trace": (path,)})
     if profile is not None:
         facts.profiled = ProfiledPass(
@@ -161,8 +161,8 @@ def memory_facts(path: Path) -> Facts:
     from llm_perf_opt.captures.documents import read_profile
     from llm_perf_opt.captures.kineto.reader import read_kineto
 
-    beside = path.with_name(layout.PROFILE)
-    device = (read_profile(beside).device if beside.is_file() else None) or "cpu"
+    profile_path = path.with_name(layout.PROFILE)
+    device = (read_profile(profile_path).device if profile_path.is_file() else None) or "cpu"
     capture = read_kineto(path)
     document: dict[str, Any] | None = memory_document(capture, attribute(capture.timeline), device)
     if document is None:
@@ -173,7 +173,7 @@ def memory_facts(path: Path) -> Facts:
     )
 
 
-# Several captures together: ranks of one program, and, for torch traces, the recording of graphs beside the run that launches them.
+# Several captures together: ranks of one program, and, for torch traces, the recording of graphs together with the run that launches them.
 
 
 def traces_facts(paths: Sequence[Path]) -> Facts:
