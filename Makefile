@@ -35,7 +35,9 @@ lint: $(INSTALLED)  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## lint and the whole test suite
+# LINT= leaves out the checks, for a second run of tests in one job.
+LINT ?= lint
+test: $(LINT) $(INSTALLED)  ## lint and the whole test suite
 	@# Tests read and write UTF-8, whatever the locale; those of other locales set their own.
 	PYTHONUTF8=1 $(BIN)/python -m pytest $(TEST_ARGS)
 

@@ -124,7 +124,9 @@ _LOW_DISK_BYTES = 5 * 2**30
 def main(arguments: Sequence[str]) -> int:
     """Command line of ``llm-perf-opt doctor``."""
     parser = verb_parser(
-        "doctor", "What this machine can do, which stages will run, and how to fix the rest."
+        "doctor",
+        "Show what this machine can do, which stages will run, and how to fix the rest.",
+        one="a check of --self-test failed",
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.add_argument("--clean", action="store_true", help="end what earlier runs left running, first")

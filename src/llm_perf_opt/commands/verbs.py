@@ -32,7 +32,7 @@ VERBS = {
         "put a server under load: latency, goodput, and where the time of requests went", "serving.command"
     ),
     "what-if": Verb(
-        "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
+        "expected times and floors of a run's model on other devices, sizes and types", "what_if.command"
     ),
     "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
     "index": Verb("flatten the summaries below a directory into Parquet", "history.index_command"),

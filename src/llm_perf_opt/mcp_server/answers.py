@@ -250,9 +250,10 @@ def what_if(
 ) -> WhatIfAnswer:
     """Price the counted model of a run elsewhere."""
     from llm_perf_opt.analysis.roofline.expected_times import silicon_use
-    from llm_perf_opt.commands.what_if import FRAMEWORKS, MOST_RANKS, MOST_TOKENS, Question, priced
     from llm_perf_opt.hardware.catalogue import load_catalogue
     from llm_perf_opt.hardware.silicon import open_silicon
+    from llm_perf_opt.what_if.command import FRAMEWORKS, MOST_RANKS, MOST_TOKENS
+    from llm_perf_opt.what_if.query import Query, price_query
 
     limits = {
         "batch_sizes": (batch_sizes, MOST_TOKENS),
@@ -266,11 +267,9 @@ def what_if(
     file, summary = _load(access, run)
     catalogue = load_catalogue()
     silicon = open_silicon(catalogue)
-    question = Question(
-        devices, dtypes, batch_sizes, prompt_tokens, context_tokens, tensor_parallel, FRAMEWORKS[0]
-    )
-    rows = [to_plain(row) for row in priced(summary, question, catalogue, silicon)]
-    used = silicon_use(silicon, question.framework)
+    query = Query(devices, dtypes, batch_sizes, prompt_tokens, context_tokens, tensor_parallel, FRAMEWORKS[0])
+    rows = [to_plain(row) for row in price_query(summary, query, catalogue, silicon)]
+    used = silicon_use(silicon, query.framework)
     return WhatIfAnswer(
         _source(file, summary),
         _text(f"aiconfigurator-core {used.version}" if used.version else f"floors only: {used.reason}"),
