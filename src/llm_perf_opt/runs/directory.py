@@ -20,7 +20,7 @@ from typing import Any
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
-from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, is_there
+from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, is_there, read_document
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import Manifest, read_manifest
@@ -229,8 +229,8 @@ def _refuse_run(out: Path) -> None:
 def _is_summary_of_run(path: Path) -> bool:
     """Whether a summary says that something else than ``ingest`` made it; one that says nothing is nobody's."""
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(read_document(path))
         command = document["run"]["command"]
         return isinstance(command, list) and len(command) > 1 and command[1] != _VERB
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+    except (InputError, OSError, ValueError, RecursionError, LookupError, TypeError):
         return False
