@@ -203,6 +203,23 @@ def _directory_removed(running: Running) -> None:
     shutil.rmtree(run, ignore_errors=True)
 
 
+def _removing(words: str) -> Callable[[Path], list[str]]:
+    """A program that removes files of its own run."""
+
+    def build(folder: Path) -> list[str]:
+        paths = words.replace("{run}", str(folder / "run")).replace(" ", ",")
+        return [
+            "run", *NO_MODEL, f"pipeline.workload.command=[rm,-rf,{paths}]", "pipeline.workload.repeats=1", "run.exclusive=false",
+            f"artifacts.runs_dir={folder / 'run'}",
+        ]  # fmt: skip
+
+    return build
+
+
+def _no_defect(folder: Path) -> None:
+    assert "defect" not in (folder / "run" / "report.md").read_text()
+
+
 def _cases() -> Iterator[Case]:
     name = "concurrency"
     another = ("another process writes in",)
@@ -275,6 +292,14 @@ def _cases() -> Iterator[Case]:
         name, "two runs at once without a name", _two_with_default_names, 0, during=_start_the_same,
         check=_two_directories, slow=True,
     )  # fmt: skip
+    for what, words in {
+        "the run directory": "{run}",
+        "all files of the run": "{run}/manifest.json {run}/program",
+    }.items():
+        yield Case(
+            name, f"the program removes {what}", _removing(words), 1, ("was removed or replaced",), {"program": "failed"}, "failed",
+            check=_no_defect,
+        )  # fmt: skip
     yield Case(
         name, "the run directory vanishes", _measuring, (0, 1, 4), during=_directory_removed, slow=True
     )
