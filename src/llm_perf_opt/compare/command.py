@@ -287,16 +287,18 @@ def _names(a: str, b: str) -> tuple[str, str]:
 def write_comparison(result: Comparison, out: Path) -> list[Path]:
     """Write JSON, Markdown and HTML; return the page to open first."""
     from llm_perf_opt.compare.page import comparison_html, comparison_markdown
+    from llm_perf_opt.runs.lock import hold
     from llm_perf_opt.summary.codec import save_json
 
     out = out.expanduser().absolute()
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    return [
-        atomic_write_text(out / HTML_NAME, comparison_html(result)),
-        atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
-        save_json(out / JSON_NAME, result),
-    ]
+    with hold(out, elsewhere="--out DIR"):  # the three files are of one comparison
+        return [
+            atomic_write_text(out / HTML_NAME, comparison_html(result)),
+            atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
+            save_json(out / JSON_NAME, result),
+        ]
 
 
 def _write_for_ci(result: Comparison, options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -103,6 +103,40 @@ def agreed(value: T) -> T:
         ) from error
     found: T = box[0]
     return found
+
+
+def require_equal_settings(rank: Rank, settings: Mapping[str, str]) -> None:
+    """Compare the settings of all ranks; where they differ, every rank raises :class:`ConfigError` with the keys.
+
+    Ranks that do different work stop in the first collective that does not fit, without a word about the reason. Paths may differ:
+    machines keep the same files in different places.
+    """
+    if not in_group():
+        return
+    import torch.distributed as dist
+
+    of_first = agreed(dict(settings))
+    different = sorted(
+        key
+        for key in {*of_first, *settings}
+        if of_first.get(key) != settings.get(key)
+        and not any("/" in one.get(key, "") for one in (of_first, settings))
+    )
+    found: list[Any] = [None] * rank.size
+    try:
+        dist.all_gather_object(found, different)
+    except RuntimeError as error:
+        raise ToolError(
+            f"another rank is gone: {_first_line(error)}", hint="see the run.log of the other ranks"
+        ) from error
+    others = {number: keys for number, keys in enumerate(found) if keys}
+    if others:
+        number, keys = next(iter(others.items()))
+        raise ConfigError(
+            f"rank {number} has other settings than rank 0: {', '.join(keys[:5])}",
+            hint="start every rank with the same arguments",
+            key=keys[0],
+        )
 
 
 def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:

@@ -283,6 +283,8 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
             "holds a user name or password",
             f"put the key into a variable and name it: {key_of('api_key_env')}",
         )
+    if name == "url" and (parts.query or parts.fragment):
+        raise _refuse(name, "holds a query", "give the base URL only: http://127.0.0.1:8000")
     return parts
 
 

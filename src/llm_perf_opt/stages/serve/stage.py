@@ -24,6 +24,7 @@ from llm_perf_opt.captures.serving.clients import OWN_REQUESTS
 from llm_perf_opt.captures.serving.engines import OWN_METRICS, read_cold_start
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_path, atomic_write_json, atomic_write_text
+from llm_perf_opt.core.secrets import MASK
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process.tools import has_package
 from llm_perf_opt.stages.base import Stage, StageContext
@@ -373,7 +374,7 @@ class _Run:
         async with LoadClient(target) as client:
             await self._warm_up(client, server, vocabulary)
             self.sampler = MetricsSampler(
-                client.session, client.clock, self._metrics_urls(server), config.metrics_interval_s
+                client.session, client.clock, self._metrics_urls(server), config.metrics_interval_s, target
             )
             for number, planned in enumerate(plan_loads(config, vocabulary)):
                 if config.reset_prefix_cache and server.reset_prefix_cache():
@@ -525,15 +526,19 @@ class _Run:
             if self.config.engine is not EngineName.attach
             else self.identity[0],
             "engine_version": self._engine_version(),
-            "model": self.model,
+            "model": self._masked(self.model),
             "client_capacity_per_s": capacity,
             "slo": dict(parsed_slo(self.config)),
             "loads": loads,
         }
 
+    def _masked(self, text: str) -> str:
+        """Return what a server named, without the API key that it was given."""
+        return text.replace(self.api_key, MASK) if self.api_key else text
+
     def _engine_version(self) -> str | None:
         if self.server is None or self.server.engine.name is EngineName.attach:
-            return self.identity[1]
+            return self._masked(self.identity[1]) if self.identity[1] is not None else None
         if self.server.engine.name is EngineName.transformers and not self.config.executable:
             from importlib.metadata import version
 
@@ -568,7 +573,7 @@ class _Run:
         written += self._write_window()
         if self.sampler is not None and self.sampler.samples:
             header = json.dumps({"format": OWN_METRICS, "urls": list(self.sampler.urls)})
-            lines = [header, *(json.dumps(one) for one in self.sampler.samples)]
+            lines = [header, *(self._masked(json.dumps(one)) for one in self.sampler.samples)]
             written.append(atomic_write_text(self.folder / METRICS, "\n".join(lines) + "\n"))
         if self.sampler is not None:
             self.notes += [f"{url}: {reason}" for url, reason in self.sampler.failures.items()]
@@ -606,7 +611,7 @@ class _Run:
             "engine": self.config.engine.value,
             "version": self._engine_version(),
             "url": server.url if server is not None else self.config.url,
-            "model": self.model,
+            "model": self._masked(self.model),
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
             "cold_start": self._cold_start(),
