@@ -13,6 +13,7 @@ The exit code is 1 when an answer is wrong or a target is missed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +32,16 @@ HERE = Path(__file__).resolve()
 SCAN, TOP, ATTRIBUTION = "scan of the kernel table (sqlite3)", "ours: top kernels", "ours: attribution"
 AGAIN, FULL = "ours: second look", "ours: attribution, budgets, gaps, drawing"
 STATS, STATS_TOP = "nsys stats: attribution", "nsys stats: top kernels"
+TYPED = "ours: the typed command, cold"
 AI_COLD, AI_WARM = "nsys-ai: attribution, cold", "nsys-ai: second look"
 OURS_OF = {
     SCAN: TOP, TOP: TOP, STATS_TOP: TOP, ATTRIBUTION: ATTRIBUTION, FULL: ATTRIBUTION, STATS: ATTRIBUTION,
-    AI_COLD: ATTRIBUTION, AGAIN: AGAIN, AI_WARM: AGAIN,
+    AI_COLD: ATTRIBUTION, AGAIN: AGAIN, AI_WARM: AGAIN, TYPED: ATTRIBUTION,
 }  # fmt: skip
 TARGETS = {
     ATTRIBUTION: {STATS: 15.0, AI_COLD: 10.0},
     FULL: {STATS: 10.0, AI_COLD: 7.0},
+    TYPED: {STATS: 7.0, AI_COLD: 5.0},
     AGAIN: {AI_WARM: 1.0},
 }
 """How many times longer than ours each peer has to take."""
@@ -116,11 +120,15 @@ SUBJECTS: dict[str, Callable[[Path, Path], None]] = {
 # --- measuring -------------------------------------------------------------------------------------------------
 
 
-def run(command: list[str], log: Path) -> Measured:
+def run(
+    command: list[str], log: Path, *, output: Path | None = None, env: dict[str, str] | None = None
+) -> Measured:
     """Run a command; return wall-clock and the largest resident size among it and its children."""
-    with log.open("ab") as stream:
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(log.open("ab"))
+        printed = stack.enter_context(output.open("wb")) if output is not None else stream
         begin = time.perf_counter()
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=stream, env=env)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - begin
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -134,6 +142,24 @@ def _touch(path: Path) -> None:
     with path.open("rb") as stream:
         while stream.read(1 << 20):
             pass
+
+
+def _has_rows(answer: Path) -> bool:
+    """Whether what nsys-ai printed holds at least one row beside the one about how layers were detected."""
+    text = answer.read_text(errors="replace")
+    begin = min((at for mark in "[{" if (at := text.find(mark)) >= 0), default=-1)
+    if begin < 0:
+        return False
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[begin:])
+    except ValueError:
+        return False
+    rows = (
+        found
+        if isinstance(found, list)
+        else next((one for one in found.values() if isinstance(one, list)), [])
+    )
+    return any(isinstance(row, dict) and "error" not in row and "_detection_meta" not in row for row in rows)
 
 
 class Bench:
@@ -180,20 +206,56 @@ class Bench:
         """In a copy of its own, because it writes its cache beside the input.
 
         It downloads a DuckDB extension at first use. Where that fails it waits for the network and goes on without
-        its cache, which would flatter us: then there is no comparison.
+        its cache, which would flatter us: then there is no comparison. A cold look has no cache of any kind: a copy with a name
+        that was never seen, and a cache directory of its own. An answer without a single row is no answer: a skill that finds
+        nothing ends within a second and with exit code 0.
         """
         if not self.nsys_ai:
             return None, None
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            copy, log = Path(folder) / "trace.sqlite", Path(folder) / "log.txt"
+            copy, log, answer = (
+                Path(folder) / name for name in (f"trace-{uuid.uuid4().hex}.sqlite", "log.txt", "out.json")
+            )
             shutil.copyfile(self.source, copy)
+            _touch(copy)
+            env = {**os.environ, "XDG_CACHE_HOME": str(Path(folder) / "cache")}
             command = [self.nsys_ai, "skill", "run", "nvtx_layer_breakdown", str(copy), "--format", "json"]
-            cold = run(command, log)
+            cold = run(command, log, output=answer, env=env)
             if "DuckDB unavailable" in log.read_text(errors="replace"):
                 print("(nsys-ai lacks its DuckDB extension; --help says how to install it)")
                 self.nsys_ai = None
                 return None, None
-            return cold, run(command, log)
+            if not _has_rows(answer):
+                print(
+                    "(nsys-ai found no range with kernels in this file: it did not do the work, so it is not compared)"
+                )
+                self.nsys_ai = None
+                return None, None
+            return cold, run(command, log, output=answer, env=env)
+
+    def typed_command(self) -> Measured:
+        """``ingest --nsys`` as a user types it: summary and reports, with a cache that is empty."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            env = {
+                **os.environ,
+                "XDG_CACHE_HOME": str(Path(folder) / "cache"),
+                "PYTHONPATH": str(HERE.parent.parent / "src"),
+            }
+            out = Path(folder) / "out"
+            command = [
+                sys.executable,
+                "-m",
+                "llm_perf_opt",
+                "ingest",
+                "--nsys",
+                str(self.source),
+                "--out",
+                str(out),
+            ]
+            measured = run(command, self.log, env=env)
+            if not (out / "summary.json").is_file():
+                self.problems.append("the typed command wrote no summary")
+            return measured
 
     def rounds_of(self, rounds: int, with_peers: bool) -> dict[str, Measured]:
         """The best of every subject. Subjects take turns, so that a load that drifts meets all of them."""
@@ -212,6 +274,7 @@ class Bench:
                 turn[AI_COLD], turn[AI_WARM] = self.nsys_ai_cold_and_warm()
             turn[AGAIN] = self.ours("second_look", "by_range_kernel")
             turn[FULL] = self.ours("full")
+            turn[TYPED] = self.typed_command()
             for label, measured in turn.items():
                 found.setdefault(label, []).append(measured)
         best = {label: [one for one in all_of_it if one] for label, all_of_it in found.items()}

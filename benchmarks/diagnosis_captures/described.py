@@ -179,6 +179,56 @@ def _different_worlds() -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def _compiled_again() -> list[tuple[str, dict[str, Any]]]:
+    """A compiled function whose input size changes every tenth step: the host compiles it for 40 ms, the device waits each time."""
+    trace, at = Trace(), 0.0
+    for step in range(50):
+        version = step // 10
+        if step and step % 10 == 0:
+            trace.span("cpu_op", "entire_frame_compile", at, 40_000.0)
+            trace.span("cpu_op", "backend_compile (dynamo_timed)", at + 5, 39_990.0)
+            trace.span(
+                "user_annotation",
+                f"entire_frame_compile_data: fn_name=f, compile_id=0/{version}",
+                at + 2,
+                1.0,
+            )
+            at += 40_000.0
+        trace.span("cpu_op", f"Torch-Compiled Region: 0/{version}", at, 300.0)
+        for number in range(10):
+            trace.launch(f"triton_poi_fused_{number}", at + number * 5, 4.0, at + 10 + number * 30, 29.0)
+        at += 310.0
+    return [("compiled_again.json", trace.document())]
+
+
+def _busy_graphs() -> list[tuple[str, dict[str, Any]]]:
+    """A decode step replayed as graphs: the device never idles, expert kernels are most of it, nothing else is known of them."""
+    trace, at = Trace(), 1_000.0
+    for step in range(40):
+        trace.calls += 1
+        trace.span("cuda_runtime", "cudaGraphLaunch", step * 20.0, 15.0, correlation=trace.calls)
+        for number in range(20):
+            name = (
+                "fused_moe_kernel"
+                if number % 2
+                else "ampere_bf16_s16816gemm_bf16_64x64_ldg8_f2f_stages_64x5_tn"
+            )
+            length = 80.0 if number % 2 else 20.0
+            trace.span("kernel", name, at, length, device=0, stream=7, correlation=trace.calls)
+            at += length + 0.5
+    return [("busy_graphs.json", trace.document())]
+
+
+def _one_gap() -> list[tuple[str, dict[str, Any]]]:
+    """A busy device, and one pause of the program of 200 ms in the middle: something happened once."""
+    trace, at = Trace(), 0.0
+    for number in range(600):
+        at += 200_000.0 if number == 300 else 0.0
+        trace.launch("gemm_kernel", at, 5.0, at + 6.0, 200.0)
+        at += 201.0
+    return [("one_gap.json", trace.document())]
+
+
 LAUNCHING = frozenset({"launch-bound", "host-idle", "allocation", "host-sync"})
 CASES: Sequence[Described] = (
     Described("first-uses", _first_uses, frozenset({"one-off"}), ("one-off-costs",), LAUNCHING, 0.01),
@@ -189,6 +239,23 @@ CASES: Sequence[Described] = (
         "saturated-device", _saturated, frozenset({"compute"}), ("slow-kernels|far-from-measured",), LAUNCHING
     ),
     Described("one-synchronisation", _one_sync, frozenset({"unknown", "compute", "memory"}), (), LAUNCHING),
+    Described(
+        "compiled-in-the-steady-state",
+        _compiled_again,
+        frozenset({"host"}),
+        ("host-idle", "recompilation"),
+        frozenset({"one-off-costs"}),
+        0.18,
+    ),
+    Described(
+        "busy-graphs",
+        _busy_graphs,
+        frozenset({"unknown", "compute", "memory"}),
+        ("dominant-kernels",),
+        LAUNCHING,
+        0.0,
+    ),
+    Described("one-pause", _one_gap, frozenset({"host", "unknown", "one-off"}), (), frozenset(), 0.02),
     Described("captures-without-ranks", _unlike_jobs),
     Described("ranks-of-two-jobs", _different_worlds),
 )

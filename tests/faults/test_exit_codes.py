@@ -70,6 +70,12 @@ CASES: tuple[tuple[str, tuple[str, ...], int, str], ...] = (
     ("top-kernels", ("negative.json",), 3, "negative.json"),
     ("top-kernels", ("negative.json", "--until-share", "nan"), 2, "share"),
     ("doctor", ("--no-such-option",), 2, "no-such-option"),
+    ("schema", ("config",), 0, "$defs"),
+    ("plugins", ("--json",), 0, "llm_perf_opt.stages"),
+    ("plugins", ("--jsn",), 2, "jsn"),
+    ("mcp", ("--root", "absent"), 2, "not a directory"),
+    ("mcp", ("--root", "empty", "--allow-run"), 2, "--output-root"),
+    ("mcp", ("--root", "empty", "--port", "80"), 2, "--http"),
 )
 
 

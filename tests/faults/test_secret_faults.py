@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from llm_perf_opt.config.compose import compose_config
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.secrets import MASK, mask_arguments, mask_text, mask_tree
 from llm_perf_opt.process.environment import allowed_environment, withheld_names
 from llm_perf_opt.process.tools import find_tools
 from llm_perf_opt.stages.workload import Workload, replay_lines
@@ -203,3 +204,19 @@ def test_a_printed_configuration_holds_no_secret(words: list[str], tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert "command" in done.stdout
     assert SECRET not in done.stdout + done.stderr
+
+
+def test_the_name_of_a_variable_is_kept_so_that_it_can_be_repeated() -> None:
+    words = [
+        "--api-key-env",
+        "SERVING_KEY",
+        "pipeline.serve.api_key_env=SERVING_KEY",
+        "--api-key=q9Zsecret",
+        "api_key=q9Zsecret",
+    ]
+    assert mask_arguments(words) == [*words[:3], f"--api-key={MASK}", f"api_key={MASK}"]
+    assert mask_tree({"api_key_env": "SERVING_KEY", "api_key": "q9Zsecret"}) == {
+        "api_key_env": "SERVING_KEY",
+        "api_key": MASK,
+    }
+    assert MASK in mask_text("api_key_env=sk-0123456789abcdef0123456789abcdef")

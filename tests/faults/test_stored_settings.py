@@ -6,7 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ EXECUTING = (
     "pipeline.nsys.executable=/tmp/evil",
     "pipeline.nsys.extra_args=[--env-var\\=LD_PRELOAD\\=/tmp/evil]",
     "pipeline.ncu.executable=/tmp/evil",
+    "pipeline.serve.executable=[/tmp/evil]",
+    "pipeline.serve.args=[--trust-remote-code]",
+    "pipeline.serve.env={LD_PRELOAD: /tmp/evil.so}",
+    "+pipeline.serve.env.LD_PRELOAD=/tmp/evil.so",
+    "pipeline.serve={env: {PYTHONPATH: /tmp/evil}}",
+    "pipeline.serve.url=http://192.0.2.1",
+    "pipeline.serve.url=http://127.0.0.1:6379",
+    "pipeline.serve.metrics_urls=['http://192.0.2.1']",
+    "pipeline.serve.allow_remote=true",
+    "pipeline.serve.api_key_env=AWS_SECRET_ACCESS_KEY",
+    "pipeline.serve={engine: attach, url: 'http://192.0.2.1', allow_remote: true, api_key_env: HF_TOKEN}",
     "pipeline.ncu.ncu_cli.extra_args=[--section-folder,/tmp/evil]",
     "+pipeline.someones_stage.enable=true",
     "hydra.searchpath=[file:///tmp/evil]",
@@ -77,6 +89,12 @@ HARMLESS = (
     "run.env.PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'",
     "run.sinks=[]",
     "pipeline.nsys.enable=true",
+    "pipeline.serve.enable=true",
+    "pipeline.serve.engine=vllm",
+    "pipeline.serve.rate=[1,2]",
+    "pipeline.serve.allow_remote=false",
+    "pipeline.serve.args=[]",
+    "profiling/serve@pipeline.serve=serve.rates",
     "pipeline.workload.command=null",
     "hydra.sweep.dir=/somewhere",
     "hydra/launcher=joblib",
@@ -88,6 +106,23 @@ HARMLESS = (
 def test_settings_that_execute_are_recognised_in_every_form(text: str) -> None:
     assert executing_settings([text]) and missing_settings([text], [])
     assert not missing_settings([text], [text])
+
+
+def test_no_key_of_a_stage_is_forgotten() -> None:
+    """Keys that name programs, arguments, variables or servers, also those that a later stage adds."""
+    from llm_perf_opt.core.stage import ENTRY_POINT_GROUP
+
+    signs = ("executable", "args", "env", "command", "url", "remote", "plugin", "script")
+    found = set()
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.value.startswith("llm_perf_opt."):
+            for one in fields(point.load().config_type):
+                if any(
+                    part.rstrip("s") in [sign.rstrip("s") for sign in signs] for part in one.name.split("_")
+                ):
+                    found.add(f"pipeline.{point.name}.{one.name}")
+    assert {"pipeline.serve.env", "pipeline.serve.args", "pipeline.nsys.executable"} <= found
+    assert {key for key in found if not executing_settings([f"{key}=[x]"])} == set()
 
 
 def test_a_reference_is_followed() -> None:
@@ -146,10 +181,33 @@ def attacks(folder: Path) -> dict[str, list[str]]:
         ],
         "preload": ["model=llama_tiny", f"run.env.LD_PRELOAD={folder / 'evil.so'}"],
         "search path": ["model=llama_tiny", f"hydra.searchpath=[file://{folder}]"],
+        "server": [
+            "model=llama_tiny",
+            "pipeline.serve.enable=true",
+            "pipeline.serve.engine=vllm",
+            f"pipeline.serve.env={{LD_PRELOAD: {folder / 'evil.so'}}}",
+        ],
+        "upload": [
+            "pipeline.serve.enable=true",
+            "pipeline.serve.engine=attach",
+            "pipeline.serve.url=http://192.0.2.1",
+            "pipeline.serve.allow_remote=true",
+            "pipeline.serve.api_key_env=HF_TOKEN",
+        ],
     }
 
 
-KINDS = ("remote code", "adapter", "data set", "program", "nsys", "preload", "search path")
+KINDS = (
+    "remote code",
+    "adapter",
+    "data set",
+    "program",
+    "nsys",
+    "preload",
+    "search path",
+    "server",
+    "upload",
+)
 
 
 def foreign_run(folder: Path, overrides: list[str]) -> Path:

@@ -27,7 +27,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message", "fix"),
     [
-        (["--cfg", "job", "model=zzz"], "'zzz'", "llama_tiny"),
+        (["--cfg", "job", "model=zzz"], "model=zzz", "llama_tiny"),
         (["--cfg", "job", "run.repeat=3"], "'run.repeat'", "run.repeats"),
         (["--cfg", "job", "run.repeats=0"], "run.repeats=0", "at least 1"),
         (["--info", "defaults", "run.repeats=x"], "run.repeats: 'x'", "run.repeats=null"),

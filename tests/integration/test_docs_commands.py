@@ -33,6 +33,8 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 _ENGINE = "needs an engine; tests/integration/engines runs the like of it on real ones"
 _SERVE = "tests/integration/test_serve.py runs the like of it on real servers"
+_INSTALL = "scripts/check-install.py installs into environments of their own"
+_MCP = "waits for a client; tests/unit/mcp_server runs the like of it"
 _RANKS = "tests/integration/test_ranks.py runs the like of it"
 _RANK_CAPTURES = "tests/integration/test_ranks.py makes such a capture with the real tool, and reads it"
 NOT_RUN = {
@@ -58,6 +60,14 @@ NOT_RUN = {
     "llm-perf-opt ingest --nsys all.nsys-rep --out tmp/ranks": _RANK_CAPTURES,
     "torchrun --nproc-per-node 2 --no-python sh -c 'exec nsys profile -s none --cpuctxsw=none --session-new=r$RANK-$$ -o captures/rank%q{RANK} python bench.py'": _RANK_CAPTURES,
     'pip install "llm-perf-opt[serve]"': _SERVE,
+    "make install": _INSTALL,
+    "pip install .": _INSTALL,
+    "pip install '.[run]'": _INSTALL,
+    "pip install 'llm-perf-opt[mcp]'": _MCP,
+    "llm-perf-opt mcp --root tmp/runs": _MCP,
+    "llm-perf-opt mcp --root tmp/runs --http": _MCP,
+    "llm-perf-opt mcp --root captures --output-root results": _MCP,
+    "llm-perf-opt mcp --root tmp/runs --output-root results --allow-run": _MCP,
     "llm-perf-opt serve --model llama_tiny": _SERVE,
     "llm-perf-opt serve --engine vllm --model /models/X --rate 1,2,4,8 --slo ttft:500ms,tpot:50ms": _SERVE,
     "llm-perf-opt serve --url http://127.0.0.1:8000 --model X --concurrency 1,8,32": _SERVE,

@@ -86,8 +86,13 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
     serving = serve(
         root, "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")), "--model", "llama_tiny",
         "--rate", "2", "--concurrency", "4", "--requests", "12", "--prompt-tokens", "100", "--new-tokens", "8",
+        "--profile",
     )  # fmt: skip
     assert [point["kind"] for point in serving["load"]] == ["open", "closed"]
+    window = serving["profile"]
+    assert window["steps"] >= 8 and window["matched_steps"] >= window["steps"] - 2 and window["notes"] == []
+    assert [one["id"] for one in window["requests"]] == [f"profiled-{place}" for place in range(8)]
+    assert window["families"]["decode"][0]["seconds"] > 0 and not window["is_salvaged"]
     start = serving["cold_start"]
     parts = [start[name] for name in ("imports_s", "weights_s", "kv_cache_s", "other_s")]
     assert all(part is not None and part >= 0 for part in parts)

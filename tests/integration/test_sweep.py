@@ -57,7 +57,7 @@ def test_a_failed_job_is_told_of_and_resume_runs_it_alone(tmp_path: Path) -> Non
 
     again = cli(*command, cwd=tmp_path)
     assert again.returncode == 2
-    assert "holds a sweep already" in document(again.stdout)["message"]
+    assert "already contains a sweep" in document(again.stdout)["message"]
 
     kept = {name: (tmp_path / "s" / name / "manifest.json").read_bytes() for name in "02"}
     flag.touch()

@@ -126,8 +126,8 @@ def place_in_range(facts: TimelineFacts, found: CapturedRange | None) -> None:
     facts.families = {(found.phase, family): total for (_, family), total in facts.families.items()}
     part = f", of which {found.component} is a part" if found.component else ""
     facts.warnings.append(
-        f"the kernel table is of the range {found.name} alone (by {found.source}): its kernels stand in "
-        f"{found.phase}{part}, and nothing is said of other phases"
+        f"the kernel table is of the range {found.name} alone (by {found.source}): its kernels are assigned to "
+        f"{found.phase}{part}, and other phases have none"
     )
 
 

@@ -22,7 +22,7 @@ _WARM_UP = "warmup"
 _ROWS = 40
 
 
-def account_facts(events: Sequence[CompileEvent], *, has_device: bool = False) -> Facts:
+def account_facts(events: Sequence[CompileEvent]) -> Facts:
     """Return metrics, a section and findings of these events; nothing where there are none."""
     events = join_events(events)
     if not events:
@@ -40,7 +40,7 @@ def account_facts(events: Sequence[CompileEvent], *, has_device: bool = False) -
         "compile_s": sum(timed) if timed else None,
         "compile_steady_recompilations": float(len(steady)),
     }
-    findings = _recompilation(steady, limits, has_device) + _graph_breaks(breaks)
+    findings = _recompilation(steady, limits) + _graph_breaks(breaks)
     return Facts(metrics=metrics, sections=[_section(events, again, breaks, timed)], findings=findings)
 
 
@@ -85,9 +85,7 @@ def _kind(event: CompileEvent) -> str:
     return event.kind
 
 
-def _recompilation(
-    steady: Sequence[CompileEvent], limits: Sequence[CompileEvent], has_device: bool
-) -> list[Finding]:
+def _recompilation(steady: Sequence[CompileEvent], limits: Sequence[CompileEvent]) -> list[Finding]:
     if not steady and not limits:
         return []
     timed = [one.seconds for one in steady if one.seconds is not None]
@@ -109,8 +107,8 @@ def _recompilation(
             else "A function reached the limit of recompilations",
             phase=None,
             evidence=evidence,
-            # Beside a device the time is lost only where the device runs dry meanwhile: the budget tells that part.
-            gain_upper_s=seconds if not has_device else None,
+            # The time is lost only where a device runs dry meanwhile, or per sample: budgets and timings tell that part.
+            gain_upper_s=None,
             time_s=seconds,
             arithmetic=f"{len(steady)} recompilations"
             + (f", {units.seconds(seconds)}" if seconds is not None else ", whose time was not recorded"),

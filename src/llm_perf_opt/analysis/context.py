@@ -328,6 +328,15 @@ def copy_advice(summary: Summary) -> str | None:
     """What to do about copies depends on their direction; ``None`` where the capture does not tell it."""
     seconds = {way: summary.metrics.get(f"copy_{way}_s") or 0.0 for way in ("h2d", "d2h", "d2d")}
     total = summary.metrics.get("copy_s") or 0.0
+    if (
+        total > 0
+        and sum(seconds.values()) < 0.5 * total
+        and any(summary.metrics.get(f"copy_{way}_s") is not None for way in seconds)
+    ):
+        return (
+            "Most of it is neither from nor to the host (peers, unified memory, fills): overlap it with computing, send fewer bytes, and "
+            "keep data where it is used."
+        )
     if sum(seconds.values()) < 0.5 * total or total <= 0:
         return None
     most = max(seconds, key=lambda way: seconds[way])

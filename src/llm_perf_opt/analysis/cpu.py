@@ -312,9 +312,10 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
     }
     first, second = sorted(groups, key=lambda name: (-groups[name], name))[:2]
     listed = describe_shares(work)
-    overhead = _overhead(summary, phase, work, listed)
+    overhead = overhead_of(summary, phase, work)
     if overhead is not None:
-        return overhead
+        text = f"operators are too small for this machine: {overhead.describe()}; {listed}"
+        return CpuAnswer("launch", text, ("trace", "static"))
     if groups[first] < DOMINATES:
         return CpuAnswer("unknown", f"no single limit: {listed}", ("trace",))
     even = groups[second] >= (1 - EVEN_WITHIN) * groups[first]
@@ -333,7 +334,7 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _SmallCalls:
+class SmallCalls:
     """Matrix products that are too short for this machine: what a call takes, and what it would take at its limit."""
 
     calls: int
@@ -342,7 +343,7 @@ class _SmallCalls:
     reached: float
 
 
-def _small_calls(summary: Summary, phase: str, work: CpuWork) -> _SmallCalls | None:
+def _small_calls(summary: Summary, phase: str, work: CpuWork) -> SmallCalls | None:
     """Return the matrix calls of a phase where the limit allows each less time than starting one costs."""
     reached = _reached(summary, phase, work)
     rows = [op for op in summary.operators if op.phase == phase and class_of(op.name) == "matrix"]
@@ -353,25 +354,41 @@ def _small_calls(summary: Summary, phase: str, work: CpuWork) -> _SmallCalls | N
     if work.of == "profiled" and work.profiled_ratio:
         mean_s /= work.profiled_ratio
     limit_s = mean_s * min(reached, 1.0)
-    return _SmallCalls(calls, mean_s, limit_s, reached) if limit_s < SMALL_CALL_S else None
+    return SmallCalls(calls, mean_s, limit_s, reached) if limit_s < SMALL_CALL_S else None
 
 
-def _overhead(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnswer | None:
-    """Small products explain a phase together with dispatch: what they take above their limit is the cost of calling them."""
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a phase spends on calling operators that are too small for the machine, as shares of its time."""
+
+    small: SmallCalls
+    beyond: float
+    """Inside matrix products, above their limit."""
+    calling: float
+    """Around operators."""
+
+    @property
+    def share(self) -> float:
+        """Both together."""
+        return self.beyond + self.calling
+
+    def describe(self) -> str:
+        """Say how small the products are, and what that costs."""
+        return (
+            f"a matrix product takes {units.seconds(self.small.mean_s)} on average, {units.seconds(self.small.limit_s)} at its limit "
+            f"(calling one costs more from about {units.seconds(SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
+            f"inside such products and {units.percent(self.calling)} around operators, {units.percent(self.share)} together"
+        )
+
+
+def overhead_of(summary: Summary, phase: str, work: CpuWork) -> Overhead | None:
+    """Return the overhead of small products and dispatch where together they explain a phase; ``None``: they do not."""
     small = _small_calls(summary, phase, work)
     if small is None:
         return None
     beyond = work.share("matrix") * max(0.0, 1 - small.reached)
-    calling = work.share("dispatch", "outside operators")
-    if beyond + calling < OVERHEAD_FROM or work.share(*_MOVING) >= beyond + calling:
-        return None
-    text = (
-        f"operators are too small for this machine: a matrix product takes {units.seconds(small.mean_s)} on average, "
-        f"{units.seconds(small.limit_s)} at its limit (calling one costs more from about {units.seconds(SMALL_CALL_S)} down); "
-        f"overhead is {units.percent(beyond)} inside such products and {units.percent(calling)} around operators, "
-        f"{units.percent(beyond + calling)} together; {listed}"
-    )
-    return CpuAnswer("launch", text, ("trace", "static"))
+    found = Overhead(small, beyond, work.share("dispatch", "outside operators"))
+    return found if found.share >= max(OVERHEAD_FROM, work.share(*_MOVING)) else None
 
 
 def describe_shares(work: CpuWork) -> str:
@@ -420,14 +437,19 @@ def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnsw
             "unknown", f"matrix work is the largest part, its limit is not known: {listed}", ("trace",)
         )
     reached = _reached(summary, phase, work)
-    if reached is not None and reached < MATRIX_NEAR and prediction.bound == "compute" and _alone(summary):
+    if (
+        reached is not None
+        and reached < MATRIX_NEAR
+        and prediction.bound == "compute"
+        and had_processor_alone(summary)
+    ):
         text = (
             f"matrix work is the largest part and limited by arithmetic, at {units.percent(reached)} of the machine's rate: the "
             f"kernels or the number of threads do not use the machine; {listed}"
         )
         return CpuAnswer("compute", text, ("trace", "static"))
     if reached is None or reached < MATRIX_NEAR:
-        shared = "" if _alone(summary) else "; other programs used the processor meanwhile"
+        shared = "" if had_processor_alone(summary) else "; other programs used the processor meanwhile"
         text = (
             f"no single limit: matrix work is the largest part, but in that time it reaches {units.percent(reached)} of its "
             f"{prediction.bound} limit: kernels that do not use the machine{shared}; {listed}"
@@ -437,7 +459,7 @@ def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnsw
     return CpuAnswer(prediction.bound, text, ("trace", "static"))
 
 
-def _alone(summary: Summary) -> bool:
+def had_processor_alone(summary: Summary) -> bool:
     """Whether the run had the processor to itself, as far as that is known."""
     use = summary.environment.get("device_use")
     return not (isinstance(use, Mapping) and use.get("shared"))

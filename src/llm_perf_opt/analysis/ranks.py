@@ -720,7 +720,7 @@ def add_rank_shares(summary: Summary, ranks: int, hardware: Hardware | None) -> 
     if static is None or split is None:
         return
     if split.reason is not None:
-        summary.notes.append(f"The model over {ranks} ranks is not known on paper: {split.reason}.")
+        summary.notes.append(f"The model over {ranks} ranks is unknown: {split.reason}.")
         return
     known = {row.rank: row for row in summary.ranks}
     sent = {

@@ -219,7 +219,7 @@ def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str
     if of.passes is None and ratio >= BUSY_ENOUGH and most != least:
         low = busy / (most * stat.shown) if most is not None and most > least else 0.0
         summary.notes.append(
-            f"The kernel table of {of.name} does not say how many passes it holds: the device is busy for "
+            f"The kernel table of {of.name} does not record its number of passes: the device is busy for "
             f"{units.percent(low)} to {units.percent(ratio)} of {of.phase}, which decides nothing."
         )
         return

@@ -79,7 +79,7 @@ def _lever(summary: Summary, bound: Bound) -> str | None:
     if bound == "launch" and summary.hardware.kind == "cpu":
         return DISPATCH_LEVER
     program = program_of(summary)
-    if not program.own and bound in ("launch", "copy", "compute"):
+    if not program.own and bound in ("launch", "copy", "compute", "memory"):
         return _lever_elsewhere(summary, bound, program)
     if bound == "compute" and not _has_faster_type(summary):
         return _LESS_WORK
@@ -92,6 +92,9 @@ def _lever_elsewhere(summary: Summary, bound: Bound, program: Program) -> str | 
         return copy_advice(summary) or _LEVERS[bound]
     if bound == "launch":
         return launch_advice(program)
+    if bound == "memory":
+        what = "of weights and cache, a larger batch" if program.caches_keys else "of weights and activations"
+        return f"move fewer bytes: fused operators, lower precision {what}"
     return (
         "faster kernels, lower precision, or less work"
         if _has_faster_type(summary)

@@ -206,7 +206,7 @@ class CaptureConfiguration:
     passes: int | None
     """How often that range is in the capture; ``None``: not known."""
     source: str
-    """File that says so."""
+    """File it was read from."""
 
 
 @dataclass(frozen=True, slots=True)

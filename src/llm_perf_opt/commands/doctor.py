@@ -129,7 +129,9 @@ def main(arguments: Sequence[str]) -> int:
         one="a check of --self-test failed",
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.add_argument("--clean", action="store_true", help="end what earlier runs left running, first")
+    parser.add_argument(
+        "--clean", action="store_true", help="first end processes that earlier runs left behind"
+    )
     parser.add_argument(
         "--self-test",
         action="store_true",
@@ -138,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--bundle",
         metavar="FILE",
-        help="where the self-test's bundle goes (default: a new .zip in this directory)",
+        help="path of the self-test bundle (default: a new .zip in this directory)",
     )
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="configuration to check the stages with"
@@ -168,7 +170,7 @@ def _self_test(report: dict[str, Any], options: argparse.Namespace) -> int:
     bundle.write_bundle(path, bundle.bundle_documents(result, text, report))
     print(json.dumps({**result, "bundle": str(path)}, indent=2) if options.json else text)
     print(
-        f"bundle to send back: {path} (names no path, host or user; have a look before you send it)",
+        f"bundle to send back: {path} (contains no path, host or user name; inspect it before sending)",
         file=sys.stderr,
     )
     return 1 if result["failed"] else 0

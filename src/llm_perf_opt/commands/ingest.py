@@ -269,7 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     """Analyse captures; return the exit code."""
     parser = verb_parser(
         "ingest",
-        "Analyse captures taken elsewhere: any mix of sources into one summary and the same reports.",
+        "Analyse captures from other machines or tools: any mix of sources, one summary, the same reports.",
     )
     parser.add_argument(
         "--trace",
@@ -315,11 +315,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--serving-metrics", type=Path, action="append", help="samples of the server's /metrics; repeatable"
     )
-    parser.add_argument("--slo", metavar="ttft:500ms,tpot:50ms", help="limits of latencies, for the goodput")
+    parser.add_argument("--slo", metavar="ttft:500ms,tpot:50ms", help="latency limits for goodput")
     parser.add_argument(
-        "--device", help="device name in the hardware catalogue, when the captures do not tell"
+        "--device", help="device name in the hardware catalogue, if the captures do not contain it"
     )
-    parser.add_argument("--dtype", help="data type of the peak, when the captures do not tell (bfloat16)")
+    parser.add_argument("--dtype", help="data type of the peak, if the captures do not contain it (bfloat16)")
     parser.add_argument("--catalogue", type=Path, help="YAML file with further devices")
     parser.add_argument("--out", type=Path, required=True, help="directory for summary.json and the reports")
     parser.add_argument("--json", action="store_true", help="print summary.json")

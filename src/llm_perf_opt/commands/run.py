@@ -34,7 +34,7 @@ Profile a model end to end: static analysis, torch profiler, Nsight Systems, Nsi
   --cfg job             show the composed configuration
   --config-dir DIR      add your own presets
   --multirun            one run per combination: model=llama_tiny,qwen_moe_tiny infer.batch_size=1,4
-  --resume[=DIR]        go on with a sweep: jobs that are done with the same configuration are kept
+  --resume[=DIR]        resume a sweep: jobs that finished with the same configuration are kept
   --hydra-help          Hydra's own switches
   shell completion      eval "$(llm-perf-opt completion bash)"
 
@@ -107,7 +107,7 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iter
         )
     if name in keys.REFUSED:
         raise ConfigError(
-            f"{name} is refused: it would run whatever the given file holds",
+            f"{name} is refused: it would execute the content of the given file",
             hint="run the command of the run's manifest.json again",
         )
     parsed.hydra_only |= name in keys.PRINT_ONLY

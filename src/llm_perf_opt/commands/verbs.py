@@ -23,27 +23,27 @@ class Verb:
 
 VERBS = {
     "run": Verb("profile a model: one configuration, one run directory, one report", "commands.run"),
-    "doctor": Verb("what this machine can do, and how to fix the rest", "commands.doctor"),
+    "doctor": Verb("show what this machine can do, and how to fix the rest", "commands.doctor"),
     "report": Verb("render the reports of a finished run again", "commands.report"),
-    "ingest": Verb("analyse captures taken elsewhere", "commands.ingest"),
+    "ingest": Verb("analyse captures from other machines or tools", "commands.ingest"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),
-    "improve": Verb("try the advice: measure each remedy, keep what helps", "improve.command"),
+    "improve": Verb("measure each remedy of a run's findings and keep what helps", "improve.command"),
     "serve": Verb(
-        "put a server under load: latency, goodput, and where the time of requests went", "serving.command"
+        "measure a server under load: latency, goodput, and where request time goes", "serving.command"
     ),
-    "what-if": Verb(
-        "expected times and floors of a run's model on other devices, sizes and types", "what_if.command"
+    "what-if": Verb("estimate a run's model on other devices, sizes and data types", "what_if.command"),
+    "sweep-report": Verb(
+        "summarise a sweep from its job files, also while jobs are running", "sweep.command"
     ),
-    "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
-    "index": Verb("flatten the summaries below a directory into Parquet", "history.index_command"),
-    "history": Verb("trends of all runs, and what came with each change", "history.command"),
+    "index": Verb("collect the summaries below a directory into Parquet tables", "history.index_command"),
+    "history": Verb("show trends of all runs, and what changed with each step change", "history.command"),
     "schema": Verb(
         "print the JSON Schema of summary.json, improve.json or the configuration", "commands.schema"
     ),
     "plugins": Verb("list every interface for plug-ins and what is installed for it", "commands.plugins"),
     "mcp": Verb("let agents read runs: an MCP server over stdio or HTTP", "mcp_server.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
-    "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
+    "completion": Verb("print shell completion for verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(
         "profile chosen kernels of any program with Nsight Compute", "commands.ncu_profile", "profile_main"
     ),

@@ -27,7 +27,7 @@ JSON_NAME, MARKDOWN_NAME, HTML_NAME = "comparison.json", "comparison.md", "compa
 _DESCRIPTION = """\
 usage: llm-perf-opt compare A B [options]
 
-Compare B with A, and gate a regression.
+Compare B with A, and gate regressions.
 
   llm-perf-opt compare A B [options]
       A and B: run directories, outputs of ingest, summary.json files, or folders with several runs of one
@@ -36,8 +36,8 @@ Compare B with A, and gate a regression.
       A comes from the index of the runs around B (llm-perf-opt index): the latest before it, the best, or one by its
       name; of the same configuration and machine.
   llm-perf-opt compare [COMMON key=value …] [options] --run [key=value … of A] -- [key=value … of B]
-      run both configurations in turn (A B B A …), in processes of their own, and compare them;
-      with --together in one process, pass by pass: the choice for machines that others use too.
+      run both configurations in turn (A B B A …) in separate processes, and compare them;
+      with --together in one process, pass by pass (recommended on shared machines).
 """
 _FAILED = (
     "a gate found a regression, or a side failed or was interrupted (with --strict also an undecided gate)"
@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         help="with --baseline: directory of the index (that of the runs around B)",
     )
     parser.add_argument(
-        "--by", default="tpot", metavar="METRIC", help="with --baseline best: by which metric (tpot)"
+        "--by", default="tpot", metavar="METRIC", help="with --baseline best: the metric (tpot)"
     )
     parser.add_argument(
         "--any-configuration", action="store_true", help="with --baseline: A may have another configuration"
@@ -220,7 +220,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write a short Markdown text, for a comment on a pull request",
     )
-    parser.add_argument("--strict", action="store_true", help="fail also when a gate cannot be decided")
+    parser.add_argument("--strict", action="store_true", help="also fail if a gate is undecided")
     parser.add_argument(
         "--out", type=Path, help=f"directory for {JSON_NAME}, {MARKDOWN_NAME} and {HTML_NAME}"
     )
@@ -229,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
         "-q",
         "--quiet",
         action="store_true",
-        help="print the conclusion, gates and the path of the report only",
+        help="print only the conclusion, gates and the path of the report",
     )
     parser.add_argument("--together", action="store_true", help="with --run: both models in one process")
     parser.add_argument(
@@ -242,12 +242,17 @@ def _parser() -> argparse.ArgumentParser:
         type=time_limit,
         default=3600.0,
         metavar="S",
-        help="with --run: most seconds one run may take",
+        help="with --run: time limit of one run in seconds",
     )
-    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="of the bootstrap")
-    parser.add_argument("--confidence", type=_share, default=0.95, help="of the intervals (0.95)")
+    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="seed of the bootstrap")
     parser.add_argument(
-        "--resamples", type=whole_number(200, _MOST_RESAMPLES), default=2000, help="of the bootstrap (2000)"
+        "--confidence", type=_share, default=0.95, help="confidence level of the intervals (0.95)"
+    )
+    parser.add_argument(
+        "--resamples",
+        type=whole_number(200, _MOST_RESAMPLES),
+        default=2000,
+        help="resamples of the bootstrap (2000)",
     )
     return parser
 
@@ -282,16 +287,18 @@ def _names(a: str, b: str) -> tuple[str, str]:
 def write_comparison(result: Comparison, out: Path) -> list[Path]:
     """Write JSON, Markdown and HTML; return the page to open first."""
     from llm_perf_opt.compare.page import comparison_html, comparison_markdown
+    from llm_perf_opt.runs.lock import hold
     from llm_perf_opt.summary.codec import save_json
 
     out = out.expanduser().absolute()
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    return [
-        atomic_write_text(out / HTML_NAME, comparison_html(result)),
-        atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
-        save_json(out / JSON_NAME, result),
-    ]
+    with hold(out, elsewhere="--out DIR"):  # the three files are of one comparison
+        return [
+            atomic_write_text(out / HTML_NAME, comparison_html(result)),
+            atomic_write_text(out / MARKDOWN_NAME, comparison_markdown(result)),
+            save_json(out / JSON_NAME, result),
+        ]
 
 
 def _write_for_ci(result: Comparison, options: argparse.Namespace) -> None:

@@ -206,9 +206,7 @@ def conclude(
     )
     result.conclusions = [each for each in found if each is not None]
     if not result.conclusions:
-        result.sentence = (
-            "No conclusion: nothing that tells how long the work takes was measured on both sides."
-        )
+        result.sentence = "No conclusion: no time was measured on both sides."
         return
     _warn(result.conclusions[0], result)
     unlike = ", ".join(

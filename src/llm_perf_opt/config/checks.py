@@ -225,7 +225,7 @@ def _check_model(config: AppConfig) -> None:
     check_static_cache(model)
     for wrong in wrong_dimensions(model.arch, "model.arch."):
         raise ConfigError(
-            f"{wrong.key}={wrong.value} is no dimension of a model",
+            f"{wrong.key}={wrong.value} is not a model dimension",
             hint=f"it must be {wrong.meaning}; null leaves it to the model's own default",
             key=wrong.key,
         )

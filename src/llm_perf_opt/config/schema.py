@@ -154,7 +154,7 @@ class InferConfig:
     no_repeat_ngram_size: int = 0
     """Ban repeated n-grams of this length; 0: off."""
     prompt: str = "<image>\n<|grounding|>Convert the document to markdown."
-    """Asked of every image; ``<image>`` stands where it belongs. A chat template of a vision-language model puts it itself."""
+    """Asked of every image; ``<image>`` marks the place of the image. A chat template of a vision-language model puts it itself."""
     batch_size: int = 1
     chat_template: bool = True
     """Use the tokenizer's chat template when it has one (text models)."""
@@ -180,7 +180,7 @@ class InferConfig:
     every shape, at least two."""
     verify_tokens: bool = True
     """After measuring, check the first tokens of the first batch, and their logits, against the model's own generate(): two
-    prefills and a few steps. The summary says the result (workload.tokens_verified), a note what was compared."""
+    prefills and a few steps. The result is in the summary (workload.tokens_verified), with a note."""
 
 
 @dataclass

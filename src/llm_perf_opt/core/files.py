@@ -255,7 +255,7 @@ def _check_yaml_events(yaml: Any, events: Iterator[Any]) -> None:
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in anchors:
-                raise ValueError(f"the alias *{event.anchor} stands for itself, or for nothing")
+                raise ValueError(f"the alias *{event.anchor} refers to itself or to nothing")
             sizes[-1] += anchors[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             sizes.append(1)
@@ -271,7 +271,7 @@ def _check_yaml_events(yaml: Any, events: Iterator[Any]) -> None:
             anchors[event.anchor] = 1  # None: without a name
             _check_yaml_scalar(event.value, plain=event.implicit[0])
         if sizes[-1] > _MOST_YAML_NODES:
-            raise ValueError(f"its aliases stand for more than {_MOST_YAML_NODES} values")
+            raise ValueError(f"its aliases expand to more than {_MOST_YAML_NODES} values")
 
 
 def _check_yaml_scalar(value: str, *, plain: bool) -> None:

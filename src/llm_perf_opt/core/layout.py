@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.files import read_document
+
 SUMMARY = "summary.json"
 MANIFEST = "manifest.json"
 HARDWARE = "hardware.json"
@@ -88,8 +91,8 @@ def own_files(run_dir: Path, stage: str, paths: Iterable[Path]) -> list[Path]:
 
 def _listed(run_dir: Path, stage: str) -> frozenset[str] | None:
     try:
-        manifest: Any = json.loads((run_dir / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        manifest: Any = json.loads(read_document(run_dir / MANIFEST))
+    except (InputError, OSError, ValueError, RecursionError):
         return None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     stages = manifest.get("stages") if isinstance(manifest, dict) else None

@@ -43,7 +43,7 @@ def this_rank(environment: Mapping[str, str] | None = None) -> Rank | None:
         return None
     if not found.get("RANK"):
         raise ConfigError(
-            f"WORLD_SIZE={size} says that this is one of several processes, and RANK does not say which",
+            f"WORLD_SIZE={size} is set for several processes, but RANK is not set",
             hint="start with torchrun, or unset WORLD_SIZE",
         )
     rank = _number(found, "RANK")
@@ -70,5 +70,5 @@ def rank_in_mark(text: str) -> tuple[int, int] | None:
 def _number(environment: Mapping[str, str], name: str) -> int:
     text = environment[name]
     if not (text.isascii() and text.isdigit() and int(text) <= _MOST):
-        raise ConfigError(f"{name}={text} is no number of a rank", hint="start with torchrun, or unset it")
+        raise ConfigError(f"{name}={text} is not a rank number", hint="start with torchrun, or unset it")
     return int(text)

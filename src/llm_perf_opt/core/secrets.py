@@ -52,6 +52,8 @@ _KEY_OF = frozenset(
     ]
 )
 """``…_key`` is a secret after one of these, or as the only word of a variable's name."""
+_NAMES_OF_VARIABLES = frozenset({"api_key_env"})
+"""Keys that hold the name of the variable with the secret: a masked name could not be repeated."""
 _ORDINARY_TOKENS = frozenset(
     [
         "pad",
@@ -205,7 +207,7 @@ _PLAIN = re.compile(r"(?i)null|none|true|false|[-+]?[\d.]+(?:e[-+]?\d+)?|<[^<>]*
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable, option or key of this name holds a secret."""
     name = name.rpartition(".")[2]
-    if not _HINT.search(name):
+    if not _HINT.search(name) or name.strip("-+").replace("-", "_") in _NAMES_OF_VARIABLES:
         return False
     words = [word.lower() for word in _WORDS.findall(name)]
     if any(word.endswith(strong) for word in words for strong in _ALWAYS_SECRET):

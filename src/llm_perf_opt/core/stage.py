@@ -139,7 +139,7 @@ def _checked_stage(kind: Any, name: str, known: Collection[str]) -> type[Registe
     _guarded(kind, "it cannot be instantiated")
     from omegaconf import OmegaConf  # late: reading finished runs needs no configuration
 
-    _guarded(lambda: OmegaConf.structured(config), "its config_type is no configuration")
+    _guarded(lambda: OmegaConf.structured(config), "its config_type is not a configuration class")
     return cast("type[RegisteredStage]", kind)
 
 

@@ -91,7 +91,7 @@ def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) ->
                 stack.enter_context(_locked(directory / f"{name}.lock", device, who, check))
             held.waited_s, held.directory = time.monotonic() - began, directory
         except (OSError, NotImplementedError) as error:
-            held.reason = f"the device could not be held: {error}"
+            held.reason = f"the device could not be locked: {error}"
             LOGGER.warning("%s", held.reason)
         yield held
 

@@ -27,7 +27,7 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
         others = _Others(folder, Path(info.directory), _key(run, Path(info.directory)))
         if options.baseline not in ("latest", "best"):
             row = _named(others, options.baseline, directory)
-            return others.home(row), f"A is run {row.run} of the index, as asked for."
+            return others.home(row), f"A is run {row.run} of the index, as requested."
         alike = _same_settings(others, ours, options, directory)
         if options.baseline == "latest":
             row = _latest(alike, ours, directory)
@@ -36,7 +36,7 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
         return (
             others.home(row),
             f"A is run {row.run}, the best of {len(alike)} by {options.by} ({value:g}) of {_like(options)}. The best of "
-            "many is lucky too: expect B to look a little worse than it is.",
+            "many runs was partly lucky: B looks slightly worse than it is.",
         )
 
 

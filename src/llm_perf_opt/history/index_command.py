@@ -18,12 +18,12 @@ def main(arguments: Sequence[str]) -> int:
     """Index; return the exit code."""
     parser = verb_parser(
         "index",
-        "Flatten every summary.json below DIR into runs.parquet and metrics.parquet, and what searches (improve.json) say of\n"
-        "findings into findings.parquet, for history, compare --baseline and SQL. What did not change since the last time is\n"
-        "not read again; the files stay the truth.",
+        "Collect every summary.json below DIR into runs.parquet and metrics.parquet, and graded findings of improve.json\n"
+        "into findings.parquet, for history, compare --baseline and SQL. Unchanged files are not read again; the index can\n"
+        "be deleted at any time.",
     )
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="directory that holds the runs, at any depth"
+        "directory", type=Path, metavar="DIR", help="directory that contains the runs, at any depth"
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="directory of the index (default: DIR itself)"

@@ -150,9 +150,10 @@ def trend_chart(trend: Trend) -> str:
             x,
             y,
             x_label="Run, in the order they began",
-            y_label="Median of the run; the axis does not begin at zero",
+            y_label="Value of the run; the axis does not begin at zero",
             x_format=units.count,
             y_format=show,
+            x_ticks=[value for value in x.ticks() if float(value).is_integer()],
         )
     )
     for change in trend.changes:

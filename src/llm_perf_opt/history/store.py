@@ -178,7 +178,7 @@ def _check(path: Path, columns: dict[str, pl.DataType]) -> None:
     missing = [name for name, kind in columns.items() if found.get(name) != kind]
     if missing:
         raise ConfigError(
-            f"{path} is no file of this index: it has no column '{missing[0]}' of the right type",
+            f"{path} does not belong to this index: it has no column '{missing[0]}' of the right type",
             hint=f"an index of another release is made again by `{_HINT}`; a file of your own: write elsewhere, --out DIR",
             path=str(path),
         )

@@ -73,7 +73,7 @@ def reason_unusable(row: RunRow) -> str | None:
     if row.shared:
         return f"{SHARED}: {row.shared}"
     if row.started_s is None:
-        return f"its start '{row.started}' is no time"
+        return f"its start '{row.started}' is not a time"
     if row.clock_ahead_s is not None and row.clock_ahead_s > CLOCK_TOLERANCE_S:
         return f"clocks disagree: its summary was written {row.clock_ahead_s:.0f} s before it began"
     return None
@@ -119,7 +119,7 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
         )
         if len(kept) < changes.LEAST_RUNS:
             trend.reason = (
-                f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to tell a change from chance"
+                f"{len(kept)} of at least {changes.LEAST_RUNS} runs: too few to detect a step change"
             )
         else:
             levels = find_levels([point.value for point in trend.points])

@@ -25,13 +25,13 @@ _MOST_BUDGET_S = 30 * 86_400.0
 _DESCRIPTION = """\
 usage: llm-perf-opt improve [RUN | key=value …] [options]
 
-Try the advice of a run: each remedy becomes an experiment, its gain is measured with an interval, the answers are
-compared, and what helps together becomes a configuration to keep.
+Try the advice of a run: measure the gain of each remedy with an interval, compare the answers, and combine what
+helps into a configuration.
 
   llm-perf-opt improve                          the default workload
-  llm-perf-opt improve model=llama_tiny         another one
+  llm-perf-opt improve model=llama_tiny         another workload
   llm-perf-opt improve RUN                      a finished run: its configuration and its findings
-  llm-perf-opt improve RUN --only growing-cache what answers one finding
+  llm-perf-opt improve RUN --only growing-cache only remedies for one finding
 """
 
 
@@ -101,7 +101,7 @@ def _show(done: Done, options: argparse.Namespace) -> None:
     print(improve_console(done.result))
     print(f"report: {done.page}")
     if done.result.status != "complete":
-        print(f"go on: {shlex.join(['llm-perf-opt', 'improve', '--resume', str(done.page.parent)])}")
+        print(f"resume: {shlex.join(['llm-perf-opt', 'improve', '--resume', str(done.page.parent)])}")
 
 
 def _list() -> int:
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "items", nargs="*", metavar="RUN | key=value", help="a finished run, or the configuration"
     )
-    parser.add_argument("--metric", choices=METRICS, default="total", help="what must get better (total)")
+    parser.add_argument("--metric", choices=METRICS, default="total", help="metric to improve (total)")
     parser.add_argument(
         "--budget",
         type=duration,
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         help="most time of the whole search, baseline included: 90s, 10m, 2h (10m)",
     )
     parser.add_argument(
-        "--plan", action="store_true", help="say what would be tried and how long that takes; run nothing"
+        "--plan", action="store_true", help="show what would be tried and how long it takes; run nothing"
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a remedy, or a finding (repeatable)"
@@ -159,13 +159,18 @@ def _parser() -> argparse.ArgumentParser:
         "--search",
         choices=("greedy", "optuna"),
         default="greedy",
-        help="singles and then together (greedy), or combinations that Optuna proposes",
+        help="single remedies, then combinations (greedy), or combinations proposed by Optuna",
     )
     parser.add_argument(
-        "--trials", type=whole_number(1, 100_000), default=20, help="most proposals of --search optuna (20)"
+        "--trials",
+        type=whole_number(1, 100_000),
+        default=20,
+        help="maximum number of proposals of --search optuna (20)",
     )
     parser.add_argument("--out", type=Path, help="directory of the result (tmp/improve/<time>)")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with a search, as it was begun")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="resume a search with its original settings"
+    )
     parser.add_argument("--list", action="store_true", help="list the remedies")
     parser.add_argument("--json", action="store_true", help="print improve.json on standard output")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -174,21 +179,24 @@ def _parser() -> argparse.ArgumentParser:
         type=percentage,
         default=0.02,
         metavar="N%",
-        help="a gain below this counts as none (2%%)",
+        help="smallest gain that counts (2%%)",
     )
     parser.add_argument(
         "--error",
         type=share,
         default=0.05,
-        help="most probability of keeping anything that does not help (0.05)",
+        help="probability of keeping something that does not help (0.05)",
     )
     parser.add_argument(
-        "--samples", type=whole_number(1, 10_000), default=4, help="samples that are measured (4)"
+        "--samples", type=whole_number(1, 10_000), default=4, help="number of samples to measure (4)"
     )
     parser.add_argument(
-        "--pairs", type=whole_number(6, 100_000), default=80, help="most pairs of passes per experiment (80)"
+        "--pairs",
+        type=whole_number(6, 100_000),
+        default=80,
+        help="maximum number of pairs of passes per experiment (80)",
     )
-    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="of the order of passes")
+    parser.add_argument("--seed", type=whole_number(0), default=20240229, help="seed of the order of passes")
     return parser
 
 
@@ -200,7 +208,7 @@ def duration(text: str) -> float:
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= _MOST_BUDGET_S:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no time: write 90s, 10m or 2h (at most {units.seconds(_MOST_BUDGET_S)})"
+            f"'{text}' is not a duration: use 90s, 10m or 2h (at most {units.seconds(_MOST_BUDGET_S)})"
         )
     return seconds
 

@@ -99,7 +99,7 @@ def resumed(request: Request, earlier: Improvement) -> Request:
     for option, (value, default, stored) in given.items():
         if value not in (default, stored):
             raise ConfigError(
-                f"{option}: a search goes on as it was begun",
+                f"{option}: a search is resumed with its original settings",
                 hint="give --resume DIR, and --budget if you like; or begin another search with --out",
             )
     return replace(request, metric=earlier.metric, settings=method, trials=trials)
@@ -233,7 +233,7 @@ def _earlier(request: Request, out: Path) -> Improvement | None:
         return load_improvement(out)
     if (out / FILE_NAME).exists():
         raise ConfigError(
-            f"{out} holds a search already", hint=f"give another --out, or go on: --resume {out}"
+            f"{out} already contains a search", hint=f"give another --out, or resume it: --resume {out}"
         )
     return None
 

@@ -43,7 +43,7 @@ def refuse_unmeasured(metric: Metric, device: str) -> None:
     reason = no_energy(device) if metric == "energy" else None
     if reason is not None:
         raise ConfigError(
-            f"--metric energy: {device} does not tell its energy: {reason}",
+            f"--metric energy: {device} has no energy counter: {reason}",
             hint="choose another --metric: total, ttft, tpot or tokens_per_s",
         )
 

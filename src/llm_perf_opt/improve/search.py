@@ -28,6 +28,8 @@ LEAST_EXPERIMENT_S = 15.0
 """With less time left, no experiment is begun."""
 _SHARE = 2.0
 """An experiment may use so many times its fair share of what is left: most end early."""
+_MOST_SINGLE = 0.5
+"""Share of what is left that one remedy may take as a whole, loading and compiling included."""
 _ENOUGH_PAIRS = 40
 """Pairs of passes that an experiment has time for, whatever its share."""
 _RESERVED: dict[Role, float] = {"single": 0.3, "combination": 0.15}
@@ -220,12 +222,20 @@ class Search:
         )
         trial = self._measure(candidate, list(on_top_of), role, left)
         if trial is None:
-            self._out_of_time(candidate, role)
-            return None
+            return self._cut(candidate, role)
         self.result.tried.append(trial)
         LOGGER.info("%d: %s: %s", number, trial.decision, trial.reason)
         self._settle()
         return trial
+
+    def _cut(self, candidate: Candidate, role: Role) -> Trial | None:
+        """Leave out what was not measured in its time; ``None``: there is none left for anything else."""
+        if role != "single" or self._left_s(role) < LEAST_EXPERIMENT_S:
+            self._out_of_time(candidate, role)
+            return None
+        self.time_is_over = True
+        self._leave_out([candidate], TIME_IS_OVER)
+        return candidate.trial([], role)
 
     def _out_of_time(self, candidate: Candidate, role: Role) -> None:
         """Say what the budget left no time for."""
@@ -256,7 +266,7 @@ class Search:
             limit_s=(limit_s := self._limit(left_s)),
             more_s=max(0.0, min(limit_s, left_s - limit_s)),
             answer_s=self.result.baseline.total_s,
-            total_s=left_s,
+            total_s=self._most_s(left_s, role),
             widest_ratio=_WIDEST if role == "confirmation" else None,
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
@@ -268,7 +278,7 @@ class Search:
             # One process can lend its weights to the other side; two processes hold them twice.
             own = False
             if not can_share:
-                trial.reason = "the memory holds one model, and this setting needs a second one"
+                trial.reason = "this setting needs a second copy of the model, which does not fit into memory"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
@@ -328,6 +338,12 @@ class Search:
         ahead = max(1, self.tests - len(self.result.tried))
         enough = _ENOUGH_PAIRS * 2 * (self.result.baseline.total_s or 0.0)
         return max(LEAST_EXPERIMENT_S, min(left_s, max(enough, _SHARE * left_s / ahead)))
+
+    def _most_s(self, left_s: float, role: Role) -> float:
+        """Return how long one experiment may take as a whole: a single one leaves time to the others."""
+        if role != "single":
+            return left_s
+        return min(left_s, max(_MOST_SINGLE * left_s, 2 * LEAST_EXPERIMENT_S))
 
     def _known(self, candidate: Candidate, on_top_of: Sequence[str], role: Role) -> Trial | None:
         """Return the trial of an earlier, interrupted search."""

@@ -329,7 +329,7 @@ def _run_row(file: Path) -> dict[str, Any]:
                 "model": summary.workload.model,
                 "device": summary.hardware.name,
                 "captures": sorted(summary.sources),
-                "tpot_s": tpot.median if tpot is not None else None,
+                "tpot_s": tpot.shown if tpot is not None else None,
                 "findings": len(summary.findings),
             }
         ),

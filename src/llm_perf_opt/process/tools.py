@@ -237,7 +237,7 @@ def counter_permission(root: Path = Path("/"), euid: int | None = None) -> Count
     is_root = (os.geteuid() if euid is None else euid) == 0
     held = _capabilities(_text(root / "proc/self/status"))
     if held is None:
-        reason = "running as root; what root may do here is unknown" if is_root else "not running as root"
+        reason = "running as root; its capabilities are unknown" if is_root else "not running as root"
         return CounterPermission(is_root, reason, None if is_root else f"run as root, or {_HOST_FIX}")
     if held and _text(root / "proc/self/uid_map").split() not in ([], _WHOLE_USER_MAP):
         return CounterPermission(

@@ -89,7 +89,9 @@ def describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
         return " ".join(_static_answer(summary))
     parts = [_where_time_goes(summary)]
     if changes:
-        parts.append(f"first change: {changes[0].title} ({describe_gain(changes[0])})")
+        first = changes[0]
+        lead = "first change" if first.gain_upper_s is not None else "first finding"
+        parts.append(f"{lead}: {first.title} ({describe_gain(first)})")
     return sentence("; ".join(part for part in parts if part)) if any(parts) else ""
 
 

@@ -12,7 +12,7 @@ from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
-from llm_perf_opt.summary.serving import PART_NAMES
+from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow
 
 PART_LABELS = {
     "client": "client",
@@ -48,6 +48,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
         parts.named("serving-parts", "Where the time of a request went"),
         slowest_table(serving).named("serving-slowest", "The slowest requests"),
         step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
         *charts_for(lambda: _start_charts(serving)),
@@ -254,6 +255,76 @@ def step_table(serving: Serving) -> Table:
         for group in groups
     ]
     return simple(columns("kind", "requests per step#", "steps#", "median#", "together#"), rows)
+
+
+def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:
+    """Return the profiled window: kernels of its steps and of its requests."""
+    if window is None:
+        return []
+    return [
+        Text(describe_window(window)),
+        profile_table(window).named("serving-kernels", "Kernels in profiled steps"),
+        profiled_requests_table(window).named("serving-request-kernels", "Kernels of profiled requests"),
+        Points([("", note) for note in window.notes]),
+    ]
+
+
+def describe_window(window: ProfiledWindow) -> str:
+    """Return one line: what was profiled, and what the profiler cost."""
+    if not window.steps:
+        return "Profiled window: no engine step could be read."
+    words = [f"Profiled window ({window.label or 'load'}): {units.count(window.steps)} steps"]
+    words.append(f"{units.count(window.matched_steps)} matched with step records")
+    if window.ranks > 1:
+        words.append(f"{units.count(window.ranks)} ranks")
+    if window.cost_ratio is not None and window.cost_ratio <= 1:
+        words.append("decode steps are not slower than without the profiler")
+    elif window.cost_ratio is not None:
+        words.append(f"decode steps take {window.cost_ratio:.2f} × their time without the profiler")
+    if window.host_gap_ratio is not None:
+        words.append(f"{units.percent(window.host_gap_ratio)} of the step time without kernels")
+    if window.is_salvaged:
+        words.append("the trace ends early")
+    return ", ".join(words) + "."
+
+
+def profile_table(window: ProfiledWindow) -> Table:
+    """Kernel families by kind of step."""
+    rows = [
+        [
+            text(kind),
+            text(family.family),
+            num(family.seconds, units.seconds),
+            num(family.share_ratio, units.percent),
+        ]
+        for kind, families in window.families.items()
+        for family in families
+    ]
+    return simple(columns("steps", "family", "time#", "share#"), rows)
+
+
+def profiled_requests_table(window: ProfiledWindow) -> Table:
+    """Each request's share of the kernels by tokens."""
+    rows = [
+        [
+            code(one.id[:_SHORT], full=one.id),
+            text(f"{one.traced_steps} of {one.steps}"),
+            num(one.step_seconds, units.seconds),
+            num(one.own_seconds, units.seconds),
+            text(
+                ", ".join(f"{family.family} {units.seconds(family.seconds)}" for family in one.families[:4])
+            ),
+        ]
+        for one in window.requests
+    ]
+    header = columns(
+        "request",
+        Column("steps in the trace"),
+        Column("time of its steps", True, "shared with other requests"),
+        Column("own share", True, "by tokens"),
+        "largest families",
+    )
+    return simple(header, rows)
 
 
 def point_notes(serving: Serving) -> list[str]:

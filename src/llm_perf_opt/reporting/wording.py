@@ -457,9 +457,18 @@ def title_of(summary: Summary) -> str:
     capture = next((summary.sources[kind] for kind in _CAPTURES if summary.sources.get(kind)), None)
     place = summary.hardware.name
     if capture is not None:
-        name = capture.split(", ")[0].replace("\\", "/").rstrip("/").rpartition("/")[2]
+        name = _capture_name([one.replace("\\", "/").rstrip("/") for one in capture.split(", ")])
         return f"{name} on {place}" if place else name
     return place or model or summary.run.id
+
+
+def _capture_name(files: list[str]) -> str:
+    """Name one capture by its file, those of several ranks by their folder and number."""
+    folders = {one.rpartition("/")[0] for one in files}
+    folder = next(iter(folders)).rpartition("/")[2] if len(folders) == 1 else ""
+    if len(files) == 1 or not folder:
+        return files[0].rpartition("/")[2] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    return f"{folder} ({len(files)} captures)"
 
 
 _CAPTURES = ("nsys", "trace", "ncu")
@@ -521,10 +530,16 @@ def format_share(ratio: float) -> str:
     return "more than 99.9 %" if ratio < 1 and shown == units.percent(1.0) else shown
 
 
+_NO_SAVING = frozenset(("one-off-costs", "dominant-kernels"))
+"""Findings that say where the time is, and never that it can be saved."""
+
+
 def describe_gain(finding: Finding) -> str:
     """Say what solving it is worth at most, as a time and a share."""
     if finding.id in MEASUREMENT:
         return "about the measurement, not a saving"
+    if finding.id in _NO_SAVING:
+        return "does not recur, so no saving" if finding.id == "one-off-costs" else "no saving is claimed"
     if finding.gain_upper_s is None:
         return "gain cannot be estimated from this data"
     text = f"at most {units.seconds(finding.gain_upper_s)}"

@@ -154,7 +154,7 @@ def assemble(
 
         # Our own runs are timed and profiled in different processes, whose compilations share no ids.
         events = run_events(own) or join_sources(merged.compile_traced, merged.compile_logged)
-        merged = merge_facts("", [merged, account_facts(events, has_device=bool(merged.captures))])
+        merged = merge_facts("", [merged, account_facts(events)])
     work = join_captures(merged)
     if hardware is None:
         hardware = _look_up(merged, work, choice)

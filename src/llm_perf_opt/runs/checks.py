@@ -88,7 +88,7 @@ def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
     ]
     for is_so, what, fix in wrong:
         if is_so:
-            raise ConfigError(f"{what} does not go with {ranks} ranks", hint=fix, key="run.ranks")
+            raise ConfigError(f"{what} cannot be combined with {ranks} ranks", hint=fix, key="run.ranks")
     reason = adapter.why_not_split(ranks)
     if reason is not None:
         raise ConfigError(
@@ -99,7 +99,7 @@ def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
 
 
 def _check_device_kind(config: AppConfig, kind: str) -> None:
-    """Times of one device against the limits of another say nothing; a static run may name any."""
+    """Measured times cannot be related to the limits of another device; a static run may name any."""
     measured = [name for name, stage in config.pipeline.items() if stage.enable and name != "static_analysis"]
     if kind != "gpu" or not measured or config.resolved_device != "cpu" or config.workload_command.command:
         return
@@ -218,7 +218,7 @@ def _require_a_stage(stages: Sequence[Stage], config: AppConfig) -> None:
     ):
         raise ConfigError(
             f"run.ranks={config.run.ranks}, but no stage is enabled that runs the model",
-            hint="leave run.ranks out (the static analysis tells what 2, 4 and 8 ranks would hold), or "
+            hint="omit run.ranks (the static analysis covers 2, 4 and 8 ranks), or "
             "pipeline.torch_profiler.enable=true",
             key="run.ranks",
         )

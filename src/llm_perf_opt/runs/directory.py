@@ -26,6 +26,7 @@ from llm_perf_opt.core.files import (
     explain_os_errors,
     is_there,
     other_directory,
+    read_document,
 )
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.runs.lock import hold
@@ -68,7 +69,7 @@ class Earlier:
         text = f"This directory held {what}: its files were moved to {where}/, and none of them is in this report"
         if self.continued:
             names = ", ".join(str(path.relative_to(self.root)) for path in self.continued)
-            text += f", except what it had finished of {names}, which this run goes on with"
+            text += f", except what it had finished of {names}, which this run continues"
         return f"{text}."
 
     def _when(self) -> str:
@@ -235,8 +236,8 @@ def _refuse_run(out: Path) -> None:
 def _is_summary_of_run(path: Path) -> bool:
     """Whether a summary says that something else than ``ingest`` made it; one that says nothing is nobody's."""
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(read_document(path))
         command = document["run"]["command"]
         return isinstance(command, list) and len(command) > 1 and command[1] != _VERB
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+    except (InputError, OSError, ValueError, RecursionError, LookupError, TypeError):
         return False

@@ -184,6 +184,7 @@ def _run_stage(
     manifest.stages[stage.name] = StageRecord(status="running")
     write_manifest(context.artifacts, manifest)
     began = time.perf_counter()
+    directory = _identity(context.artifacts.root)
     try:
         with interruption_first():
             result = stage.run(context)
@@ -227,6 +228,10 @@ def _run_stage(
             ],
         )
         raise
+    if result.status == "failed" and _identity(context.artifacts.root) != directory:
+        # Whatever failed then failed for want of its files.
+        result.reason = f"the run directory was removed or replaced while the stage ran ({result.reason})"
+        result.fix = "run again in a directory that no other program cleans up: artifacts.runs_dir=DIR"
     result.seconds = time.perf_counter() - began
     results[stage.name] = result
     manifest.stages[stage.name] = record(context.artifacts, stage.name, result)
@@ -238,6 +243,16 @@ def _run_stage(
         result.seconds,
         f" ({result.reason})" if result.reason else "",
     )
+
+
+def _identity(root: Path) -> tuple[int, int] | None:
+    """Return what tells a run directory from another of the same name; ``None`` without its manifest."""
+    try:
+        found = root.lstat()
+        (root / layout.MANIFEST).lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _write_hardware(config: AppConfig, artifacts: Artifacts, progress: Progress) -> None:

@@ -24,7 +24,7 @@ from llm_perf_opt.summary import Finding, Summary
 _CODE = (
     "its remedy is a change of code, which no setting makes (from Python: llm_perf_opt.try_remedy(patch=…))"
 )
-_MEASURING = "it is about how the run was measured; there is no time to gain"
+_MEASURING = "it concerns the measurement; there is no time to gain"
 UNANSWERED: dict[str, str] = {
     "exposed-communication": "experiments run in one process, and this takes several",
     "straggler": "experiments run in one process, and this takes several",
@@ -33,7 +33,7 @@ UNANSWERED: dict[str, str] = {
     "full-precision-kernels": _CODE,
     "more-work-than-needed": "its remedy is another engine, or a change of code",
     "input-pipeline": "inputs are prepared before an experiment's clock starts",
-    "queued-work": "what holds the device is not known",
+    "queued-work": "the cause of the idle device is unknown",
     "one-off-costs": "these costs do not recur; capture after warm-up",
     "slow-kernels": "no setting of ours chooses the kernel of a shape",
     "dominant-kernels": "nothing waits, and no setting of ours makes these kernels faster",

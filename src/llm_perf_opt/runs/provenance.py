@@ -215,7 +215,7 @@ def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:
         LOGGER.debug("the samples of the run cannot be listed", exc_info=True)
         return {"count": None, "left_out": [f"{type(error).__name__}: {error}"], "samples": []}
     _really_run(config, manifest, len(samples))
-    return {"source": "the configuration: no stage recorded which samples it used", **document}
+    return {"source": "the configuration: no stage recorded its samples", **document}
 
 
 def _really_run(config: AppConfig, manifest: Manifest, samples: int) -> None:

@@ -10,10 +10,12 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, translate_overrides
+from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
 from llm_perf_opt.core.console.logs import Verbosity
@@ -27,7 +29,7 @@ from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import read_manifest
 from llm_perf_opt.runs.ranks import JoinedRun, begin_run, finish_run_of_ranks, rank_directory, wait_for_ranks
 from llm_perf_opt.workloads.engine.nvtx import mark
-from llm_perf_opt.workloads.rank_group import agreed, enter_group, leave_group
+from llm_perf_opt.workloads.rank_group import agreed, enter_group, leave_group, require_equal_settings
 
 _POLL_S = 0.1
 _STOPPED_WAIT_S = 20.0
@@ -67,6 +69,7 @@ def run_member(
         )
 
     with _leaving():
+        require_equal_settings(rank, _common_settings(job.config))
         if parent is not None:
             return launch(Path(parent))
         if rank.rank == 0:
@@ -86,6 +89,28 @@ def run_member(
         with defer_signals():
             _report_for_first(root, rank, job, began)
         return code
+
+
+def _common_settings(config: AppConfig) -> dict[str, str]:
+    """Return the settings that decide what a rank computes, as text by key."""
+    found: dict[str, str] = {}
+
+    def add(place: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                add(f"{place}.{key}", item)
+        else:
+            found[place] = str(value)
+
+    add("model", asdict(config.model))
+    add("infer", asdict(config.infer))
+    add("dataset", asdict(config.dataset))
+    for name, stage in config.pipeline.items():
+        add(f"pipeline.{name}.enable", stage.enable)
+    add("run.mode", config.run.mode)
+    add("run.repeats", config.run.repeats)
+    add("run.representative_max_new_tokens", config.run.representative_max_new_tokens)
+    return found
 
 
 def _overrides_of_rank(job: app.Prepared, rank: Rank) -> list[str]:

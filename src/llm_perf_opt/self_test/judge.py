@@ -196,7 +196,7 @@ def judge_memory(facts: Facts) -> Outcome:
     before, held, after = (facts.get(f"{key}_bytes") for key in ("before", "held", "after"))
     block = float(facts["block_bytes"])
     if before is None or held is None or after is None:
-        return not_possible("memory released", "this device does not tell its memory in use", **facts)
+        return not_possible("memory released", "this device does not report its memory in use", **facts)
     words = (
         f"{units.size(block)} taken: {units.size(held - before)} more in use, {units.size(max(0.0, after - before))} "
         "after giving it back"

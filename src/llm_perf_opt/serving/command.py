@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser(
         "serve",
-        "Start a server, put it under load, stop it, and report where the time of its requests went.\n"
-        "Each option stands for a key of pipeline.serve; other keys can be given as key=value. See docs/serving-load.md.",
+        "Start a server, send load, stop it, and report where request time goes.\n"
+        "Each option sets a key of pipeline.serve; other keys can be given as key=value. See docs/serving-load.md.",
         one="a load point failed",
     )
     names = [one.value for one in EngineName]
@@ -57,52 +57,55 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="checkpoint directory, preset (llama_tiny), or the name that a running server knows",
+        help="checkpoint directory, preset (llama_tiny), or the model name of a running server",
     )
-    parser.add_argument("--url", help="a server that already runs, for example http://127.0.0.1:8000")
-    parser.add_argument("--allow-remote", action="store_true", help="the URL may be another machine's")
+    parser.add_argument("--url", help="URL of a running server, for example http://127.0.0.1:8000")
+    parser.add_argument("--allow-remote", action="store_true", help="allow a URL on another machine")
     parser.add_argument("--rate", metavar="R,R", help="open loop: requests per second, a load point for each")
     parser.add_argument(
         "--arrival",
         choices=[one.value for one in Arrival],
-        help="distances of an open loop (default: poisson)",
+        help="arrival process of an open loop (default: poisson)",
     )
     parser.add_argument(
         "--concurrency", metavar="N,N", help="closed loop: requests in flight, a load point for each"
     )
-    parser.add_argument("--requests", metavar="N", help="requests of each load point (default: 32)")
+    parser.add_argument("--requests", metavar="N", help="requests per load point (default: 32)")
     parser.add_argument("--duration-s", metavar="S", help="longest time in which a load point sends requests")
-    parser.add_argument("--prompt-tokens", metavar="N", help="tokens of a prompt (default: 64)")
-    parser.add_argument("--prompt-tokens-max", metavar="N", help="draw lengths of prompts up to this")
-    parser.add_argument("--new-tokens", metavar="N", help="tokens of an answer (default: 16)")
-    parser.add_argument("--new-tokens-max", metavar="N", help="draw lengths of answers up to this")
-    parser.add_argument("--prefix-tokens", metavar="N", help="tokens at the begin of prompts that are shared")
-    parser.add_argument("--prefixes", metavar="N", help="how many different shared prefixes")
-    parser.add_argument("--turns", metavar="N", help="requests of a conversation (chat, closed loop)")
+    parser.add_argument("--prompt-tokens", metavar="N", help="tokens per prompt (default: 64)")
+    parser.add_argument("--prompt-tokens-max", metavar="N", help="draw prompt lengths up to this value")
+    parser.add_argument("--new-tokens", metavar="N", help="tokens per answer (default: 16)")
+    parser.add_argument("--new-tokens-max", metavar="N", help="draw answer lengths up to this value")
+    parser.add_argument("--prefix-tokens", metavar="N", help="length of a shared prefix in tokens")
+    parser.add_argument("--prefixes", metavar="N", help="number of different shared prefixes")
+    parser.add_argument("--turns", metavar="N", help="requests per conversation (chat, closed loop)")
     parser.add_argument("--prompts-file", metavar="FILE", help="prompts to send, one per line")
     parser.add_argument("--trace", metavar="FILE", help="replay a Mooncake trace")
-    parser.add_argument("--trace-speed", metavar="X", help="replay it so many times faster")
+    parser.add_argument("--trace-speed", metavar="X", help="replay speed factor")
     parser.add_argument(
         "--endpoint", choices=[one.value for one in Endpoint], help="completions (default) or chat"
     )
     parser.add_argument("--slo", metavar="LIMITS", help="limits for goodput: ttft:500ms,tpot:50ms")
     parser.add_argument("--warmup-requests", metavar="N", help="requests before the load (default: 4)")
-    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable with the API key")
     parser.add_argument(
         "--client", choices=[one.value for one in ClientName], help="which client sends the load"
     )
     parser.add_argument(
         "--port", metavar="N", help="port of the server that is started (default: a free one)"
     )
+    parser.add_argument("--start-timeout-s", metavar="S", help="start-up timeout (default: 600)")
+    parser.add_argument("--request-timeout-s", metavar="S", help="request timeout (default: 300)")
+    parser.add_argument("--seed", metavar="N", help="seed of arrival times, lengths and words")
     parser.add_argument(
-        "--start-timeout-s", metavar="S", help="time until the server must be healthy (default: 600)"
-    )
-    parser.add_argument("--request-timeout-s", metavar="S", help="time of one request (default: 300)")
-    parser.add_argument("--seed", metavar="N", help="of arrival times, lengths and words")
-    parser.add_argument(
-        "--executable", metavar="PROGRAM", help="program of the engine, where it is not on PATH"
+        "--executable", metavar="PROGRAM", help="executable of the engine, if it is not on PATH"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: tmp/runs/TIME)")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="repeat the last load point under the engine's profiler: kernels of steps and requests (vLLM)",
+    )
     parser.add_argument("--plan", action="store_true", help="show what would run; start nothing")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="only warnings and the path of the report")
@@ -125,6 +128,8 @@ def serve_overrides(options: argparse.Namespace) -> list[str]:
         overrides.append(f"model.name={format_value(f'model at {options.url}')}")
     if options.model is not None:
         overrides += _model_overrides(options.model, attached=engine == EngineName.attach.value)
+    if options.profile:
+        overrides.append(f"{key_of('profile')}=true")
     overrides += _lists(options) + _values(options)
     return overrides
 

@@ -65,7 +65,7 @@ class TelemetryConfig(StageConfig):
     interval_s: float = 0.1
     """Seconds between two samples (0.01 to 60); longer by itself where sampling would cost more than 0.5 % of a processor."""
     repeats: int | None = None
-    """Passes over the samples. null: as ``run.repeats`` says."""
+    """Passes over the samples. null: ``run.repeats``."""
 
 
 class TelemetryStage(Stage):

@@ -176,7 +176,7 @@ def replay_lines(
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     text = _wrap_command([*words, *_with_values([shlex.quote(word) for word in arguments])])
     if arguments != [str(word) for word in argv] or variables != dict(env or {}):
-        text += f"\n# {MASK} stands for what looked like a secret: put it back before you run this again"
+        text += f"\n# {MASK} replaces a possible secret: restore it before running this again"
     return f"cd {shlex.quote(str(cwd))} &&\n{text}" if cwd else text
 
 

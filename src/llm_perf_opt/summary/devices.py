@@ -40,7 +40,7 @@ class Hardware:
     bandwidth_source: str | None = None
     """Where the bandwidth comes from: a data sheet, or ``measured on this machine``."""
     measured_peak_flops_per_s: dict[str, Peak] = field(default_factory=dict)
-    """What a large matrix product reached on this machine, next to the data sheet's peaks."""
+    """Rate that a large matrix product reached on this machine, in addition to the data sheet's peaks."""
     measured_bandwidth_bytes_per_s: Rate | None = None
     """What a streaming copy reached on this machine."""
     measured_at: str | None = None
@@ -60,7 +60,7 @@ class Hardware:
     reached_bandwidth_source: str | None = None
     """Which measurement that is."""
     link_bytes_per_s: Rate | None = None
-    """To other devices of the machine, one direction, all links together; ``None`` where no document says."""
+    """To other devices of the machine, one direction, all links together; ``None`` without a source."""
     link_source: str | None = None
     """Where that comes from."""
 
@@ -73,10 +73,10 @@ MemoryCounts = Literal["allocator", "process"]
 
 @dataclass(slots=True)
 class MemoryUse:
-    """Memory of one phase, and what the static model says it needs."""
+    """Memory of one phase, measured and predicted by the static model."""
 
     peak_bytes: ChangedBytes
-    """The most in use at one time; of what, says ``counts``."""
+    """Peak memory in use; ``counts`` names what is counted."""
     begin_bytes: ChangedBytes | None = None
     """In use when the phase began."""
     end_bytes: ChangedBytes | None = None
@@ -85,7 +85,7 @@ class MemoryUse:
     """The most that was held for it: an accelerator's allocator keeps more than is in use; on a CPU all memory of the
     process, Python and its libraries included."""
     predicted_bytes: Bytes | None = None
-    """What the static model says: the sum of ``predicted``; ``None`` where ``peak_bytes`` counts something else."""
+    """Prediction of the static model: the sum of ``predicted``; ``None`` where ``peak_bytes`` counts something else."""
     predicted: dict[str, Bytes] = field(default_factory=dict)
     """``weights``, ``kv_cache`` and, where the phase's are known, ``activations`` (those of the largest operator)."""
     counts: MemoryCounts | None = None
@@ -114,12 +114,12 @@ class TelemetrySeries:
     name: str
     """``clock_hz``, ``power_w``, ``temperature_c``, ``memory_bytes``."""
     points: list[tuple[Ratio, Ratio | None]] = field(default_factory=list)
-    """(Seconds since the first measured pass began, value); ``None``: not reported at that moment."""
+    """(Seconds since the first measured pass began, value); ``None``: not available at that moment."""
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """What the device reported during the measured passes; ``None``: it did not, and ``notes`` say why."""
+    """Telemetry during the measured passes; ``None``: not available, with the reason in ``notes``."""
 
     clock_hz: Stat | None = None
     """Clock of the compute units, over the samples."""
@@ -131,7 +131,7 @@ class Telemetry:
     throttled: list[str] = field(default_factory=list)
     """Reasons for which the clock, or the processor time, was held down in at least one sample, the most frequent first."""
     throttled_ratio: dict[str, Share] | None = None
-    """Reason → share of the samples; ``None``: the device does not tell reasons."""
+    """Reason → share of the samples; ``None``: not available."""
     memory_bytes: Stat | None = None
     """Memory in use: of the whole device, on a CPU of the process."""
     clock_max_hz: Rate | None = None

@@ -52,14 +52,14 @@ class ProfiledLaunches:
     launches: Count
     """Launches that were profiled and count for this row."""
     phase: str | None
-    """Phase they were profiled in; ``None`` when the counters' capture does not tell."""
+    """Phase they were profiled in; ``None`` if unknown."""
     representative: bool | None
-    """Whether they stand for the run's launches; ``None`` when no timeline says how long those last. Counters that do
+    """Whether they are representative of the run's launches; ``None`` when no timeline says how long those last. Counters that do
     not are kept, and left out of verdicts, findings and gains."""
     duration_ratio: Ratio | None = None
     """Their duration ÷ the run's mean for the same launches."""
     configurations: Count | None = None
-    """Different grids and blocks the run launches this kernel with; ``None`` when no timeline tells."""
+    """Different grids and blocks the run launches this kernel with; ``None`` without a timeline."""
     profiled_configurations: Count | None = None
     """Those of them that were profiled."""
     covered_ratio: Share | None = None
@@ -79,9 +79,9 @@ class CounterConditions:
     cache_control: str | None = None
     """``all``: caches flushed before every replay; ``none``: left alone; ``None``: not recorded."""
     source: str | None = None
-    """File that says so."""
+    """File it was read from."""
     phases: list[str] = field(default_factory=list)
-    """Phases with a profiled launch; empty when the capture does not tell."""
+    """Phases with a profiled launch; empty if unknown."""
     not_representative: Count = 0
     """Rows of ``kernels`` whose counters do not stand for the run."""
 
@@ -141,7 +141,7 @@ class Kernel:
     family: str
     """``gemm``, ``attention``, …; ``other`` when no rule matched."""
     phase: str | None
-    """Phase of the launching call; ``None`` when the capture does not tell."""
+    """Phase of the launching call; ``None`` if unknown."""
     module: str | None
     """Innermost module range, when captured."""
     launches: Count | None

@@ -237,7 +237,7 @@ class WhatIf:
     launch_graph_s: SummedSeconds | None = None
     """Term of launching in the floor of a step: products and attention as nodes of a graph."""
     launch_eager_s: SummedSeconds | None = None
-    """The same with every operator launched one by one, at a measured or typical cost: next to the floor, not in it."""
+    """The same with every operator launched one by one, at a measured or typical cost; not part of the floor."""
     prompt_tokens: Count | None = None
     """Positions of the prompt up to the first token."""
     tensor_parallel: Count = 1

@@ -55,7 +55,7 @@ class Section:
     """A part of the report that a stage brings along. Plain text: renderers escape it."""
 
     stage: str
-    """Who says it."""
+    """The stage that reports it."""
     title: str
     paragraphs: list[str] = field(default_factory=list)
     tables: list[SectionTable] = field(default_factory=list)
@@ -132,7 +132,7 @@ class Workload:
     cuda_graphs: bool | None = None
     """Whether its decode step was captured and replayed (``model.cuda_graphs``)."""
     compilations: Compilations | None = None
-    """What was compiled, and when; ``None``: nothing is compiled, or nobody counted."""
+    """What was compiled, and when; ``None``: nothing is compiled, or compilations were not counted."""
     tokens_verified: bool | None = None
     """Whether the first tokens and their logits are those of the model's own ``generate()``; a note says what was compared, or
     why nothing was (``None``)."""
@@ -151,7 +151,7 @@ Stopped = Literal["asked", "narrow", "time", "most"]
 
 @dataclass(slots=True)
 class Stat:
-    """A repeated measurement, in seconds unless the name says otherwise."""
+    """A repeated measurement, in seconds unless the name has another unit."""
 
     median: Ratio
     """50th percentile."""
@@ -266,7 +266,7 @@ class Finding:
     gain_of: str | None = None
     """``a sample's wall-clock``, or the captured time where nothing was timed without a profiler."""
     improve_command: str | None = None
-    """Command that tries the remedies of this finding on the same configuration; null: ``no_experiment`` says why."""
+    """Command that tries the remedies of this finding on the same configuration; null: see ``no_experiment``."""
     no_experiment: str | None = None
     """Why there is no such command: no setting answers the finding, none applies here, or the run cannot be repeated."""
     track_record: str | None = None

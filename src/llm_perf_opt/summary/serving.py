@@ -109,7 +109,7 @@ class LoadPoint:
     label: str | None = None
     """How the record names the point."""
     is_complete: bool = True
-    """``False``: the tool says that the measurement did not finish; such a point is refused in comparisons."""
+    """``False``: the measurement did not finish; such a point is refused in comparisons."""
     blocks: dict[str, list[Ratio]] = field(default_factory=dict)
     """Metric (``ttft_p99``, ``goodput``, …) → its value in each tenth of the requests, in the order they were sent."""
     notes: list[str] = field(default_factory=list)
@@ -201,6 +201,60 @@ class ColdStart:
 
 
 @dataclass(slots=True)
+class FamilyTime:
+    """Kernels of one family; on a CPU operators of one class."""
+
+    family: str
+    seconds: SummedSeconds
+    share_ratio: Share | None = None
+
+
+@dataclass(slots=True)
+class ProfiledRequest:
+    """A request of the profiled window, and its share of the kernels by tokens."""
+
+    id: str
+    steps: Count
+    """Steps it took part in."""
+    traced_steps: Count
+    """Those of them that are in the trace."""
+    step_seconds: SummedSeconds
+    """Their time, which it shared with other requests."""
+    own_seconds: SummedSeconds
+    """Its share of it by tokens."""
+    families: list[FamilyTime] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ProfiledWindow:
+    """A window of load under the engine's profiler, after the load that was measured without it."""
+
+    label: str | None = None
+    """The load point that was repeated."""
+    steps: Count = 0
+    """Engine steps in the trace of the first rank."""
+    matched_steps: Count = 0
+    """Those that were found among the step records."""
+    seconds: SummedSeconds | None = None
+    """Of these steps in the trace."""
+    ranks: Count = 0
+    """Traces, one per rank."""
+    cost_ratio: Ratio | None = None
+    """Profiled ÷ unprofiled time of decode steps of the same size; ``None``: too few of them."""
+    host_gap_ratio: Share | None = None
+    """Time of the steps in which no kernel ran, at least ÷ time of the steps."""
+    communication_ratio: Share | None = None
+    families: dict[str, list[FamilyTime]] = field(default_factory=dict)
+    """``prefill``, ``decode``, ``mixed`` → kernels in such steps."""
+    requests: list[ProfiledRequest] = field(default_factory=list)
+    is_salvaged: bool = False
+    """Whether a trace ended early and was read up to there."""
+    stop_s: SummedSeconds | None = None
+    """How long the engine took to stop its profiler and write the traces."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Serving:
     """The server under load."""
 
@@ -223,6 +277,8 @@ class Serving:
     """Steps and requests around the slowest request, in the form of ``Summary.timeline``."""
     occupancy: list[tuple[Ratio, Ratio | None, Ratio | None, Ratio | None]] = field(default_factory=list)
     """(Seconds since the first sample, running requests, waiting requests, KV cache usage), thinned."""
+    profile: ProfiledWindow | None = None
+    """Kernels inside the steps; ``None``: no profiled window."""
     definitions: dict[str, str] = field(default_factory=dict)
     """What the tools that made the records call TTFT, TPOT, ITL and E2E, where it differs from ours."""
     notes: list[str] = field(default_factory=list)

@@ -175,7 +175,7 @@ class Quantisation:
     dtype: str | None = None
     """Type most quantised parameters are stored in (``int4``, ``float8``, …); ``None``: the method is not known."""
     compute_dtype: str | None = None
-    """Type the checkpoint says products take both operands in; ``None``: weights are widened to the run's own type."""
+    """Data type of both operands of matrix products according to the checkpoint; ``None``: weights are widened to the run's own type."""
     params: Count | None = None
     """Parameters stored so."""
     weight_bytes: Bytes | None = None

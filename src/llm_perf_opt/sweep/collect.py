@@ -104,7 +104,7 @@ def _found_jobs(found: Collected, watch: Watch) -> None:
             found.leave_out(name, _reason_unreadable(found.directory / name))
         elif marks[name] != chosen:
             found.leave_out(
-                name, "a job of another sweep" if marks[name] else "a run that is no job of a sweep"
+                name, "a job of another sweep" if marks[name] else "a run that is not part of a sweep"
             )
 
 

@@ -197,13 +197,13 @@ def run_command(command: SweepCommand) -> int:
     checked = check_sweep(command.overrides, config_dir=command.config_dir, config_name=command.config_name)
     if command.resume and not checked.named:
         raise ConfigError(
-            "--resume needs the directory of the sweep to go on with",
+            "--resume needs the directory of the sweep",
             hint="llm-perf-opt run --resume=DIR, or name it as before: hydra.sweep.dir=DIR",
         )
     if command.resume and checked.engine.chooses:
         raise ConfigError(
             "--resume is for sweeps whose jobs are known beforehand; here a sweeper chooses them",
-            hint="begin in another directory, and let the sweeper go on by its own store: "
+            hint="start in another directory, and let the sweeper resume from its storage: "
             "hydra.sweeper.storage=sqlite:///FILE hydra.sweeper.study_name=NAME",
         )
     directory = checked.directory if checked.named else reserve_directory(checked.directory)
@@ -287,8 +287,8 @@ def _plan(command: SweepCommand, checked: CheckedSweep, directory: Path) -> Swee
         return replace(plan, config_dir=folder, config_name=command.config_name)
     if not command.resume:
         raise ConfigError(
-            f"{directory} holds a sweep already (begun {there.created})",
-            hint="go on with it: --resume; or choose another directory: hydra.sweep.dir=DIR",
+            f"{directory} already contains a sweep (started {there.created})",
+            hint="resume it: --resume; or choose another directory: hydra.sweep.dir=DIR",
             key="hydra.sweep.dir",
             path=str(directory),
         )

@@ -57,15 +57,18 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser(
         "what-if",
-        "Expected times and floors of a run's model on other devices, data types, batch sizes, lengths and numbers of devices.\n"
-        "Lists are given with commas; every combination is priced. Expected times need the extra 'silicon'.",
+        "Estimate a run's model (expected times and roofline floors) on other devices, data types, batch sizes, lengths and ranks.\n"
+        "Separate list items with commas; every combination is estimated. Expected times need the extra 'silicon'.",
     )
     parser.add_argument("run", type=Path, help="run directory with a static analysis, or a summary.json")
     parser.add_argument(
-        "--device", type=_names, metavar="NAMES", help="of the catalogue (default: all with measured tables)"
+        "--device",
+        type=_names,
+        metavar="NAMES",
+        help="devices of the catalogue (default: all with measured tables)",
     )
     parser.add_argument(
-        "--dtype", type=_names, metavar="TYPES", help="of the weights: bfloat16,float8,float4"
+        "--dtype", type=_names, metavar="TYPES", help="data types of the weights: bfloat16,float8,float4"
     )
     number = _numbers(1, MOST_TOKENS)
     parser.add_argument("--batch", type=number, metavar="N,N", help="sequences per step")
@@ -75,10 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         dest="prompt",
         type=number,
         metavar="N,N",
-        help="positions of the prompt",
+        help="prompt tokens",
     )
     parser.add_argument(
-        "--context", type=number, metavar="N,N", help="cached positions of the step (default: as the prompt)"
+        "--context", type=number, metavar="N,N", help="cached tokens at the decode step (default: the prompt)"
     )
     parser.add_argument(
         "--tensor-parallel",
@@ -91,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         default=FRAMEWORKS[0],
         choices=FRAMEWORKS,
         metavar="NAME",
-        help=f"whose kernels are taken first: {', '.join(FRAMEWORKS)}",
+        help=f"preferred framework of the measured kernels: {', '.join(FRAMEWORKS)}",
     )
     parser.add_argument("--catalogue", type=Path, metavar="FILE", help="your own devices (docs/hardware.md)")
     _add_target_options(parser)
@@ -132,6 +135,12 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--concurrency", type=_numbers(1, 65536), metavar="N,N", help="requests in flight, a row for each"
     )
+    group.add_argument(
+        "--requests",
+        type=whole_number(1, 1_000_000),
+        metavar="N",
+        help="requests of each --concurrency, all sent as a benchmark does (default: the steady state)",
+    )
     group.add_argument("--rate", type=_rates, metavar="R,R", help="requests per second, a row for each")
     group.add_argument(
         "--new-tokens", type=whole_number(1, MOST_TOKENS), metavar="N", help="tokens of an answer"
@@ -167,6 +176,7 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
 
 _SERVING_ONLY = (
     "concurrency",
+    "requests",
     "rate",
     "new_tokens",
     "max_num_batched_tokens",
@@ -421,6 +431,7 @@ def _serving_queries(summary: Summary, query: Query, options: argparse.Namespace
             options.price,
             parse_slo(options.slo) if options.slo else {},
             options.target_rate,
+            options.requests,
         )
         for length in query.prompts or [max(round(prompt or 0), 1)]
     ]

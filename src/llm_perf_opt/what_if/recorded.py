@@ -191,7 +191,7 @@ def serve_from_records(
     if steps is None:
         raise InputError(f"run {summary.run.id} has no step records")
     fit, limits = fit_steps(steps), recorded_limits(run, query)
-    way_s = _way_s(summary)
+    way_s = way_of(summary)
 
     def times(end: End) -> RecordedTimes:
         return RecordedTimes(fit, end, way_s)
@@ -219,7 +219,7 @@ def serve_from_records(
     return rows, capacities, fit
 
 
-def _way_s(summary: Summary) -> float:
+def way_of(summary: Summary) -> float:
     """Return the time between client and engine: recorded at the lightest load, otherwise assumed."""
     costs = EngineCosts()
     points = summary.serving.load if summary.serving is not None else []

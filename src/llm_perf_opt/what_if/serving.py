@@ -11,6 +11,7 @@ from llm_perf_opt.analysis.roofline.demand import Point, demand
 from llm_perf_opt.analysis.roofline.expected_calls import outputs_of_rank, reason_not_sharded
 from llm_perf_opt.analysis.roofline.expected_times import Tables, at_point, target_of
 from llm_perf_opt.core import units
+from llm_perf_opt.core.phases import ENCODE
 from llm_perf_opt.what_if.simulate import (
     BLOCK_TOKENS,
     Limits,
@@ -52,6 +53,8 @@ class ServingQuery:
     price_per_hour: float | None = None
     slo: Mapping[str, float] = field(default_factory=dict)
     target_rate_per_s: float | None = None
+    requests: int | None = None
+    """Requests of each closed loop, as a benchmark sends them; ``None``: the steady state."""
 
 
 @dataclass(slots=True)
@@ -241,6 +244,8 @@ class _Server:
         self.steps: OperatorSteps | None = None
         if static.operators is None:
             self.reason = "the model's operators were not counted by shape"
+        elif ENCODE in static.phases:
+            self.reason = "encoder-decoders are not estimated: their rows follow two lengths"
         elif (unshared := reason_not_sharded(static.operators, point.tensor_parallel)) is not None:
             self.reason = unshared
         else:
@@ -321,7 +326,7 @@ class _Server:
 def loads_of(query: ServingQuery) -> list[Load]:
     """Return the loads of a query."""
     lengths = query.prompt_tokens, query.new_tokens
-    closed = [Load(*lengths, concurrency=count) for count in query.concurrency]
+    closed = [Load(*lengths, concurrency=count, requests=query.requests) for count in query.concurrency]
     return closed + [Load(*lengths, rate_per_s=rate) for rate in query.rates_per_s]
 
 
@@ -371,11 +376,12 @@ def _outcomes(load: Load, limits: Limits, times: TimesOf) -> dict[End, list[Outc
     Requests of equal length that begin together stay together for long, those that begin apart stay apart. Benchmarks lie
     between the two. The low end also computes one prompt a step: engines differ in how many prompts share one.
     """
-    starts = [load, replace(load, is_spread=True)] if (load.concurrency or 0) > 1 else [load]
+    is_steady = (load.concurrency or 0) > 1 and load.requests is None
+    starts = [load, replace(load, is_spread=True)] if is_steady else [load]
     found: dict[End, list[Outcome]] = {
         end: [simulate(one, limits, times(end)) for one in starts] for end in ("low", "expected", "high")
     }
-    single = min(limits.most_tokens, load.prompt_tokens + limits.most_sequences)
+    single = load.prompt_tokens + min(load.concurrency or BLOCK_TOKENS, limits.most_sequences)
     if single < limits.most_tokens:
         found["low"].append(simulate(starts[-1], replace(limits, most_tokens=single), times("low")))
     return found

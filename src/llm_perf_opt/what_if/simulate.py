@@ -90,6 +90,8 @@ class Load:
     rate_per_s: float | None = None
     is_spread: bool = False
     """Closed loop: whether the first requests are sent over the length of one request, not all at once."""
+    requests: int | None = None
+    """Closed loop: exactly so many, sent as a benchmark does and all measured; ``None``: the steady state."""
     seed: int = 7
 
 
@@ -198,15 +200,15 @@ class _Server:
         self.outcome = Outcome()
         self.first_wave: list[float] = []
         self.done = 0
-        closed = load.concurrency is not None
         if load.concurrency is not None:
-            self.total = load.concurrency * _WAVES
+            self.total = load.requests or load.concurrency * _WAVES
         else:
             self.total = min(_MOST_OPEN, total or self._open_requests())
         self.in_flight_before = 0
         self.sent: list[float] = []
         """Open loop: when requests are sent; some may still wait for the front end."""
-        self.warm = load.concurrency * _WARM_WAVES if closed and load.concurrency else 0
+        self.warm = load.concurrency * _WARM_WAVES if load.concurrency and load.requests is None else 0
+        self.sent_count = 0
         self.window_start: float | None = None if self.warm else 0.0
 
     def _open_requests(self) -> int:
@@ -253,7 +255,7 @@ class _Server:
     def _send_first(self) -> None:
         if self.load.concurrency is not None:
             length = self._alone_s() if self.load.is_spread else 0.0
-            for place in range(self.load.concurrency):
+            for place in range(min(self.load.concurrency, self.total)):
                 self._send(length * place / self.load.concurrency)
             return
         at = 0.0
@@ -264,6 +266,7 @@ class _Server:
             self._send(at)
 
     def _send(self, at: float) -> None:
+        self.sent_count += 1
         # Half of it varies: clients and the front end do not run in lock-step with the engine.
         before = self.times.before_s(self.load.prompt_tokens) * (0.5 + self.random.expovariate(2.0))
         self.intake_free_s = max(self.intake_free_s, at) + self.times.intake_s(self.load.prompt_tokens)
@@ -413,7 +416,9 @@ class _Server:
             self.outcome.e2e_s.append(end - one.sent_s)
             steps = self.load.new_tokens - 1
             self.outcome.tpot_s.append((end - first) / steps if steps else 0.0)
-        if self.load.concurrency is not None:
+        if self.load.concurrency is not None and (
+            self.load.requests is None or self.sent_count < self.load.requests
+        ):
             self._send(end)
 
     def _is_measured(self) -> bool:

@@ -80,6 +80,8 @@ class OperatorSteps:
             if one.phase in ("prefill", "decode") and one.rows_follow == "sequences"
         }
         self.vocabulary = max((one.outputs for one in shapes.products if one.name in self.heads), default=0)
+        self.has_vision = any(one.phase == "vision" for one in shapes.products)
+        """Whether a request begins with images: they are encoded in the step of its first prompt chunk."""
         self._cache: dict[tuple[str, int, int], Times] = {}
         self._steps: dict[Step, Times] = {}
         self.operators = sum(call.times for call in calls(shapes, "prefill", self._at(1, 64, 64)))
@@ -106,6 +108,9 @@ class OperatorSteps:
         parts += [self._chunk(new, before, count) for (new, before), count in groups.items()]
         if step.sampled:
             parts.append(self._head(padded(step.sampled)))
+        begun = sum(not before for _, before in step.chunks)
+        if begun and self.has_vision:
+            parts.append(self._timed(("vision", begun, 0), "vision", self._at(begun, 1, 1), lambda _: True))
         return (sum(one[0] for one in parts), sum(one[1] for one in parts), sum(one[2] for one in parts))
 
     def _at(self, batch: int, prompt: int, context: int) -> At:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,6 +105,40 @@ def agreed(value: T) -> T:
     return found
 
 
+def require_equal_settings(rank: Rank, settings: Mapping[str, str]) -> None:
+    """Compare the settings of all ranks; where they differ, every rank raises :class:`ConfigError` with the keys.
+
+    Ranks that do different work stop in the first collective that does not fit, without a word about the reason. Paths may differ:
+    machines keep the same files in different places.
+    """
+    if not in_group():
+        return
+    import torch.distributed as dist
+
+    of_first = agreed(dict(settings))
+    different = sorted(
+        key
+        for key in {*of_first, *settings}
+        if of_first.get(key) != settings.get(key)
+        and not any("/" in one.get(key, "") for one in (of_first, settings))
+    )
+    found: list[Any] = [None] * rank.size
+    try:
+        dist.all_gather_object(found, different)
+    except RuntimeError as error:
+        raise ToolError(
+            f"another rank is gone: {_first_line(error)}", hint="see the run.log of the other ranks"
+        ) from error
+    others = {number: keys for number, keys in enumerate(found) if keys}
+    if others:
+        number, keys = next(iter(others.items()))
+        raise ConfigError(
+            f"rank {number} has other settings than rank 0: {', '.join(keys[:5])}",
+            hint="start every rank with the same arguments",
+            key=keys[0],
+        )
+
+
 def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:
     """Wait until every rank of the group has come here, however long one of them takes; outside of a group, not at all.
 
@@ -160,7 +194,7 @@ def processors(text: str) -> set[int]:
     for part in text.split(","):
         first, sign, last = part.strip().partition("-")
         if not first.isdigit() or (sign and not last.isdigit()):
-            raise ConfigError(f"{_KEY}={text} is no list of processors", hint="write 0-3,8", key=_KEY)
+            raise ConfigError(f"{_KEY}={text} is not a list of processors", hint="write 0-3,8", key=_KEY)
         found.update(range(int(first), int(last or first) + 1))
     return found
 

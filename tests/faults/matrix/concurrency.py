@@ -15,6 +15,7 @@ from tests.faults.matrix.case import NO_MODEL, QUICK, STATIC_ONLY, Case, Running
 from tests.faults.processes import wait_for
 from tests.nsys_support import fake_nsys
 from tests.support import cli, files_below, read_json
+from tests.unit.history.runs_made import make_run
 from tests.unit.nsys_exports import kernel, write_export
 
 TIMINGS = {"samples": 2, "new_tokens": 8, "prefill_s": 0.1, "decode_s": 0.7}
@@ -203,12 +204,53 @@ def _directory_removed(running: Running) -> None:
     shutil.rmtree(run, ignore_errors=True)
 
 
+def _compare(folder: Path) -> list[str]:
+    a, b = make_run(folder / "runs", "a"), make_run(folder / "runs", "b", day=2)
+    return ["compare", str(a), str(b), f"--out={folder / 'run'}"]
+
+
+def _improve(folder: Path) -> list[str]:
+    return ["improve", "model=llama_tiny", "--out", str(folder / "run")]
+
+
+def _serve(folder: Path) -> list[str]:
+    return [
+        "serve",
+        "--url",
+        "http://127.0.0.1:9",
+        "--out",
+        str(folder / "run"),
+        "hardware.probe=false",
+        "run.exclusive=false",
+    ]
+
+
+def _removing(words: str) -> Callable[[Path], list[str]]:
+    """A program that removes files of its own run."""
+
+    def build(folder: Path) -> list[str]:
+        paths = words.replace("{run}", str(folder / "run")).replace(" ", ",")
+        return [
+            "run", *NO_MODEL, f"pipeline.workload.command=[rm,-rf,{paths}]", "pipeline.workload.repeats=1", "run.exclusive=false",
+            f"artifacts.runs_dir={folder / 'run'}",
+        ]  # fmt: skip
+
+    return build
+
+
+def _no_defect(folder: Path) -> None:
+    assert "defect" not in (folder / "run" / "report.md").read_text()
+
+
 def _cases() -> Iterator[Case]:
     name = "concurrency"
     another = ("another process writes in",)
     yield Case(name, "run in a held directory", _static, 2, (*another, "artifacts.runs_dir"), around=_held)
     yield Case(name, "ingest into a held directory", _ingest, 2, (*another, "--out DIR"), around=_held)
     yield Case(name, "report of a held directory", _with(_earlier_run, _report), 2, another, around=_held)
+    yield Case(name, "compare into a held directory", _compare, 2, (*another, "--out DIR"), around=_held)
+    yield Case(name, "improve in a held directory", _improve, 2, (*another, "--out DIR"), around=_held)
+    yield Case(name, "serve in a held directory", _serve, 2, another, around=_held)
     for what, before in {
         "of a dead process": _lock_text(),
         "of another machine": _lock_text(host="elsewhere", pid=1),
@@ -275,6 +317,14 @@ def _cases() -> Iterator[Case]:
         name, "two runs at once without a name", _two_with_default_names, 0, during=_start_the_same,
         check=_two_directories, slow=True,
     )  # fmt: skip
+    for what, words in {
+        "the run directory": "{run}",
+        "all files of the run": "{run}/manifest.json {run}/program",
+    }.items():
+        yield Case(
+            name, f"the program removes {what}", _removing(words), 1, ("was removed or replaced",), {"program": "failed"}, "failed",
+            check=_no_defect,
+        )  # fmt: skip
     yield Case(
         name, "the run directory vanishes", _measuring, (0, 1, 4), during=_directory_removed, slow=True
     )

@@ -18,6 +18,7 @@ from llm_perf_opt.analysis.context import (
 from llm_perf_opt.analysis.findings import find_all, rank_findings
 from llm_perf_opt.analysis.verdicts import judge
 from llm_perf_opt.summary import Finding, Kernel, Summary
+from llm_perf_opt.summary.devices import IdleGap, IdleOwner
 from tests.unit.summaries import budget
 from tests.unit.summaries import summary as make_summary
 
@@ -151,3 +152,58 @@ def test_frames_of_the_profiler_are_named_where_they_inflate_a_finding() -> None
     told = name_profiler_overhead(finding("launch-bound"), found)
     assert "Python frames" in told.evidence[0] and told.confidence == "medium"
     assert name_profiler_overhead(finding("exposed-communication"), found).evidence == []
+
+
+def test_findings_that_split_one_loss_are_placed_by_the_whole_of_it() -> None:
+    found = rank_findings(
+        [
+            finding("launch-bound", gain_upper_s=5.2),
+            finding("exposed-communication", gain_upper_s=1.6, time_s=5.9),
+            finding("straggler", gain_upper_s=4.9, time_s=5.9),
+        ]
+    )
+    assert [one.id for one in found] == ["straggler", "exposed-communication", "launch-bound"]
+
+
+def test_a_ratio_of_peaks_does_not_come_before_time_that_was_lost() -> None:
+    found = rank_findings(
+        [finding("full-precision-kernels", gain_upper_s=1.7), finding("copies", gain_upper_s=1.0)]
+    )
+    assert [one.id for one in found] == ["copies", "full-precision-kernels"]
+
+
+@pytest.mark.parametrize("name", ["old-flash-attention", "kv-cache-growth", "padding-waste", "noisy-timings"])
+def test_advice_without_our_keys_is_still_a_whole_sentence(name: str) -> None:
+    found = captured(1000, 1.0)
+    long = "Try a newer make: model.attn_implementation=flash_attention_3, or another; compare the outputs."
+    fitted = fit_advice(finding(name, advice=long), program_of(found), found).advice
+    assert not OWN_KEY.search(fitted) and fitted[0].isupper() and len(fitted.split()) > 5
+
+
+def test_levers_do_not_ask_for_what_a_capture_does_already() -> None:
+    found = captured(1000, 1.0, copy=0.8, compute=0.2)
+    found.metrics |= {
+        "copy_s": 0.8,
+        "copy_h2d_s": 0.8,
+        "copy_d2h_s": 0.0,
+        "copy_d2d_s": 0.0,
+        "copy_pageable_s": 0.0,
+    }
+    lever = judge(found)["all"].lever
+    assert lever is not None and "pinned already" in lever
+    graphs = captured(1000, 1.0)
+    graphs.metrics["graph_kernel_time_ratio"] = 0.9
+    lever = judge(graphs)["all"].lever
+    assert lever is not None and "already replayed as graphs" in lever
+
+
+def test_one_gap_is_no_habit_and_start_up_is_no_steady_state() -> None:
+    once = captured(1000, 1.0, host=0.6, compute=0.4)
+    once.idle_gaps = [IdleGap(0, 0.1, 0.55, IdleOwner("python"))]
+    (gap,) = [one for one in find_all(once) if one.id == "host-idle"]
+    assert (gap.gain_upper_s, gap.time_s, gap.confidence) == (None, pytest.approx(0.6), "low")
+    often = captured(1000, 1.0, host=0.6, compute=0.4)
+    often.idle_gaps = [IdleGap(0, 0.1 * number, 0.06, IdleOwner("python")) for number in range(10)]
+    assert [one.gain_upper_s for one in find_all(often) if one.id == "host-idle"] == [pytest.approx(0.6)]
+    starting = captured(1000, 1.0, **{"one-off": 0.6, "host": 0.3, "compute": 0.1})
+    assert [one.id for one in find_all(starting)] == ["one-off-costs"]

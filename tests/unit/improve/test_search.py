@@ -311,9 +311,26 @@ def test_an_experiment_has_the_time_that_is_left_and_one_that_is_cut_is_no_trial
 
     made = result()
     Search(plan(REMEDIES, situation()), made, tmp_path, 120.0, lambda _: None, run, lambda: now[0]).run()
-    assert seen == [120.0, 30.0] and now[0] == 120.0
+    assert seen == [60.0, 30.0] and now[0] == 120.0
     assert len(made.tried) == 1 and made.status == "out of time"
     assert len(cut_by_budget(made)) == len(REMEDIES) - 1
+
+
+def test_a_remedy_that_takes_too_long_to_start_leaves_time_to_the_others(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        if "model.attn_implementation=eager" in spec.b:
+            now[0] += spec.total_s or 0.0
+            return Outcome(None, None, failure=OUT_OF_BUDGET, out_of_budget=True)
+        now[0] += 20.0
+        return runner({}, [])(spec, folder, own_processes=own_processes)
+
+    made = result()
+    Search(plan(REMEDIES[:3], situation()), made, tmp_path, 120.0, lambda _: None, run, lambda: now[0]).run()
+    assert [item.remedy for item in cut_by_budget(made)] == ["eager"]
+    assert {trial.remedy for trial in made.tried} == {"cache", "mode"}
+    assert made.status == "out of time" and now[0] == 100.0
 
 
 def test_of_each_remedy_one_setting_is_tried_on_top_of_the_others(tmp_path: Path) -> None:

@@ -222,7 +222,8 @@ def test_stakeholder_page_is_one_page_in_plain_words() -> None:
 
 
 def test_every_finding_has_plain_words(repository: Path) -> None:
-    rules = (repository / "src" / "llm_perf_opt" / "analysis" / "findings").rglob("*.py")
+    analysis = repository / "src" / "llm_perf_opt" / "analysis"
+    rules = [*(analysis / "findings").rglob("*.py"), analysis / "compile_account.py"]
     ids = {found for path in rules for found in re.findall(r'\bid="([a-z-]+)"', path.read_text("utf-8"))}
     ids |= set(get_args(Loss))
     assert ids == set(wording.FINDINGS) | set(wording.MEASUREMENT)
@@ -390,6 +391,8 @@ def test_titles_name_the_model_or_the_capture() -> None:
     summary = bare_summary("nsys")
     assert title_of(summary) == "nsys"
     summary.sources["nsys"] = "captures/run.sqlite, captures/other.sqlite"
+    assert title_of(summary) == "captures (2 captures)"
+    summary.sources["nsys"] = "captures/run.sqlite"
     assert title_of(summary) == "run.sqlite"
     summary.hardware.name = "NVIDIA H100"
     assert title_of(summary) == "run.sqlite on NVIDIA H100"

@@ -174,7 +174,7 @@ def test_wrong_options_are_named(run: Path, arguments: tuple[str, ...], named: s
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "x", ""])
 def test_rates_that_are_not_positive_numbers_are_refused(run: Path, text: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="--rate"):
         main([str(run), "--serve", "--rate", text])
 
 
@@ -192,3 +192,21 @@ def test_steps_are_padded_to_captured_sizes() -> None:
         1024,
     ]
     assert Ranged(1, 2, 3).at("high") == 3
+
+
+def test_images_are_encoded_before_the_first_token_and_in_no_decode_step() -> None:
+    device = load_catalogue().named(H100)
+    plain, seeing = counted(), counted()
+    assert seeing.operators is not None
+    seeing.operators.products.append(
+        ProductShape("vision", "vision.blocks.*.mlp", 24, 4096, 4096, 1024, "sequences")
+    )
+    rows = []
+    for static in (plain, seeing):
+        (point,) = points_of(static, "bfloat16", Query([H100], [], [], [500], [], [], "vllm"))
+        (row,), _ = serve_on(static, [device], [point], ServingQuery(500, 20, concurrency=[1]), None)
+        rows.append(row)
+    first, second = rows
+    assert first.ttft_expected_s is not None and second.ttft_expected_s is not None
+    assert second.ttft_expected_s > first.ttft_expected_s
+    assert second.itl_expected_s == pytest.approx(first.itl_expected_s)

@@ -69,6 +69,14 @@ def test_the_first_wave_waits_for_all_prompts_sent_at_once() -> None:
     assert spread.burst_ttft_s is not None and spread.burst_ttft_s < burst.burst_ttft_s
 
 
+def test_a_benchmark_of_so_many_requests_measures_all_of_them() -> None:
+    outcome = simulate(Load(100, 11, concurrency=4, requests=10), ROOMY, PlainTimes())
+    assert outcome.completed == 10 == len(outcome.ttft_s)
+    # Four prompts at once, twice, and two at the end.
+    assert max(outcome.ttft_s) == pytest.approx(0.01 + 400 * 1e-4)
+    assert outcome.seconds == pytest.approx(2 * (0.05 + 0.1) + 0.03 + 0.1)
+
+
 def test_a_full_kv_cache_makes_requests_wait_and_preempts() -> None:
     free = simulate(Load(100, 50, concurrency=16), ROOMY, PlainTimes())
     full = simulate(Load(100, 50, concurrency=16), Limits(8192, 256, 900), PlainTimes())

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import socket
+from typing import Any
+
 import pytest
 import torch.distributed as dist
 
-from llm_perf_opt.core.errors import ToolError
+from llm_perf_opt.core.errors import ConfigError, ToolError
+from llm_perf_opt.core.ranks import Rank
 from llm_perf_opt.workloads import rank_group
 from tests.text_facts import tells
 
@@ -48,3 +54,48 @@ def test_without_a_place_to_meet_it_is_said(store: dist.TCPStore, monkeypatch: p
     with pytest.raises(ToolError) as caught:
         rank_group.wait_for_all_ranks("lease", check=lambda: None)
     assert tells(caught.value.message, "MASTER_PORT") and tells(caught.value.hint, "run.log")
+
+
+def _rank(number: int, port: int, cases: list[dict[str, str]], said: multiprocessing.Queue[Any]) -> None:
+    """One rank of two: what it finds in each case."""
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "RANK": str(number),
+    }
+    rank = Rank(number, 2, 0)
+    rank_group.enter_group(rank, "cpu", 120)
+    found = []
+    for settings in cases:
+        try:
+            rank_group.require_equal_settings(rank, settings)
+            found.append("equal")
+        except ConfigError as error:
+            found.append(error.message)
+    said.put(found)
+    rank_group.leave_group()
+
+
+def test_ranks_with_unequal_settings_all_name_the_key() -> None:
+    common = {"infer.max_new_tokens": "4", "model.path": "/first/place"}
+    moved = {**common, "model.path": "/second/place"}
+    longer, more = {**common, "infer.max_new_tokens": "8"}, {**common, "run.repeats": "3"}
+    cases = [(common, common), (common, moved), (common, longer), (more, common), (common, common)]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    forking = multiprocessing.get_context("fork")  # they have torch already
+    said = forking.Queue()
+    started = [
+        forking.Process(target=_rank, args=(number, port, [case[number] for case in cases], said))
+        for number in range(2)
+    ]
+    for process in started:
+        process.start()
+    first, second = said.get(timeout=240), said.get(timeout=240)
+    for process in started:
+        process.join()
+    assert first == second
+    assert [text == "equal" for text in first] == [True, True, False, False, True]
+    assert "rank 1" in first[2] and "infer.max_new_tokens" in first[2]
+    assert "run.repeats" in first[3]

@@ -359,7 +359,7 @@ def find_kv_cache_growth(summary: Summary) -> list[Finding]:
             gain_upper_s=gain,
             arithmetic=arithmetic,
             advice="Shorten the prompt (fewer image tokens: infer.mode, infer.max_tiles), keep keys and values in fewer bits "
-            "(model.cache_dtype=bfloat16, or float8 where the answers stand it), use grouped heads or a sliding window where "
+            "(model.cache_dtype=bfloat16, or float8 if the answers remain acceptable), use grouped heads or a sliding window where "
             "the model allows it.",
             confidence="medium",
         )

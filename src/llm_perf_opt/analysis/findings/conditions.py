@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from llm_perf_opt.analysis.cpu import Overhead, had_processor_alone, overhead_of
 from llm_perf_opt.analysis.findings.common import describe_phase, sample_seconds, sources
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import DECODE
@@ -127,7 +128,7 @@ _ADVICE = {
     "processor quota of the container": "raise the container's processor limit, or set run.threads to what it may use",
 }
 _ELSE = (
-    "look after cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
+    "check cooling and the power limit (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; rocm-smi), and do not compare "
     "this run with one that was not held back"
 )
 
@@ -146,7 +147,7 @@ def find_throttling(summary: Summary) -> list[Finding]:
     return [
         Finding(
             id="throttled",
-            title="The device was held back while it was measured",
+            title="The device was throttled while it was measured",
             phase=None,
             evidence=[
                 *(
@@ -207,8 +208,13 @@ def find_cpu_work(summary: Summary) -> list[Finding]:
     """Report what every phase on the processor loses, and at most what removing it would gain."""
     found = []
     for phase, work in summary.cpu_work.items():
+        overhead = overhead_of(summary, phase, work)
+        if overhead is not None:
+            found.append(_small_operators(summary, phase, work, overhead))
         for name, make in _RULES.items():
             part = work.part(name)
+            if name == "dispatch" and overhead is not None:
+                continue
             if part is not None and part.share_ratio >= MATTERS:
                 found.append(make(summary, phase, work, part))
     return found
@@ -273,6 +279,21 @@ def _dispatch(summary: Summary, phase: str, work: CpuWork, part: CpuPart) -> Fin
         arithmetic=_arithmetic(work, part),
         advice=_dispatch_advice(phase),
         confidence=_confidence(work),
+    )
+
+
+def _small_operators(summary: Summary, phase: str, work: CpuWork, overhead: Overhead) -> Finding:
+    """Dispatch, and what matrix products take above their limit because they are too small."""
+    gain_s = overhead.share * work.span_s
+    return Finding(
+        id="dispatch",
+        title=f"{phase.capitalize()} is overhead: its operators are too small for this machine",
+        phase=phase,
+        evidence=[overhead.describe(), *_basis(summary, work)],
+        gain_upper_s=gain_s,
+        arithmetic=f"{units.percent(overhead.share)} × {units.seconds(work.span_s)} = {units.seconds(gain_s)}",
+        advice=_dispatch_advice(phase),
+        confidence="medium" if had_processor_alone(summary) else "low",
     )
 
 

@@ -46,7 +46,7 @@ _TITLES: dict[Loss, str] = {
     "input-pipeline": "{who} waits for its input",
     "host-idle": "{who} waits for the host between launches",
     "queued-work": "{who} has work in the queue that the device does not run",
-    "one-off-costs": "{who} holds costs that occur once",
+    "one-off-costs": "{who} includes one-off costs",
 }
 _ADVICE: dict[Loss, str] = {
     "exposed-communication": "Overlap collectives with computing (start them earlier, in smaller buckets, on their own stream), "
@@ -66,7 +66,7 @@ _ADVICE: dict[Loss, str] = {
     "memory and asynchronous copies, or the same work on the device; cache what does not change.",
     "host-idle": "Move that work off the thread that feeds the device, or do it ahead, while the device is busy; a decode "
     "step that is replayed (model.cuda_graphs=true with model.cache=static) has none of it.",
-    "queued-work": "The host is not the cause. Look for what holds the stream: another process or stream on the device, an event "
+    "queued-work": "The host is not the cause. Look for what blocks the stream: another process or stream on the device, an event "
     "or a peer it waits for, or kernels that the capture left out.",
     "one-off-costs": "Capture after warm-up: run the same shapes a few times first, then record. Nothing of this time can be gained in "
     "the steady state; at start-up, a cache of compiled kernels or eager module loading moves it.",
@@ -132,7 +132,7 @@ def find_one_off(summary: Summary) -> list[Finding]:
             ],
             gain_upper_s=None,
             time_s=part.seconds,
-            arithmetic=f"{units.seconds(part.seconds)} of {units.seconds(whole.span_s)}; it does not recur, so it is no gain",
+            arithmetic=f"{units.seconds(part.seconds)} of {units.seconds(whole.span_s)}; it does not recur, so there is no gain",
             advice=_ADVICE["one-off-costs"],
             confidence="high",
         )
@@ -253,7 +253,7 @@ def _by_operators(summary: Summary) -> list[Finding]:
             "decode",
             [*evidence, *sources(summary, "trace")],
             None,
-            "counts only; a timeline would tell the cost",
+            "counts only; a timeline is needed for the cost",
             "medium",
         )
     ]
@@ -322,7 +322,9 @@ def find_losses(summary: Summary) -> list[Finding]:
     if whole is None:
         return found
     if not phases:
-        return _of_phase(summary, WHOLE)
+        # What is left of a capture that is mostly start-up is not the steady state either.
+        mostly_once = (part_share(summary, WHOLE, "one-off") or 0.0) >= _MOSTLY_ONCE
+        return [] if mostly_once else _of_phase(summary, WHOLE)
     return found + _between_phases(summary, whole, [summary.budget[phase] for phase in phases])
 
 
@@ -364,23 +366,26 @@ def _findings(summary: Summary, phase: str, part: _Part, seconds: float, budget:
         return _communication(summary, phase, part, seconds, budget)
     if loss == "host-sync" and part.count is not None and part.count < _LEAST_WAITS:
         return []
+    single = _single_gap(summary, phase, part) if loss in _MAY_HAPPEN_ONCE else None
     evidence = [
         _evidence(part, phase, budget),
+        *([f"a single gap of {units.seconds(single)} holds most of it: it may not recur"] if single else []),
         *_owner_evidence(part.owner),
         *_gap_evidence(summary, phase, part),
         *_count_evidence(summary, loss, phase),
     ]
+    known = loss != "queued-work" and single is None
     return [
         Finding(
             id=loss,
             title=title_for(loss, part.owner, phase),
             phase=phase,
             evidence=[*evidence, *_inflation(budget), *sources(summary, "nsys", "trace")],
-            gain_upper_s=None if loss == "queued-work" else gain,
-            time_s=gain if loss == "queued-work" else None,
+            gain_upper_s=gain if known else None,
+            time_s=None if known else gain,
             arithmetic=_arithmetic(seconds, part.share, gain),
             advice=advice_for(loss, part.owner, summary.hardware.kind),
-            confidence="low" if loss == "queued-work" else "high" if part.owner is not None else "medium",
+            confidence="low" if not known else "high" if part.owner is not None else "medium",
         )
     ]
 
@@ -545,6 +550,21 @@ def _owner_evidence(owner: IdleOwner | None) -> list[str]:
     )
     thread = f"; thread: {owner.thread}" if owner.thread else ""
     return [f"{owner.what}: {where}{share}{thread}"]
+
+
+_MAY_HAPPEN_ONCE = frozenset(("host-idle", "launch-bound", "allocation"))
+_MOST_IN_ONE = 0.8
+_LEAST_SINGLE_S = 1e-3
+"""Shorter gaps are dispatch."""
+
+
+def _single_gap(summary: Summary, phase: str, part: _Part) -> float | None:
+    """Return the length of the one gap that holds most of a loss: what happened once is no habit of the program."""
+    gaps = [gap.seconds for gap in summary.idle_gaps if phase in (WHOLE, gap.phase)]
+    longest = max(gaps, default=0.0)
+    if longest < _LEAST_SINGLE_S or not _MOST_IN_ONE * part.captured_s <= longest <= 1.05 * part.captured_s:
+        return None
+    return longest
 
 
 def _gap_evidence(summary: Summary, phase: str, part: _Part) -> list[str]:

@@ -294,7 +294,7 @@ def find_far_from_measured(summary: Summary) -> list[Finding]:
             gain_upper_s=share_of_sample(summary, stake / total),
             arithmetic=f"{' + '.join(_term(kernel) for kernel in rows[:_NAMED])}{' + …' if left > 0 else ''} = "
             f"{units.seconds(stake)} above the best measured, of {units.seconds(total)} kernel time",
-            advice="Find out why another kernel was not chosen: sizes that are no multiple of 8 elements (pad them), an old "
+            advice="Find out why another kernel was not chosen: sizes that are not a multiple of 8 elements (pad them), an old "
             "library (update torch, cuBLAS, cuDNN), another clock or another process on the device, an attention "
             "implementation that is not the newest, a backend for experts that is not the framework's best.",
             confidence="high" if exact else "medium",
@@ -521,8 +521,7 @@ def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Fi
     return [
         Finding(
             id="dominant-kernels",
-            title=f"The device is busy throughout; {_FAMILY_TITLES.get(family, family)} kernels hold {units.percent(share)} of the "
-            "kernel time",
+            title=f"The device is busy throughout; {_holder(family, rows, total)} of the kernel time",
             phase=None,
             evidence=[
                 f"kernels run for {units.percent(busy)} of {units.seconds(span)}: waiting is not the problem",
@@ -547,6 +546,14 @@ def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Fi
             confidence="high",
         )
     ]
+
+
+def _holder(family: str, rows: Sequence[Kernel], total: float) -> str:
+    """Name the family, or the longest kernel where no family is known."""
+    if family != "other":
+        return f"{_FAMILY_TITLES.get(family, family)} kernels hold {units.percent(seconds_of(rows) / total)}"
+    longest = max(rows, key=lambda kernel: (kernel.total_s or 0.0, kernel.name))
+    return f"{longest.short_name} holds {units.percent((longest.total_s or 0.0) / total)}"
 
 
 _FAMILY_TITLES = {

@@ -73,7 +73,7 @@ class NcuKernelFacts:
     function: str
     launches: int
     phase: str | None
-    """Phase they were profiled in; ``None`` when the capture does not tell."""
+    """Phase they were profiled in; ``None`` if unknown."""
     rank: int | None
     nsys_name_md5: str | None
     device_name: str | None

@@ -26,7 +26,7 @@ _PATTERN_TAIL = re.compile(r"(\.\*|\.\+|\*|\?|\$)+$")
 
 
 def profiled_phase(launch: NcuLaunch) -> str | None:
-    """Return the phase of a launch; ``None`` when the capture does not tell."""
+    """Return the phase of a launch; ``None`` if unknown."""
     for name in reversed(launch.ranges):
         phase = meaning_of(name).phase
         if phase is not None:

@@ -183,7 +183,7 @@ def _shares(summary: Summary, kernel: str) -> dict[str, float]:
 def _unfit(summary: Summary, kernel: str) -> dict[str, str]:
     """Return phase → why the profiled launches of this kernel do not stand for the run there."""
     return {
-        row.phase or WHOLE: row.profiled.remark or "its launches do not stand for the run"
+        row.phase or WHOLE: row.profiled.remark or "its launches are not representative of the run"
         for row in summary.kernels
         if row.name == kernel and row.profiled is not None and not row.counters_stand_for_run
     }

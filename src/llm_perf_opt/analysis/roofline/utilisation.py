@@ -234,9 +234,9 @@ def _not_enough(work: PhaseWork) -> str | None:
             if rate <= _FASTEST
             else f"{units.flops_per_s(rate)} is faster than any device: shapes or times are wrong"
         )
-    text = f"shapes tell the work of {units.percent(covered)} of the matrix kernels' time only"
+    text = f"shapes give the work of {units.percent(covered)} of the matrix kernels' time only"
     if work.graph_s > 0:
-        text += f" ({units.percent(work.graph_s / work.matrix_s)} lies behind graph launches)"
+        text += f" ({units.percent(work.graph_s / work.matrix_s)} is behind graph launches)"
     return text
 
 

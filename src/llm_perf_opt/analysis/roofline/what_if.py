@@ -221,7 +221,9 @@ def _reason_not_expected(shapes: OperatorShapes, ranks: int, target: Target) -> 
     """Say why nothing is expected of so many devices; ``None``: their number is not the reason."""
     unshared = reason_not_sharded(shapes, ranks)
     if unshared is None and ranks > target.linked:
-        return f"nobody timed sums over {ranks} devices, and the links of one machine join {target.linked}"
+        return (
+            f"no measured all-reduce over {ranks} devices, and the links of one machine join {target.linked}"
+        )
     return unshared
 
 

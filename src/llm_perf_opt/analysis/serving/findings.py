@@ -420,7 +420,7 @@ def _find_host(found: Analysed, point: Point) -> list[Finding]:
             point.e2e,
             "the mean latency of a request",
             [
-                f"{units.percent(steps.gap_ratio)} of the time with running requests lies between steps",
+                f"{units.percent(steps.gap_ratio)} of the time with running requests is between steps",
                 f"gap between steps: median {units.seconds(steps.gap_s.p50 if steps.gap_s else None)}, step: median "
                 f"{units.seconds(steps.duration_s.p50 if steps.duration_s else None)}",
             ],

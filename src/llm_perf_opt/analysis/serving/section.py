@@ -118,7 +118,7 @@ def _add_parts(found: Analysed) -> None:
     if not np.isnan(matches.arrival_s[matches.matched]).all():
         return
     serving.notes.append(
-        "The engine does not record when requests arrive: network cannot be distinguished from the step or queue they wait for."
+        "The engine does not record when requests arrive: network time cannot be separated from the step or queue they wait for."
     )
 
 

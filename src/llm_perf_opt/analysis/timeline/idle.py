@@ -169,7 +169,7 @@ def feeding_threads(timeline: Timeline, launch: Int32) -> Int64:
 
 
 def main_thread(timeline: Timeline, launch: Int32) -> int | None:
-    """The thread that launches most of these operations; ``None`` when the capture does not tell."""
+    """The thread that launches most of these operations; ``None`` if unknown."""
     known = launch[launch >= 0]
     if not len(known):
         return int(timeline.calls.thread[0]) if len(timeline.calls) else None

@@ -263,4 +263,4 @@ def leave_out_far_off(columns: Columns) -> list[str]:
         near = (start >= middle - MOST_NS // 2) & (end <= middle + MOST_NS // 2)
         left_out += int((~near).sum())
         table.keep(near)
-    return [f"{left_out} events lie days away from all others and were left out"]
+    return [f"{left_out} events are days away from all others and were left out"]

@@ -163,7 +163,7 @@ def read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]
     rows = [row for row in block.rows if len(row) > least]
     if len(rows) < len(block.rows):
         notes.append(
-            f"{path.name}: {len(block.rows) - len(rows)} lines are no complete rows and were left out"
+            f"{path.name}: {len(block.rows) - len(rows)} lines are incomplete rows and were left out"
         )
     reader = _LongReader(block.header, path, uses_decimal_comma((row[value_at] for row in rows), path))
     for row in rows:
@@ -648,7 +648,7 @@ def _not_a_table(path: Path, text: str, messages: Sequence[str]) -> InputError:
     errors = [line for line in messages if line.startswith("==ERROR==")]
     if errors:
         return InputError(
-            f"{path} holds an error of ncu, no table: {errors[0]}",
+            f"{path} contains an error of ncu instead of a table: {errors[0]}",
             hint="solve it and profile again",
             path=str(path),
         )

@@ -49,7 +49,7 @@ class NcuSettings(NamedTuple):
     nvtx_include: tuple[str, ...] = ()
     """Ranges it was asked to profile in, in ncu's own words; empty: everywhere."""
     source: str = ""
-    """File that says so."""
+    """File it was read from."""
 
 
 class LaunchConfiguration(NamedTuple):
@@ -91,7 +91,7 @@ class NcuLaunch:
     nsys_name_md5: str | None = None
     """MD5 of the kernel's nsys name, from the same folder name: a sure key."""
     settings: NcuSettings | None = None
-    """Clocks, caches and ranges it was measured with; ``None`` when the capture does not tell."""
+    """Clocks, caches and ranges it was measured with; ``None`` if unknown."""
     notes: list[str] = field(default_factory=list)
     """What was wrong or left out while reading."""
 

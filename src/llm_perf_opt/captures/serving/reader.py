@@ -33,13 +33,20 @@ from llm_perf_opt.captures.serving.engines import (
 )
 from llm_perf_opt.captures.serving.records import OK, LoadRecord, Requests, ServingRecords, join_requests
 from llm_perf_opt.core.errors import InputError
-from llm_perf_opt.core.files import most_document_bytes, most_unpacked, read_document
+from llm_perf_opt.core.files import (
+    DOCUMENT_VARIABLE,
+    UNPACK_VARIABLE,
+    most_document_bytes,
+    most_unpacked,
+    read_document,
+)
 
 _HINT = (
     "known: results of vllm bench, sglang bench_serving, aiperf, guidellm, inference-perf, OTLP spans, Mooncake traces, "
     "serve/requests.jsonl, serve/steps.jsonl, vLLM statistics and step logs, forward-pass metrics, /metrics"
 )
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".txt", ".log")
+_EMPTY_HINT = "record the load again: nothing was measured"
 _HEAD_BYTES = 1 << 16
 OWN_STEP_KIND = "llm-perf-opt steps"
 
@@ -90,21 +97,23 @@ def _read_one(path: Path, records: ServingRecords, tables: list[Requests], offse
         if engine.samples:
             records.samples.append(sample_table(engine.samples))
         if not len(engine.rows) and not engine.samples:
-            raise InputError(f"{path} ({found.kind}) holds no step and no sample", path=str(path))
+            raise InputError(
+                f"{path} ({found.kind}) holds no step and no sample", hint=_EMPTY_HINT, path=str(path)
+            )
         records.engine, records.version = records.engine or engine.engine, records.version or engine.version
         records.notes += [f"{path.name}: {note}" for note in engine.notes]
     else:
         client = found.content
         found.read()
         if not client.loads:
-            raise InputError(f"{path} ({found.kind}) holds no result", path=str(path))
+            raise InputError(f"{path} ({found.kind}) holds no result", hint=_EMPTY_HINT, path=str(path))
         if len(client.rows):
             tables.append(client.rows.table())
             offsets.append(len(records.loads))
             if client.rows.bad_times:
                 client.notes.append(f"{client.rows.bad_times} token times are impossible or out of order.")
         elif found.kind in _REQUEST_FORMATS:
-            raise InputError(f"{path} ({found.kind}) holds no request", path=str(path))
+            raise InputError(f"{path} ({found.kind}) holds no request", hint=_EMPTY_HINT, path=str(path))
         records.loads += client.loads
         records.trace = records.trace or client.trace
         records.client_capacity_per_s = records.client_capacity_per_s or client.capacity_per_s
@@ -155,7 +164,7 @@ def _detect(path: Path) -> _Detected:
     lines = _Objects(path, data)
     head = data[:_HEAD_BYTES].lstrip()
     if not head:
-        raise InputError(f"{path} is empty", path=str(path))
+        raise InputError(f"{path} is empty", hint=_EMPTY_HINT, path=str(path))
     # A line of a log may begin as JSON does: "[core.py:349] Iteration(…): …".
     if head[:1] not in (b"{", b"[") or is_vllm_log(head.decode("utf-8", errors="replace")):
         return _detect_text(path, data, lines)
@@ -185,7 +194,9 @@ def _content(path: Path) -> bytes:
     try:
         data = read_document(path)
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint="check the path and its permissions", path=str(path)
+        ) from error
     if data[:2] != b"\x1f\x8b":
         return data
     most = min(most_document_bytes(), len(data) * most_unpacked())
@@ -193,9 +204,15 @@ def _content(path: Path) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             unpacked = stream.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} is a damaged gzip file: {error}", path=str(path)) from error
+        raise InputError(
+            f"{path} is a damaged gzip file: {error}", hint="copy the whole file again", path=str(path)
+        ) from error
     if len(unpacked) > most:
-        raise InputError(f"{path} unpacks to more than {most} bytes", path=str(path))
+        raise InputError(
+            f"{path} unpacks to more than {most} bytes",
+            hint=f"if that is right, set {UNPACK_VARIABLE} or {DOCUMENT_VARIABLE} to more",
+            path=str(path),
+        )
     return unpacked
 
 

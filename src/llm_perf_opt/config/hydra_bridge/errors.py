@@ -126,7 +126,7 @@ def _ambiguous_value(message: str) -> ConfigError | None:
     given, value = found.group(1), found.group(2)
     key = new_key(given.lstrip("+~"))
     return ConfigError(
-        f"{given}={value}: a value with commas can mean three things",
+        f"{given}={value}: a value with commas is ambiguous",
         hint=f"a list: '{key}=[{value}]'; one text: \"{key}='{value}'\"; a run for each: --multirun {key}={value}",
         key=key,
     )
@@ -148,7 +148,7 @@ def _unread_value(error: Exception) -> ConfigError | None:
         )
     shown = f"'{key}=\"{value}\"'" if "'" not in value else f"\"{key}='…'\" with \\' for each quote in it"
     return ConfigError(
-        f"{key}={value} holds a character that means something to Hydra",
+        f"{key}={value} contains a character that has a meaning in Hydra's grammar",
         hint=f"quote the value, once for the shell and once for Hydra: {shown}",
         key=key,
     )

@@ -1,8 +1,9 @@
 """Settings that are read from the files of an earlier run, search or sweep.
 
 Such a file may come from somebody else. Settings that can execute code (remote code of a checkpoint, a class by its
-dotted path, a program, environment variables, plug-ins, Hydra's own keys) are therefore not taken over from it: the
-user repeats them on the command line. :func:`executing_settings` is the one place that classifies keys.
+dotted path, a program, environment variables, plug-ins, Hydra's own keys), or send requests and an API key to a server of
+somebody else's choice, are therefore not taken over from it: the user repeats them on the command line.
+:func:`executing_settings` is the one place that classifies keys.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ _SECTIONS = ("run", "model", "infer", "dataset", "hardware", "pipeline", "sweep"
 _OWN_PACKAGE = "llm_perf_opt."
 _ADAPTER_GROUPS = {"model.adapter": "llm_perf_opt.models", "dataset.adapter": "llm_perf_opt.datasets"}
 _AUTO = "auto"
+_MOST_BRACKETS = 500
 _EXECUTING_NAMES = frozenset(
-    {"executable", "extra_args", "command", "sinks", "auto_map", "custom_pipelines", "_target_"}
+    {"executable", "args", "extra_args", "command", "sinks", "auto_map", "custom_pipelines", "_target_"}
 )
-"""Last parts of keys that name a program, its options, a plug-in or code."""
-_ENVIRONMENTS = ("run.env", "pipeline.workload.env")
+"""Parts of keys that name a program, its options, a plug-in or code."""
+_SENDING_NAMES = frozenset({"url", "metrics_urls", "allow_remote", "api_key_env"})
+"""Parts of keys that decide which server gets requests, and which variable of the environment it gets as API key."""
+_ENVIRONMENT = "env"
+"""Part of keys below which variables are set: ``run.env``, ``pipeline.workload.env``, ``pipeline.serve.env``."""
 _HARMLESS_VARIABLES = frozenset(
     [
         "OMP_NUM_THREADS",
@@ -179,7 +184,7 @@ def refuse_executing(
         f" (with {' '.join(mask_arguments(code))})" if "model.trust_remote_code" in keys and code else ""
     )
     raise ConfigError(
-        f"{source} holds settings that can execute code, which are not taken over from a file: "
+        f"{source} contains settings that can execute code or send data elsewhere, which are not taken over from a file: "
         f"{one_line(', '.join(keys))}{one_line(of_model)}",
         hint=f"if you trust them, repeat them{hidden}: {shlex.join([*command, *shown])}",
         key=keys[0],
@@ -218,13 +223,13 @@ def _executes(key: str, value: Any, stages: frozenset[str]) -> bool:
         return False  # no setting of ours; whoever composes refuses it
     if key in _ADAPTER_GROUPS:
         return value != _AUTO and value not in _own_names(_ADAPTER_GROUPS[key])
-    if any(key == one or key.startswith(f"{one}.") for one in _ENVIRONMENTS):
+    if _ENVIRONMENT in names and names[0] in ("run", "pipeline"):
         return not (names[-1] in _HARMLESS_VARIABLES and "/" not in str(value))
     if names[0] == "pipeline" and len(names) > 1 and names[1] not in stages:
         return True
     if names[-1].endswith("implementation"):
         return any(sign in str(value) for sign in "/:@")  # a kernel of a hub repository
-    return names[-1] == "trust_remote_code" or not _EXECUTING_NAMES.isdisjoint(names)
+    return names[-1] == "trust_remote_code" or not (_EXECUTING_NAMES | _SENDING_NAMES).isdisjoint(names)
 
 
 def _own_names(group: str) -> frozenset[str]:
@@ -235,6 +240,11 @@ def _own_names(group: str) -> frozenset[str]:
 
 
 def _parse(text: str) -> Override:
+    # Hydra's parser takes seconds for some thousand brackets.
+    if sum(text.count(sign) for sign in "[{(") > _MOST_BRACKETS:
+        raise InputError(
+            f"a stored setting holds more than {_MOST_BRACKETS} brackets", hint="check the file it comes from"
+        )
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except HydraException as error:

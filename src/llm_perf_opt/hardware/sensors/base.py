@@ -78,7 +78,7 @@ class LibraryQueries:
             self.absent[quantity] = str(error) or type(error).__name__
             return None
         if answer is None:
-            self.absent[quantity] = "the device does not tell"
+            self.absent[quantity] = "not provided by the device"
         return answer
 
 

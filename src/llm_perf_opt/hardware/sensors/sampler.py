@@ -140,7 +140,7 @@ def find_sensor(device: MonitoredDevice) -> Sensor | str:
     if device.name == "cpu":
         return LinuxSensor(detect_cpu().name, cores=sorted(_own_cores()))
     if device.library is None:
-        return f"no library is known that tells of {device.name}"
+        return f"there is no telemetry library for {device.name}"
     if missing_library(device) is not None:
         return f"{PACKAGES[device.library]} is not installed (fix: {FIX[device.library]})"
     return _open(device, device.library)

@@ -237,11 +237,9 @@ def accept_metrics(
         [name for name in dropped if _is_known(name, elsewhere) is wanted] for wanted in (True, False)
     )
     if other:
-        result.notes.append(
-            f"metrics that this GPU does not have, and others do, are left out: {', '.join(other)}"
-        )
+        result.notes.append(f"metrics of other GPUs are left out: {', '.join(other)}")
     if unknown:
-        result.warnings.append(f"metrics this ncu does not know are left out: {', '.join(unknown)}")
+        result.warnings.append(f"unknown metrics are left out: {', '.join(unknown)}")
     return result
 
 
@@ -264,7 +262,7 @@ def accept_sections(sections: Iterable[str], known: Collection[str]) -> Accepted
             dropped.append(section)
     result.names = list(dict.fromkeys(result.names))
     if dropped:
-        result.warnings.append(f"sections this ncu does not have are left out: {', '.join(dropped)}")
+        result.warnings.append(f"unknown sections are left out: {', '.join(dropped)}")
     return result
 
 

@@ -178,7 +178,7 @@ def _program_fault(evidence: NcuEvidence) -> NcuFault | None:
             "tool-killed",
             "failed",
             f"ncu itself was killed (signal {number})",
-            "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
+            "run again; if no user killed it, the machine may be out of memory (see dmesg)",
         )
     match = re.search(r"The application returned an error code \((-?\d+)\)", evidence.text)
     if match is None and evidence.ended == "exit":

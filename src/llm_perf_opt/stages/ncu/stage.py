@@ -104,7 +104,7 @@ class NcuStage(Stage):
             lines += [f"write {own / 'cmd.txt'}"] if own != folder else []
         if _waits_for_nsys(context):
             lines.append(
-                "note  nsys runs before: every phase it captures then gets a run of its own, with its own top kernels"
+                "note  nsys runs first; each captured phase then gets a separate run with its own top kernels"
             )
         return [*lines, f"write {folder / 'targets.csv'}", f"write {folder / 'cmd.txt'}"]
 

@@ -23,7 +23,7 @@ class NsysConfig(StageConfig):
     description: str = ""
     """What the preset is for."""
     gating_nvtx: bool = True
-    """false: capture the whole run and pass no NVTX flag, whatever capture_range says."""
+    """false: capture the whole run and pass no NVTX flag, regardless of capture_range."""
     trace: Any = "cuda,nvtx,osrt,cudnn,cublas"
     """APIs to trace: a comma-separated string or a list."""
     sample: str = "none"

@@ -57,8 +57,8 @@ _FULL_BYTES = 4 << 20
 _CHEAP_S = 30.0
 """A capture that failed within this time is tried again without a second thought."""
 _PROGRAM_FIX = (
-    "fix the program (its output is above and in the log), then run again; variables that it needs in addition to the "
-    "allow-listed ones are named in pipeline.workload.env"
+    "fix the program (its output is above and in the log), then run again; add variables that are not "
+    "allow-listed to pipeline.workload.env"
 )
 _DISK_FIX = "free some space, set pipeline.nsys.max_bytes lower, or choose another artifacts.runs_dir"
 _MESSAGES: tuple[tuple[str, str, str, str, bool], ...] = (
@@ -179,7 +179,7 @@ def _tool_killed(evidence: Evidence) -> Fault:
         "tool-killed",
         "failed",
         f"nsys itself was killed (signal {-(evidence.process.returncode or 0)}); {what}",
-        "run again; when nobody killed it, the machine may be out of memory (dmesg says so)",
+        "run again; if no user killed it, the machine may be out of memory (see dmesg)",
     )
 
 
@@ -208,7 +208,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
                 if crashed
                 else ""
             ),
-            "install the host part of Nsight Systems next to the target part (on Debian: "
+            "install the host part of Nsight Systems in addition to the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )
     if _program_failed(evidence):

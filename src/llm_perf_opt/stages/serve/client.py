@@ -12,6 +12,8 @@ import contextlib
 import gc
 import itertools
 import json
+import math
+import re
 import resource
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,14 @@ OK, ERROR, TIMEOUT, DISCONNECTED, REJECTED, CANCELLED = (
 )
 _LONGEST_LINE = 16 << 20
 _MOST_REASON = 300
+_MOST_ANSWER_BYTES = 256 << 20
+_MOST_NAME = 200
+_MOST_STATED_MS = 1e9
+_MOST_TOKENS = 1 << 40
+_MOST_METRICS = 5000
+_METRICS_BYTES = 8 << 20
+_METRICS_S = 5.0
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}", re.ASCII)
 _PAUSE_AFTER_FAILURE_S = 0.1
 CAPACITY_SHARE = 0.5
 """A load point that needs more than this share of the client's capacity is limited by it."""
@@ -203,6 +213,11 @@ class Target:
     """Image of every request (chat)."""
 
     @property
+    def authorization(self) -> dict[str, str]:
+        """Headers that carry the API key."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    @property
     def address(self) -> str:
         """URL of the route."""
         route = "completions" if self.endpoint is Endpoint.completions else "chat/completions"
@@ -283,13 +298,12 @@ class LoadClient:
     async def __aenter__(self) -> LoadClient:
         _raise_file_limit()
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-        if self.target.api_key:
-            headers["Authorization"] = f"Bearer {self.target.api_key}"
         self._session = self._http.ClientSession(
             # Servers close idle connections after 5 s (uvicorn): one that is used at that moment would be a failed request.
             connector=self._http.TCPConnector(limit=0, keepalive_timeout=2, ttl_dns_cache=300),
             timeout=self._http.ClientTimeout(total=None, sock_connect=30),
             headers=headers,
+            cookie_jar=self._http.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,
             read_bufsize=1 << 20,
@@ -341,12 +355,15 @@ class LoadClient:
         """Send one request and read its stream; whatever goes wrong is in the record."""
         record.requested_tokens = planned.new_tokens
         body = self.target.body(planned, history)
-        headers = {"X-Request-Id": planned.id}
+        headers = {"X-Request-Id": planned.id, **self.target.authorization}
         record.sent_s = self.clock.now()
         http = self._http
         try:
             async with asyncio.timeout(self.target.timeout_s):
-                async with self.session.post(self.target.address, data=body, headers=headers) as response:
+                # Redirects would take prompts and API key to a server that was not named.
+                async with self.session.post(
+                    self.target.address, data=body, headers=headers, allow_redirects=False
+                ) as response:
                     record.http_status = response.status
                     if response.status != 200:
                         await self._refused(response, record)
@@ -369,7 +386,16 @@ class LoadClient:
             self._fail(record, ERROR, f"{type(error).__name__}: {error}")
         if record.end_s is None:
             record.end_s = self.clock.now()
+        record.server_id = self._short(record.server_id)
+        record.finish_reason = self._short(record.finish_reason)
         return record
+
+    def _short(self, text: str | None) -> str | None:
+        """Return an identifier that the server chose, bounded and without the API key."""
+        if text is None:
+            return None
+        key = self.target.api_key
+        return (text.replace(key, MASK) if key else text)[:_MOST_NAME]
 
     def _fail(self, record: RequestRecord, status: str, reason: str) -> None:
         record.status = status
@@ -378,6 +404,8 @@ class LoadClient:
     async def _refused(self, response: Any, record: RequestRecord) -> None:
         said = (await _read_bounded(response, 4096)).decode("utf-8", errors="replace")
         status = REJECTED if response.status == 429 else ERROR
+        if 300 <= response.status < 400:
+            said = "redirects are not followed"
         self._fail(record, status, f"HTTP {response.status}: {' '.join(said.split())}")
 
     async def _read(
@@ -385,11 +413,18 @@ class LoadClient:
     ) -> None:
         splitter, stream = EventSplitter(), _Stream(record, keep_text)
         now, content = self.clock.now, response.content
+        # Some servers send a chunk per character; one that does not end must not fill the memory.
+        most_chunks, size = 64 * planned.new_tokens + 4096, 0
         while not stream.done:
             data = await content.readany()
             at = now()
             if not data:
                 break
+            size += len(data)
+            if size > _MOST_ANSWER_BYTES or len(record.token_s) > most_chunks:
+                raise StreamFault(
+                    f"the answer does not end: {len(record.token_s)} chunks and {size} bytes for {planned.new_tokens} tokens"
+                )
             for event in splitter.feed(data):
                 self._events += 1
                 stream.take(event, at)
@@ -468,9 +503,10 @@ class _Stream:
         """Count tokens, and tell a whole answer from one that was cut off."""
         record, usage = self.record, self.usage
         if usage is not None:
-            record.prompt_tokens, record.output_tokens = usage.prompt_tokens, usage.completion_tokens
+            record.prompt_tokens = _count(usage.prompt_tokens)
+            record.output_tokens = _count(usage.completion_tokens)
             if usage.prompt_tokens_details is not None:
-                record.cached_tokens = usage.prompt_tokens_details.cached_tokens
+                record.cached_tokens = _count(usage.prompt_tokens_details.cached_tokens)
         if record.output_tokens is None:
             record.output_tokens, record.counted_by = len(record.token_s), "chunks"
         if not self.done and not self.finished:
@@ -479,6 +515,11 @@ class _Stream:
             record.status, record.reason = ERROR, "the answer holds no token"
         else:
             record.end_s = record.token_s[-1]
+
+
+def _count(value: int | None) -> int | None:
+    """Return a number of tokens that can be; ``None`` otherwise."""
+    return value if value is not None and 0 <= value <= _MOST_TOKENS else None
 
 
 async def _read_bounded(response: Any, most: int) -> bytes:
@@ -495,7 +536,7 @@ def _stated_times(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {
         ours: metrics[theirs] / 1e3
         for ours, theirs in named.items()
-        if isinstance(metrics.get(theirs), int | float) and metrics[theirs] >= 0
+        if isinstance(metrics.get(theirs), int | float) and 0 <= metrics[theirs] < _MOST_STATED_MS
     }
 
 
@@ -615,7 +656,10 @@ def _raise_file_limit() -> None:
 
 
 def parse_metrics(text: str) -> dict[str, float]:
-    """Read Prometheus text: name → value, summed over label sets; buckets of histograms are left out."""
+    """Read Prometheus text: name → value, summed over label sets; buckets of histograms are left out.
+
+    Of a page with more than 5,000 names the first are kept: samples of a whole load stay in memory.
+    """
     values: dict[str, float] = {}
     for line in text.splitlines():
         if not line or line[0] == "#" or "_bucket{" in line or "_created" in line:
@@ -629,8 +673,11 @@ def parse_metrics(text: str) -> dict[str, float]:
             value = float(parts[0]) if parts else float("nan")
         except ValueError:
             continue
-        if value == value and abs(value) != float("inf"):
-            values[name] = values.get(name, 0.0) + value
+        total = values.get(name, 0.0) + value
+        if not math.isfinite(total) or (name not in values and len(values) >= _MOST_METRICS):
+            continue
+        if name in values or _METRIC_NAME.fullmatch(name):
+            values[name] = total
     return values
 
 
@@ -642,6 +689,8 @@ class MetricsSampler:
     clock: Clock
     urls: Sequence[str]
     interval_s: float
+    target: Target | None = None
+    """Pages of this server are asked with its API key; other pages without."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     """URL → why its last sample could not be taken."""
@@ -672,12 +721,16 @@ class MetricsSampler:
         found: list[dict[str, float]] = []
         for url in self.urls:
             try:
-                async with asyncio.timeout(5), self.session.get(url) as response:
+                own = self.target is not None and url.startswith(f"{self.target.url.rstrip('/')}/")
+                headers = self.target.authorization if self.target is not None and own else {}
+                async with (
+                    asyncio.timeout(_METRICS_S),
+                    self.session.get(url, headers=headers, allow_redirects=False) as response,
+                ):
                     if response.status != 200:
                         raise ValueError(f"HTTP {response.status}")
-                    values = parse_metrics(
-                        (await _read_bounded(response, 8 << 20)).decode("utf-8", errors="replace")
-                    )
+                    data = await _read_bounded(response, _METRICS_BYTES)
+                    values = parse_metrics(data.decode("utf-8", errors="replace"))
                 if not values:
                     raise ValueError("no metrics in the answer")
                 found.append(values)

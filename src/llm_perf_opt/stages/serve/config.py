@@ -142,6 +142,14 @@ class ServeConfig(StageConfig):
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True
     """Record the steps of a started engine where it can without a profiler (vLLM: a statistics plug-in)."""
+    profile: bool = False
+    """After the load, repeat its last point under the engine's profiler: kernels of steps and requests (vLLM)."""
+    profile_requests: int = 8
+    """Requests of the profiled window."""
+    profile_steps: int = 64
+    """Engine steps after which the profiler ends by itself."""
+    profile_timeout_s: float = 600.0
+    """Longest time of the profiled load, and of stopping the profiler and writing its traces."""
     seed: int = 0
     """Seed of arrival times, lengths and words."""
     start_timeout_s: float = 600.0
@@ -189,6 +197,9 @@ _RANGES = (
     _Range("start_timeout_s", 0, _MOST_S, open_below=True),
     _Range("request_timeout_s", 0, _MOST_S, open_below=True),
     _Range("stop_timeout_s", 0, 3600, open_below=True),
+    _Range("profile_requests", 1, MOST_REQUESTS),
+    _Range("profile_steps", 1, 100_000),
+    _Range("profile_timeout_s", 0, 86_400, open_below=True),
     _Range("seed", 0, 2**63 - 1),
 )
 
@@ -218,7 +229,7 @@ def check_values(config: ServeConfig) -> None:
     if config.prefix_tokens >= config.prompt_tokens and config.prefix_tokens:
         raise _refuse(
             "prefix_tokens",
-            f"{config.prefix_tokens} leaves no token of a prompt of its own",
+            f"{config.prefix_tokens} leaves no token for the rest of the prompt",
             "make it shorter than prompt_tokens",
         )
     _check_load(config)
@@ -272,6 +283,8 @@ def parse_url(text: str, name: str = "url") -> SplitResult:
             "holds a user name or password",
             f"put the key into a variable and name it: {key_of('api_key_env')}",
         )
+    if name == "url" and (parts.query or parts.fragment):
+        raise _refuse(name, "holds a query", "give the base URL only: http://127.0.0.1:8000")
     return parts
 
 

@@ -42,6 +42,9 @@ class ServerSettings:
     most_in_flight: int = 4
     steps_file: Path | None = None
     """Where step records go; ``None``: not wanted."""
+    profile_dir: Path | None = None
+    """Where the engine's profiler writes its traces; ``None``: it is not used."""
+    profile_steps: int = 64
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -173,6 +176,19 @@ class TransformersEngine(Engine):
         return super().problems()
 
 
+def profiler_arguments(folder: Path, most_steps: int) -> list[str]:
+    """Return vLLM's arguments: no stacks, no front end, and an end after so many steps whatever happens to the client."""
+    settings = {
+        "profiler": "torch",
+        "torch_profiler_dir": str(folder),
+        "torch_profiler_with_stack": False,
+        "torch_profiler_dump_cuda_time_total": False,
+        "ignore_frontend": True,
+        "max_iterations": most_steps,
+    }
+    return ["--profiler-config", json.dumps(settings)]
+
+
 class VllmEngine(Engine):
     """``vllm serve`` with per-request metrics and, where wanted, the statistics plug-in."""
 
@@ -197,6 +213,8 @@ class VllmEngine(Engine):
             found.append("--enforce-eager")
         if server.steps_file is not None:
             found.append("--enable-logging-iteration-details")
+        if server.profile_dir is not None:
+            found += profiler_arguments(server.profile_dir, server.profile_steps)
         return found
 
     def environment(self, server: ServerSettings) -> dict[str, str]:

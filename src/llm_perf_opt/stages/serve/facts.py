@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
-from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import read_document
 from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.stages.facts import Part, collect
 from llm_perf_opt.stages.serve.config import NAME
-from llm_perf_opt.summary.serving import ColdStart
+from llm_perf_opt.stages.serve.profile_window import PROFILE, PROFILED_REQUESTS, PROFILED_STEPS, TRACES
+from llm_perf_opt.summary.serving import ColdStart, ProfiledWindow
 
 REQUESTS = "requests.jsonl"
 METRICS = "metrics.jsonl"
@@ -40,9 +41,55 @@ def read_facts(run_dir: Path) -> Facts:
     if results:
         start = _cold_start(documents[0]) if documents else None
         read = functools.partial(serving_facts, results, steps, metrics, tolerant=True, cold_start=start)
-        parts.append(Part("serving records", read))
+        parts.append(Part("serving records", functools.partial(_with_window, read, run_dir, steps)))
     parts += [Part("description of the server", functools.partial(_server_facts, path)) for path in documents]
     return collect(NAME, parts)
+
+
+def _with_window(read: Callable[[], Facts], run_dir: Path, steps: Sequence[Path]) -> Facts:
+    """Add the profiled window to the facts of the unprofiled load; what is wrong with it is a note."""
+    facts = read()
+    folder = run_dir / NAME
+    documents = own_files(run_dir, NAME, [folder / PROFILE])
+    if facts.serving is None or not documents:
+        return facts
+    try:
+        facts.serving.profile = _read_window(run_dir, documents[0], steps)
+    except LlmPerfError as error:
+        facts.serving.profile = ProfiledWindow(notes=[f"The profiled window cannot be read: {error.message}"])
+    return facts
+
+
+def _read_window(run_dir: Path, path: Path, steps: Sequence[Path]) -> ProfiledWindow:
+    from llm_perf_opt.analysis.serving.kernels import describe_window
+    from llm_perf_opt.analysis.serving.matching import merge_steps
+    from llm_perf_opt.captures.kineto.reader import read_kineto
+    from llm_perf_opt.captures.serving.reader import read_serving
+
+    document = _json_document(path)
+    folder = run_dir / NAME
+    names = [
+        name for name in document.get("traces") or [] if isinstance(name, str) and Path(name).name == name
+    ]
+    traces = own_files(run_dir, NAME, [folder / TRACES / name for name in sorted(names)])
+    window = ProfiledWindow()
+    if traces:
+        profiled_steps, requests = (
+            own_files(run_dir, NAME, [folder / name]) for name in (PROFILED_STEPS, PROFILED_REQUESTS)
+        )
+        records = read_serving([*requests], optional=[*profiled_steps])
+        usual = read_serving([], optional=list(steps)[:1])
+        timelines = [read_kineto(trace).timeline for trace in traces]
+        window = describe_window(
+            timelines, merge_steps(records.steps), records.requests, merge_steps(usual.steps)
+        )
+    label, stop = document.get("label"), document.get("stop_s")
+    window.label = label if isinstance(label, str) else None
+    window.stop_s = float(stop) if isinstance(stop, int | float) and 0 <= stop < 1e7 else None
+    window.is_salvaged = bool(document.get("salvaged"))
+    said = [document.get("problem"), *(document.get("notes") or [])]
+    window.notes = [str(note)[:500] for note in said if note] + window.notes
+    return window
 
 
 def serving_facts(
@@ -83,7 +130,7 @@ def serving_facts(
 
 def _cold_start(path: Path) -> ColdStart | None:
     try:
-        held = _server_document(path).get("cold_start")
+        held = _json_document(path).get("cold_start")
     except InputError:
         return None  # said by the part that reads the document
     known = {
@@ -95,18 +142,18 @@ def _cold_start(path: Path) -> ColdStart | None:
     return ColdStart(**{name: known[name] for name in names & known.keys()}) if "total_s" in known else None
 
 
-def _server_document(path: Path) -> dict[str, Any]:
+def _json_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_document(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
     if not isinstance(document, dict):
-        raise InputError(f"{path} is not a description of a server", path=str(path))
+        raise InputError(f"{path} does not hold an object", path=str(path))
     return document
 
 
 def _server_facts(path: Path) -> Facts:
-    document = _server_document(path)
+    document = _json_document(path)
     notes = [str(note)[:500] for note in document.get("notes") or [] if isinstance(note, str)]
     certificate = document.get("certificate")
     held = certificate if isinstance(certificate, dict) else {}

@@ -6,14 +6,15 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
+import threading
 import time
-import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from llm_perf_opt.captures.serving.engines import INITIALISES
 from llm_perf_opt.core.errors import ConfigError, ToolError
@@ -34,8 +35,10 @@ _MOST_STEP_LINES = 500_000
 _PROBE_S = 5.0
 CHECKPOINT_ADAPTERS = ("hf_causal_lm",)
 """Presets that a checkpoint can be written from."""
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Never through a proxy: the server is the one that was named."""
+_MOST_ANSWER_BYTES = 1 << 20
+_MOST_MESSAGE = 2000
+MOST_NAME = 512
+"""Longest name of a model or version that is taken from a server."""
 
 
 def free_port(wanted: int | None) -> int:
@@ -110,6 +113,60 @@ def _word_tokenizer(vocab_size: int) -> Any:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     return tokenizer
+
+
+def _is_name(value: object) -> bool:
+    """Tell whether a server's name of a model or version can be printed and be an argument of a client."""
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= MOST_NAME
+        and value.isprintable()
+        and not value.startswith("-")
+    )
+
+
+def _ask(url: str, path: str, method: str, headers: dict[str, str], limit_s: float) -> tuple[int, bytes]:
+    """Return HTTP status and the begin of the answer, after at most ``limit_s`` in all.
+
+    The limit of a socket is one of each packet: a server that sends a byte a second, or "100 Continue" without end, would never
+    reach it. No proxy is used and no redirect is followed: the server is the one that was named, and the API key is for it alone.
+    """
+    parts = urlsplit(url)
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    held = [socket.create_connection((host, parts.port or (443 if secure else 80)), timeout=limit_s)]
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        with contextlib.suppress(OSError):
+            held[0].shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        if secure:
+            context = ssl.create_default_context()
+            held[0] = context.wrap_socket(held[0], server_hostname=host, do_handshake_on_connect=False)
+            held[0].do_handshake()  # type: ignore[attr-defined]
+        connection = http.client.HTTPConnection(host, parts.port)
+        connection.sock = held[0]
+        connection.request(
+            method, f"{parts.path}{path}", body=b"" if method == "POST" else None, headers=headers
+        )
+        with connection.getresponse() as response:
+            status, data = response.status, response.read(_MOST_ANSWER_BYTES)
+    except (http.client.HTTPException, OSError, ValueError) as error:
+        if expired.is_set():
+            raise TimeoutError(f"no complete answer within {limit_s:g} s") from error
+        raise
+    finally:
+        timer.cancel()
+        held[0].close()
+    # The end of a connection also ends headers and bodies.
+    if expired.is_set():
+        raise TimeoutError(f"no complete answer within {limit_s:g} s")
+    return status, data
 
 
 class Server:
@@ -220,32 +277,29 @@ class Server:
             if status == 200:
                 return None
             reason = f"{path}: {f'HTTP {status}' if status else said}"
+            if status is not None and 300 <= status < 400:
+                reason += " (redirects are not followed)"
             if status != 404:
                 break
         return reason
 
     def get(self, path: str, *, post: bool = False, timeout_s: float = _PROBE_S) -> tuple[int | None, str]:
         """Return (HTTP status, begin of the answer); status ``None``: there was no answer."""
-        request = urllib.request.Request(
-            f"{self.url}{path}", method="POST" if post else "GET", data=b"" if post else None
-        )
-        if self.api_key:
-            request.add_header("Authorization", f"Bearer {self.api_key}")
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            with _OPENER.open(request, timeout=timeout_s) as response:
-                return int(response.status), response.read(1 << 20).decode("utf-8", errors="replace")
-        except urllib.error.HTTPError as error:
-            with error:
-                return int(error.code), self.masked(error.read(2000).decode("utf-8", errors="replace"))
-        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            return None, self.masked(str(reason))
+            status, data = _ask(self.url, path, "POST" if post else "GET", headers, timeout_s)
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            return None, self.masked(str(error) or type(error).__name__)[:_MOST_MESSAGE]
+        text = data.decode("utf-8", errors="replace")
+        return status, text if status == 200 else self.masked(text[:_MOST_MESSAGE])
 
     def models(self) -> list[dict[str, Any]]:
         """Return the models that the server lists (``id``, ``owned_by``); none where it lists nothing."""
         data = self._document("/v1/models").get("data")
         return (
-            [one for one in data if isinstance(one, dict) and "id" in one] if isinstance(data, list) else []
+            [one for one in data if isinstance(one, dict) and _is_name(one.get("id"))]
+            if isinstance(data, list)
+            else []
         )
 
     def identify(self) -> tuple[str | None, str | None]:
@@ -253,7 +307,7 @@ class Server:
         owners = {str(one.get("owned_by")) for one in self.models()}
         engine = next((name for name in ("vllm", "sglang") if name in owners), None)
         version = self._document("/version").get("version") if engine == "vllm" else None
-        return engine, version if isinstance(version, str) else None
+        return engine, version if _is_name(version) else None
 
     def _document(self, path: str) -> dict[str, Any]:
         status, said = self.get(path)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ from llm_perf_opt.captures.serving.clients import OWN_REQUESTS
 from llm_perf_opt.captures.serving.engines import OWN_METRICS, read_cold_start
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_path, atomic_write_json, atomic_write_text
+from llm_perf_opt.core.secrets import MASK
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.process.tools import has_package
 from llm_perf_opt.stages.base import Stage, StageContext
@@ -47,6 +49,16 @@ from llm_perf_opt.stages.serve.load import (
     plan_loads,
     read_vocabulary,
     warm_up,
+)
+from llm_perf_opt.stages.serve.profile_window import (
+    PROFILE,
+    PROFILED_REQUESTS,
+    PROFILED_STEPS,
+    TRACES,
+    Window,
+    key_problems,
+    profile_load,
+    split_steps,
 )
 from llm_perf_opt.stages.serve.server import (
     CHECKPOINT_ADAPTERS,
@@ -86,6 +98,8 @@ class ServeStage(Stage):
             *_client_problems(config),
             *_model_problems(context.config, config),
         ]
+        if (reason := key_problems(config)) is not None:
+            found.append(Problem("error", reason, f"set {key_of('profile')}=false", key_of("profile")))
         others = [name for name, stage in context.config.pipeline.items() if stage.enable and name != NAME]
         # By itself, a stage that is left out would be a run that did nothing.
         return (
@@ -182,6 +196,8 @@ def _settings(
         max_tokens=max(2048, 2 * longest * serve.turns + 64),
         most_in_flight=max(serve.concurrency, default=4),
         steps_file=steps if serve.step_records else None,
+        profile_dir=steps.parent / TRACES if serve.profile else None,
+        profile_steps=serve.profile_steps,
     )
 
 
@@ -241,6 +257,9 @@ class _Run:
     """Engine and version of a server that somebody else started."""
     others: list[Path] = field(default_factory=list)
     """Results of other clients."""
+    window: Window | None = None
+    """Of the engine's profiler."""
+    profiled: LoadResult | None = None
 
     def __post_init__(self) -> None:
         self.config = self.context.stage_config(NAME, ServeConfig)
@@ -355,7 +374,7 @@ class _Run:
         async with LoadClient(target) as client:
             await self._warm_up(client, server, vocabulary)
             self.sampler = MetricsSampler(
-                client.session, client.clock, self._metrics_urls(server), config.metrics_interval_s
+                client.session, client.clock, self._metrics_urls(server), config.metrics_interval_s, target
             )
             for number, planned in enumerate(plan_loads(config, vocabulary)):
                 if config.reset_prefix_cache and server.reset_prefix_cache():
@@ -380,6 +399,27 @@ class _Run:
                         f"{result.stopped} (at {planned.level.label}):\n{server.last_lines()}",
                         hint=f"see {NAME}/server.stderr.log",
                     )
+            if config.profile:
+                await self._profile(client, server, vocabulary)
+
+    async def _profile(self, client: LoadClient, server: Server, vocabulary: Vocabulary) -> None:
+        """Repeat the last load point, shortened, under the engine's profiler; whatever fails is a note."""
+        config = replace(self.config, requests=self.config.profile_requests, seed=self.config.seed + 1)
+        number = len(self.results)
+        planned = list(plan_loads(config, vocabulary))[-1]
+        first = itertools.islice(planned.requests, config.profile_requests)
+        requests = [replace(one, id=f"profiled-{place}") for place, one in enumerate(first)]
+
+        async def send() -> int:
+            self.profiled = await client.run(
+                planned.level, iter(requests), number, is_alive=lambda: server.is_alive
+            )
+            return sum(one.status == "ok" for one in self.profiled.records)
+
+        with self.context.progress.task(f"profiled window: {planned.level.label}"):
+            self.window = await profile_load(server, config, self.folder, planned.level.label, send)
+        if self.window.problem is not None:
+            self.notes.append(f"Profiled window: {self.window.problem}.")
 
     async def _warm_up(self, client: LoadClient, server: Server, vocabulary: Vocabulary) -> None:
         from llm_perf_opt.stages.serve.load import LoadLevel
@@ -396,7 +436,7 @@ class _Run:
                 # Not every server takes fields that OpenAI's does not have.
                 client.target = replace(client.target, fields={"stream_options": {"include_usage": True}})
                 result = await client.run(level, iter(requests), is_alive=lambda: server.is_alive)
-                self.notes.append("The server refuses ignore_eos: answers may be shorter than asked for.")
+                self.notes.append("The server refuses ignore_eos: answers may be shorter than requested.")
         failed = [one for one in result.records if one.status != "ok"]
         if len(failed) == len(result.records):
             said = server.last_lines()
@@ -457,10 +497,10 @@ class _Run:
 
     # Files.
 
-    def _header(self) -> dict[str, Any]:
+    def _header(self, results: Sequence[LoadResult] | None = None) -> dict[str, Any]:
         capacity = self.certificate.capacity_per_s if self.certificate is not None else None
         loads = []
-        for result in self.results:
+        for result in self.results if results is None else results:
             bound = result.bound_by_client(capacity)
             loads.append(
                 {
@@ -486,15 +526,19 @@ class _Run:
             if self.config.engine is not EngineName.attach
             else self.identity[0],
             "engine_version": self._engine_version(),
-            "model": self.model,
+            "model": self._masked(self.model),
             "client_capacity_per_s": capacity,
             "slo": dict(parsed_slo(self.config)),
             "loads": loads,
         }
 
+    def _masked(self, text: str) -> str:
+        """Return what a server named, without the API key that it was given."""
+        return text.replace(self.api_key, MASK) if self.api_key else text
+
     def _engine_version(self) -> str | None:
         if self.server is None or self.server.engine.name is EngineName.attach:
-            return self.identity[1]
+            return self._masked(self.identity[1]) if self.identity[1] is not None else None
         if self.server.engine.name is EngineName.transformers and not self.config.executable:
             from importlib.metadata import version
 
@@ -510,13 +554,26 @@ class _Run:
                     stream.write(json.dumps(record.to_json()) + "\n")
         return path
 
+    def _write_window(self) -> list[Path]:
+        if self.window is None:
+            return []
+        written = [atomic_write_json(self.folder / PROFILE, self.window.document())]
+        written += [self.folder / TRACES / name for name in self.window.traces]
+        if self.profiled is not None:
+            path = self.folder / PROFILED_REQUESTS
+            lines = [json.dumps(self._header([self.profiled]))]
+            lines += [json.dumps({**one.to_json(), "load": 0}) for one in self.profiled.records]
+            written.append(atomic_write_text(path, "\n".join(lines) + "\n"))
+        return written
+
     def _write(self) -> list[Path]:
         written = list(self.others)
         if self.results:
             written.append(self._write_requests())
+        written += self._write_window()
         if self.sampler is not None and self.sampler.samples:
             header = json.dumps({"format": OWN_METRICS, "urls": list(self.sampler.urls)})
-            lines = [header, *(json.dumps(one) for one in self.sampler.samples)]
+            lines = [header, *(self._masked(json.dumps(one)) for one in self.sampler.samples)]
             written.append(atomic_write_text(self.folder / METRICS, "\n".join(lines) + "\n"))
         if self.sampler is not None:
             self.notes += [f"{url}: {reason}" for url, reason in self.sampler.failures.items()]
@@ -539,6 +596,9 @@ class _Run:
                 f"The step recorder stopped: {fault.read_text(errors='replace').strip().splitlines()[-1][:300]}"
             )
         if path.is_file() and path.stat().st_size:
+            target = self.folder / PROFILED_STEPS
+            if self.window is not None and split_steps(path, self.window, target):
+                return [path, target]
             return [path]
         lines = [f"{at:.6f} {self.server.masked(line)}\n" for at, line in self.server.step_lines]
         return [atomic_write_text(self.folder / STEPS_LOG, "".join(lines))] if lines else []
@@ -551,7 +611,7 @@ class _Run:
             "engine": self.config.engine.value,
             "version": self._engine_version(),
             "url": server.url if server is not None else self.config.url,
-            "model": self.model,
+            "model": self._masked(self.model),
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
             "cold_start": self._cold_start(),

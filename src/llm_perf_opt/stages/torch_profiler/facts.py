@@ -109,7 +109,7 @@ def _no_device_note(path: Path, calls: int) -> str:
     if calls:
         return (
             f"{NO_DEVICE_EVENTS}: {path.name} has {calls:,} calls of a GPU's runtime and no kernel, so the device's activity was not "
-            "recorded. Nothing is said of kernels, idle time or communication. Profile with ProfilerActivity.CUDA."
+            "recorded. There are no results for kernels, idle time or communication. Profile with ProfilerActivity.CUDA."
         )
     return f"{NO_DEVICE_EVENTS}: {path.name} has operators of the host only. Nothing ran on a GPU, or its activity was not recorded."
 

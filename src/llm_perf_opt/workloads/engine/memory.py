@@ -83,7 +83,7 @@ def _describe_attempt(attempt: Attempt) -> str:
 
 def _amounts(found: Shortage, device: str) -> Iterator[str]:
     if found.tried_bytes is not None:
-        words = f"{units.size(found.tried_bytes)} more were asked for"
+        words = f"{units.size(found.tried_bytes)} more were requested"
         if found.free_bytes is not None:
             words += f", {units.size(found.free_bytes)} were free"
             # A kernel refuses what exceeds its own rules too, however much it calls available.
@@ -222,7 +222,7 @@ def memory_meter(device: str) -> MemoryMeter | str:
     try:
         return ResidentMeter()
     except OSError as error:
-        return f"the kernel does not tell the peak of this process: {error}"
+        return f"the peak of this process is not available: {error}"
 
 
 # A model's memory, given back and proved to be: a captured program loads the same model on the same device again.

@@ -38,7 +38,7 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
         super().__init__(model, infer)
         if model.path is None:
             raise ConfigError(
-                "a vision-language model needs model.path: its processor says how images become tokens",
+                "a vision-language model needs model.path: its processor converts images to tokens",
                 hint="give the checkpoint directory; with model.weights=random its weights need not be there",
                 key="model.path",
             )

@@ -106,7 +106,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         start = next((found for name in names if (found := self._generation_setting(name)) is not None), None)
         if start is None:
             raise ConfigError(
-                f"a '{config.model_type}' checkpoint that says no decoder_start_token_id cannot generate",
+                f"a '{config.model_type}' checkpoint without decoder_start_token_id cannot generate",
                 hint="set it in generation_config.json or model.arch.decoder_start_token_id",
                 key="model.arch.decoder_start_token_id",
             )

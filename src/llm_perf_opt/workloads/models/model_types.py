@@ -117,7 +117,7 @@ def _refuse_what_does_not_generate(kind: str) -> None:
     if _is_encoder(kind, False):
         raise ConfigError(
             f"a '{kind}' model is an encoder: every position sees the whole text, so it does not generate",
-            hint="choose a decoder, or a checkpoint that was trained with is_decoder=true and says so",
+            hint="choose a decoder, or a checkpoint with is_decoder=true",
             key="model.arch.model_type",
         )
     tables = auto_tables()
@@ -270,7 +270,7 @@ def templated_ids(tokenizer: Any, chat: list[dict[str, str]], source: str | None
     except (TemplateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise InputError(
             f"the chat template of {source} cannot be used: {' '.join(str(error).split())[:200]}",
-            hint="mend tokenizer_config.json, or leave the template out with infer.chat_template=false",
+            hint="fix tokenizer_config.json, or disable the template with infer.chat_template=false",
             key="infer.chat_template",
         ) from error
 

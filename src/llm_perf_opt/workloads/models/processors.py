@@ -69,7 +69,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
     if not file.is_file():
         raise CheckpointError(
             f"no tokenizer.json in {directory}",
-            hint="copy the checkpoint's tokenizer files next to its weights",
+            hint="copy the tokenizer files into the checkpoint directory",
             path=str(file),
         )
     try:
@@ -180,13 +180,13 @@ def load_processor(source: str, *, model_type: str, revision: str | None, remote
     except ImportError as error:
         raise ConfigError(
             f"the processor of {source} needs a package that is not installed: {_one_line(error)}",
-            hint="install it next to llm-perf-opt",
+            hint="install it in the environment of llm-perf-opt",
             key="model.path",
         ) from error
     except _CANNOT_BE_READ as error:
         raise CheckpointError(
             f"no usable processor in {source}: {_one_line(error)}",
-            hint="copy processor_config.json, preprocessor_config.json and the tokenizer files next to the weights",
+            hint="copy processor_config.json, preprocessor_config.json and the tokenizer files into the checkpoint directory",
             path=source,
         ) from error
 
@@ -302,7 +302,7 @@ def _tensors(call: Callable[[], Any], source: str) -> dict[str, Any]:
     except (TemplateError, ArithmeticError, *_CANNOT_BE_READ) as error:
         raise InputError(
             f"the processor of {source} cannot be used: {_one_line(error)}",
-            hint="mend its chat template, or leave it out with infer.chat_template=false",
+            hint="fix its chat template, or disable it with infer.chat_template=false",
             key="infer.chat_template",
         ) from error
     return {name: value for name, value in found.items() if name not in _TRAINING_ONLY}

@@ -6,7 +6,7 @@ import pytest
 
 from llm_perf_opt.analysis.cpu import PhaseClock, phase_work
 from llm_perf_opt.analysis.findings import RULES, conditions
-from llm_perf_opt.summary import Finding, StaticPhase, Summary, Workload
+from llm_perf_opt.summary import Finding, Prediction, StaticPhase, Summary, Workload
 from tests.text_facts import any_tells, tells, tells_in_order
 from tests.unit.summaries import cpu, operator, static, summary, timings, verdict
 
@@ -99,3 +99,21 @@ def test_no_other_rule_tells_the_same_loss() -> None:
     data.verdicts = {"decode": verdict("launch")}
     ids = [finding.id for rule in RULES for finding in rule(data)]
     assert sorted(ids) == ["dispatch", "growing-cache"]
+
+
+@pytest.mark.parametrize(("calls", "small"), [(2000, True), (20, False)])
+def test_products_that_are_too_small_are_overhead_with_what_they_take_above_their_limit(
+    calls: int, small: bool
+) -> None:
+    """0.5 s of products that could take 0.05 s, 0.5 s of dispatch: 95 % of the second is overhead if each product is tiny."""
+    rows = [operator("aten::mm", calls, 0.5)]
+    data = summary(hardware=cpu(), operators=rows, timings=timings(decode=1.0))
+    work = phase_work(rows, PhaseClock(1.2, 1.0))
+    assert work is not None
+    data.cpu_work = {"decode": work}
+    data.predictions = {"decode": Prediction(0.05, "memory", 20.0)}
+    (found,) = conditions.find_cpu_work(data)
+    assert found.id == "dispatch"
+    assert found.gain_upper_s == pytest.approx(0.95 if small else 0.5)
+    if small:
+        assert tells(found.evidence[0], "250 µs", "25.0 µs", "45.0 %", "50.0 %", "95.0 %")

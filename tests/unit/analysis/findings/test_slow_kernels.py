@@ -94,3 +94,25 @@ def test_a_shape_under_memory_is_compared_with_memory() -> None:
     (slow,) = find_slow_kernels(found)
     assert "10.0 % of the memory limit" in slow.evidence[0]
     assert judge(found)["all"].bound == "memory"
+
+
+def test_a_busy_device_without_another_finding_names_what_holds_its_time() -> None:
+    found = captured(product("expert", 48, 3.0, 700, family="moe"), product("qkv", 36, 0.2, 650))
+    (held,) = find_all(found)
+    assert (held.id, held.gain_upper_s) == ("dominant-kernels", None)
+    assert "expert kernels" in held.title
+    assert any("70.0 % of the limits" in line for line in held.evidence)
+    without = find_all(captured(product("expert", 48, 3.0, 700, family="moe"), peaks=False))
+    assert any("limits of this device are not known" in line for line in without[0].evidence)
+
+
+def test_a_device_that_waits_or_has_a_better_finding_is_not_called_busy() -> None:
+    expert = product("expert", 48, 3.0, 700, family="moe")
+    assert "dominant-kernels" not in [one.id for one in find_all(captured(expert, compute=0.7))]
+    slow = captured(product("gate_up", 36, 3.0, 450), product("down", 36, 1.5, 600))
+    assert [one.id for one in find_all(slow)] == ["slow-kernels"]
+
+
+def test_the_longest_kernel_is_named_where_no_family_is_known() -> None:
+    (held,) = find_all(captured(product("mystery", 48, 3.0, 700, family="other")))
+    assert "mystery holds 100 %" in held.title

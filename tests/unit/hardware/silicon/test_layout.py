@@ -29,6 +29,22 @@ def test_a_renamed_package_is_found(tmp_path: Path) -> None:
     )
 
 
+def test_the_date_of_the_data_is_stated(tmp_path: Path) -> None:
+    folder = package(tmp_path, "dated_tables", system="h100_sxm")
+    found = find_by_layout([tmp_path])
+    assert found is not None and found.collected is None and "not stated" in found.describe()
+    dated = package(tmp_path / "other", "dated_tables", system="h100_sxm")
+    for number, day in enumerate(("2026-03-01", "2026-08-31", "2025-12-24")):
+        place = dated / "data" / "h100_sxm" / f"gemm{number}" / "vllm" / "0.24"
+        place.mkdir(parents=True)
+        (place / "collection_meta.yaml").write_text(
+            f"collected: {day}T10:00:00\nversion: 2026-99-99\n", encoding="utf-8"
+        )
+    found = find_by_layout([tmp_path / "other"])
+    assert found is not None and found.collected == "2026-08-31" and folder != dated
+    assert found.describe() == "dated_tables unknown, collected up to 2026-08-31"
+
+
 def test_a_stub_without_data_is_not_taken_for_one(tmp_path: Path) -> None:
     package(tmp_path, "aisimulate", system=None)
     (tmp_path / "not-a-package").mkdir()

@@ -40,9 +40,12 @@ def export(path: Path, *, prefill: str = "prefill", decode: str = "decode") -> P
     return write_export(path, tables, strings=NAMES)
 
 
-def commands(run_dir: Path, *overrides: str) -> dict[str, list[str]]:
+OWN_PROGRAM = "pipeline.workload.command=[/bin/true]"
+
+
+def commands(run_dir: Path, *overrides: str, program: str = OWN_PROGRAM) -> dict[str, list[str]]:
     """Profiling commands of the plan by the report they write, relative to the stage's folder."""
-    plan = NcuStage().plan(context(run_dir, "pipeline.workload.command=[/bin/true]", *overrides))
+    plan = NcuStage().plan(context(run_dir, program, *overrides))
     found = [
         shlex.split(line.removeprefix("run   ").replace("\\\n", " ")) for line in plan if "--export" in line
     ]
@@ -95,7 +98,7 @@ def test_all_phases_in_one_run_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_without_a_capture_all_phases_are_looked_at_without_a_filter(tmp_path: Path) -> None:
-    found = commands(tmp_path / "run")
+    found = commands(tmp_path / "run", program="model=llama_tiny")
     assert values(found["run"], "--nvtx-include") == [
         "regex:vision.*/",
         "regex:encode.*/",
@@ -103,6 +106,13 @@ def test_without_a_capture_all_phases_are_looked_at_without_a_filter(tmp_path: P
         "regex:decode.*/",
     ]
     assert values(found["run"], "--kernel-name") == []
+
+
+def test_without_a_capture_your_own_program_is_profiled_everywhere(tmp_path: Path) -> None:
+    found = commands(tmp_path / "run")
+    assert values(found["run"], "--nvtx-include") == []
+    chosen = commands(tmp_path / "run", "pipeline.ncu.ncu_cli.nvtx.include=decode")
+    assert values(chosen["run"], "--nvtx-include") == ["decode/"]
 
 
 def test_ranges_of_other_engines_are_named_as_they_are(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def test_a_key_that_is_not_set_is_refused_before_any_work(
         (["pipeline.serve.concurrency=[0]"], "out of range"),
         (["pipeline.serve.requests=null"], "the load must end"),
         (["pipeline.serve.slo=[ttft]"], "NAME:TIME"),
-        (["pipeline.serve.prefix_tokens=64"], "of its own"),
+        (["pipeline.serve.prefix_tokens=64"], "prefix_tokens"),
         (["pipeline.serve.prompt_tokens_max=2"], "is less than"),
         (["pipeline.serve.turns=3"], "chat endpoint"),
         (["pipeline.serve.image_side=64"], "need the chat endpoint"),

@@ -83,7 +83,7 @@
 
     // On a phone one menu stands for the buttons of all columns.
     addSortMenu(heads) {
-      if (!this.box.querySelector("table.stack") || this.rows.length < 3) return;
+      if (!this.box.querySelector("table.stack") || this.rows.length < 2) return;
       const menu = make("select", "");
       menu.append(new Option("as given", ""));
       heads.forEach((head, column) => {
