@@ -1,4 +1,4 @@
-"""Device limits as data: the shipped catalogue, a user's own YAML beside it, and matching by driver name.
+"""Device limits as data: the shipped catalogue, a user's own YAML next to it, and matching by driver name.
 
 A name that no pattern matches in full has no limits: "RTX 4090 Laptop GPU" or a MIG slice of an A100 is
 another device, and a wrong peak is worse than none.
@@ -60,7 +60,7 @@ def describe_framework(framework: str, version: str, kernel: str = "") -> str:
     return f"{name}, {kernel}" if kernel else name
 
 
-# What silicon was seen to reach: the best measured rate of a device, beside its data sheet's peak.
+# What silicon was seen to reach: the best measured rate of a device, next to its data sheet's peak.
 #
 # The figures ship as data (``reached.yaml``), taken from public tables of measured operators, so that nobody needs those
 # tables to read them. ``docs/hardware.md`` says how they are made and checked.

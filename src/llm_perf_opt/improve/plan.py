@@ -53,10 +53,10 @@ def no_energy(device: str) -> str | None:
     sensor = find_sensor(MonitoredDevice(device))
     if isinstance(sensor, str):
         return sensor
-    told = sensor.read().energy_j
+    reported = sensor.read().energy_j
     reason = sensor.absent.get(ENERGY, "its counter gives no value")
     sensor.close()
-    return None if told is not None else reason
+    return None if reported is not None else reason
 
 
 def refuse_few_pairs(settings: SearchSettings, tests: int) -> None:
@@ -292,8 +292,8 @@ def plan(
 
     def rank(each: Candidate) -> tuple[bool, float, int, int]:
         only_asked = each.remedy.effect == "quality" and allow != "quality"
-        told = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
-        return only_asked, -_promise(each, best), told, places[each.remedy.name]
+        place = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
+        return only_asked, -_promise(each, best), place, places[each.remedy.name]
 
     planned.candidates.sort(key=rank)
     return planned

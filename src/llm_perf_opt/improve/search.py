@@ -1,6 +1,6 @@
 """The search: singles first, ranked by what the findings promise; then together, one by one, each measured again.
 
-Gains do not add: a remedy that helps alone may do nothing beside another. So a combination grows by one remedy at a time, and
+Gains do not add: a remedy that helps alone may do nothing in combination with another. So a combination grows by one remedy at a time, and
 each must show a gain on top of what is kept already. The result is written after every experiment.
 """
 
@@ -21,7 +21,7 @@ from llm_perf_opt.improve.measuring import Spec, lacks_memory
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.worker import describe_failure
 from llm_perf_opt.remedies.base import conflicting_key
-from llm_perf_opt.remedies.data import Improvement, NotTried, Role, Trial
+from llm_perf_opt.remedies.data import EXPERIMENTS, TIME_IS_OVER, Improvement, NotTried, Role, Trial
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 LEAST_EXPERIMENT_S = 15.0
@@ -36,9 +36,7 @@ combinations and the confirmation, combinations to the confirmation."""
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
-TIME_IS_OVER = "the time budget was used up"
 _TESTS_ARE_OVER = "all tests that the family error is shared among were made"
-EXPERIMENTS = "experiments"
 Runner = Callable[..., Outcome]
 Saved = Callable[[Improvement], None]
 
@@ -211,10 +209,8 @@ class Search:
         if known is not None:
             return known
         left = self._left_s(role)
-        # The first one is tried even when the baseline took all the time: a search without a result helps nobody.
-        if left < LEAST_EXPERIMENT_S and self.result.tried:
-            self.time_is_over = True
-            self._end_before(candidate, role, TIME_IS_OVER)
+        if left < LEAST_EXPERIMENT_S:
+            self._out_of_time(candidate, role)
             return None
         if self._tests_are_over(role):
             self._end_before(candidate, role, _TESTS_ARE_OVER)
@@ -224,12 +220,21 @@ class Search:
             "%d: %s%s", number, candidate.name, f" on top of {' '.join(on_top_of)}" if on_top_of else ""
         )
         trial = self._measure(candidate, list(on_top_of), role, left)
+        if trial is None:
+            self._out_of_time(candidate, role)
+            return None
         self.result.tried.append(trial)
         LOGGER.info("%d: %s: %s", number, trial.decision, trial.reason)
         self._settle()
         return trial
 
-    def _measure(self, candidate: Candidate, on_top_of: list[str], role: Role, left_s: float) -> Trial:
+    def _out_of_time(self, candidate: Candidate, role: Role) -> None:
+        """Say what the budget left no time for."""
+        self.time_is_over = True
+        self._end_before(candidate, role, TIME_IS_OVER)
+
+    def _measure(self, candidate: Candidate, on_top_of: list[str], role: Role, left_s: float) -> Trial | None:
+        """Measure a candidate; ``None``: the budget ended before anything was measured."""
         a = configurations.merged(self.result.baseline.overrides, on_top_of)
         b = configurations.merged(a, candidate.overrides)
         trial = candidate.trial(on_top_of, role)
@@ -252,6 +257,7 @@ class Search:
             limit_s=(limit_s := self._limit(left_s)),
             more_s=max(0.0, min(limit_s, left_s - limit_s)),
             answer_s=self.result.baseline.total_s,
+            total_s=left_s,
             widest_ratio=_WIDEST if role == "confirmation" else None,
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
@@ -263,7 +269,7 @@ class Search:
             # One process can lend its weights to the other side; two processes hold them twice.
             own = False
             if not can_share:
-                trial.reason = "the memory holds one model, and this setting needs a second one beside it"
+                trial.reason = "the memory holds one model, and this setting needs a second one"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
@@ -277,7 +283,7 @@ class Search:
             # Files that cannot be written or read end this trial, not the search.
             trial.reason = ": ".join(describe_failure(error))
             return trial
-        return self._concluded(trial, outcome)
+        return None if outcome.out_of_budget else self._concluded(trial, outcome)
 
     def _concluded(self, trial: Trial, outcome: Outcome) -> Trial:
         if outcome.page is not None:
@@ -311,10 +317,9 @@ class Search:
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
         tried = [trial.overrides for trial in self.result.tried]
-        told = [*tried, *(item.overrides for item in self.result.not_tried)]
-        rest = [each for each in self.planned.candidates if list(each.overrides) not in told]
-        more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
-        self._leave_out(rest, f"{why}{more}")
+        settled = [*tried, *(item.overrides for item in self.result.not_tried)]
+        rest = [each for each in self.planned.candidates if list(each.overrides) not in settled]
+        self._leave_out(rest, why)
 
     def _limit(self, left_s: float) -> float:
         """Return how long one experiment may measure: its share of what is left, and enough to tell something.

@@ -1,4 +1,4 @@
-"""What a remedy is, and what it is told of the run it may help.
+"""What a remedy is, and what it receives about the run it may help.
 
 A remedy is data and two small functions: where it applies, and which overrides it sets. It holds no code that changes a
 model: what the search finds is a configuration. Further ones are found by the entry-point group ``llm_perf_opt.remedies``;

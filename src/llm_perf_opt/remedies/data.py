@@ -29,6 +29,12 @@ _PHASES: dict[str, tuple[str, ...]] = {
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
 SCHEMA_VERSION = "1.0"
 FILE_NAME = "improve.json"
+EXPERIMENTS = "experiments"
+"""Folder of a search that holds its experiments: their sides are no runs of their own."""
+TIME_IS_OVER = "the time budget was used up"
+"""Why a remedy was not tried that another budget would try."""
+SPEC = "spec.json"
+"""What an experiment measures; in its folder."""
 Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]
 Decision = Literal["keep", "drop", "ask", "failed"]
 OutputResult = Literal["equal", "differs", "failed"]
@@ -133,7 +139,7 @@ class Trial:
     comparison: str | None = None
     """Page of the comparison, relative to this file."""
     patch: bool = False
-    """Whether code patched the model beside the overrides."""
+    """Whether code patched the model in addition to the overrides."""
     answers: list[Answered] = field(default_factory=list)
     """All findings that it answers; ``finding`` is the one with the largest bound."""
     predicted_by: PredictedBy | None = None

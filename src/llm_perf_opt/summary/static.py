@@ -36,7 +36,7 @@ class LatentShape:
     rank: Count
     """Size of the compressed vector."""
     rotated: Count
-    """Size of the rotated part of a key, kept beside it."""
+    """Size of the rotated part of a key, kept next to it."""
     value_dim: Count
     """Size of a head's value."""
 

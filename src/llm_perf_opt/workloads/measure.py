@@ -171,7 +171,7 @@ def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -
     found = SWITCHED_OFF
     if workload.infer.verify_tokens:
         first = run.result.samples[: len(run.result.batches[0].ids)]
-        with progress.task("checking tokens") as task:
+        with progress.task("comparing tokens with generate()") as task:
             found = verify_tokens(
                 run.engine, [answer.sample for answer in first], [answer.token_ids for answer in first]
             )

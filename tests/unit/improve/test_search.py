@@ -10,8 +10,9 @@ import pytest
 
 from llm_perf_opt.improve.configurations import checked
 from llm_perf_opt.improve.experiment import Outcome
-from llm_perf_opt.improve.measuring import Spec
+from llm_perf_opt.improve.measuring import OUT_OF_BUDGET, Spec
 from llm_perf_opt.improve.outputs import Answers
+from llm_perf_opt.improve.page import cut_by_budget, improve_markdown
 from llm_perf_opt.improve.plan import Planned, plan
 from llm_perf_opt.improve.search import Search
 from llm_perf_opt.remedies.base import Machine, Remedy, Situation, fixed
@@ -276,8 +277,10 @@ def test_small_gains_that_alone_are_not_shown_are_tried_at_once(tmp_path: Path) 
     assert not any(" + " in t.remedy for t in search(one, tmp_path / "one", too_small=0.07)[0].tried)
 
 
-def test_the_first_remedy_is_tried_even_when_the_baseline_took_all_the_time(tmp_path: Path) -> None:
+def test_nothing_is_begun_when_the_baseline_took_all_the_time(tmp_path: Path) -> None:
+    """A budget is kept; the page says what was cut and how to go on."""
     made = result()
+    made.budget_s = 120.0
     Search(
         plan(REMEDIES, situation()),
         made,
@@ -287,7 +290,30 @@ def test_the_first_remedy_is_tried_even_when_the_baseline_took_all_the_time(tmp_
         runner=runner({}, []),
         clock=lambda: 0.0,
     ).run()
+    assert made.tried == [] and made.status == "out of time"
+    assert {item.remedy for item in cut_by_budget(made)} == {each.name for each in REMEDIES}
+    page = improve_markdown(made, "/searches/one")
+    assert "improve --resume /searches/one" in page.partition("\n## ")[0]
+    assert "Nothing was tried" in page
+
+
+def test_an_experiment_has_the_time_that_is_left_and_one_that_is_cut_is_no_trial(tmp_path: Path) -> None:
+    """Loading and warming up count: what is not measured when the budget ends says nothing of the remedy."""
+    now: list[float] = [0.0]
+    seen: list[float | None] = []
+
+    def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        seen.append(spec.total_s)
+        now[0] += 90.0 if len(seen) == 1 else spec.total_s or 0.0
+        if len(seen) == 1:
+            return runner({}, [])(spec, folder, own_processes=own_processes)
+        return Outcome(None, None, failure=OUT_OF_BUDGET, out_of_budget=True)
+
+    made = result()
+    Search(plan(REMEDIES, situation()), made, tmp_path, 120.0, lambda _: None, run, lambda: now[0]).run()
+    assert seen == [120.0, 30.0] and now[0] == 120.0
     assert len(made.tried) == 1 and made.status == "out of time"
+    assert len(cut_by_budget(made)) == len(REMEDIES) - 1
 
 
 def test_of_each_remedy_one_setting_is_tried_on_top_of_the_others(tmp_path: Path) -> None:
@@ -378,9 +404,8 @@ def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path)
     assert made.best.confirmed
     now[0] = 990.0
     late, _, _ = search({}, tmp_path, clock=lambda: now.__setitem__(0, now[0] + 1000.0) or now[0])
-    assert len(late.tried) == 1, "the first one is always tried"
-    assert late.status == "out of time"
-    assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES} - {"eager"}
+    assert late.tried == [] and late.status == "out of time"
+    assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES}
 
 
 def test_combinations_leave_time_for_the_confirmation(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """``quantization_config`` of a checkpoint read: which modules are stored in which format.
 
-The rules which modules are left alone are those of the library that loads the method; each is said beside its reader.
+The rules which modules are left alone are those of the library that loads the method; each is said next to its reader.
 A method or a variant that is not known gives a :class:`Scheme` with a reason and no formats: sizes are then unknown, never
 those of 16 bits.
 """

@@ -123,7 +123,9 @@ def executing_settings(
     # Hydra would already follow its own keys while it composes; without presets and references there is nothing to compose.
     if not plain and not of_hydra:
         jobs = [first_choice([text])[0] for text in own_overrides(texts)[0]]
-        single = _classified(_resolved(compose_raw(jobs, config_dir=config_dir, config_name=config_name)))
+        composed = _classified(_resolved(compose_raw(jobs, config_dir=config_dir, config_name=config_name)))
+        # Of a swept key the composition holds the first value; the whole sweep is what was stored and what is repeated.
+        single = {key: value for key, value in composed.items() if key not in map(new_key, swept)}
     return {**of_hydra, **swept, **{key: format_value(value) for key, value in single.items()}}
 
 

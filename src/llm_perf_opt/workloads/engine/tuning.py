@@ -49,8 +49,8 @@ def _add_phase_modes(engine: Engine) -> None:
             engine.add_phase_mode(phase, functools.partial(_matmul_precision, model.matmul_precision.value))
         if model.cudnn_benchmark:
             engine.add_phase_mode(phase, _cudnn_benchmark)
-    for phase, count in engine.workload.phase_threads.items():
-        engine.add_phase_mode(phase, functools.partial(_threads, count))
+    for name, count in engine.workload.phase_threads.items():
+        engine.add_phase_mode(name, functools.partial(_threads, count))
 
 
 def _quantise(model: Any, kind: WeightFormat) -> None:
