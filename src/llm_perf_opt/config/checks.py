@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_perf_opt.config.schema import AppConfig, CacheKind, ModelConfig, Weights
+from llm_perf_opt.config.schema import AppConfig, CacheKind, CompileMode, ModelConfig, Weights
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.phases import REQUEST_PHASES
@@ -223,11 +223,31 @@ def _check_model(config: AppConfig) -> None:
             key="model.cuda_graphs",
         )
     check_static_cache(model)
+    _check_compiling(model)
     for wrong in wrong_dimensions(model.arch, "model.arch."):
         raise ConfigError(
             f"{wrong.key}={wrong.value} is not a model dimension",
             hint=f"it must be {wrong.meaning}; null leaves it to the model's own default",
             key=wrong.key,
+        )
+
+
+def _check_compiling(model: ModelConfig) -> None:
+    """Refuse details of compiling where nothing is compiled, and graphs twice."""
+    for given, key in (
+        (model.compile_mode is not CompileMode.default, "model.compile_mode"),
+        (model.compile_freezing, "model.compile_freezing"),
+    ):
+        if given and not model.compile:
+            raise ConfigError(
+                f"{key} without model.compile=true has no effect", hint="set model.compile=true", key=key
+            )
+    makes_graphs = model.compile_mode in (CompileMode.reduce_overhead, CompileMode.max_autotune)
+    if makes_graphs and model.cuda_graphs:
+        raise ConfigError(
+            f"model.compile_mode={model.compile_mode.value} makes CUDA graphs itself, and model.cuda_graphs=true captures them again",
+            hint="leave model.cuda_graphs out, or use model.compile_mode=max_autotune_no_cudagraphs",
+            key="model.compile_mode",
         )
 
 

@@ -72,11 +72,29 @@ class ImageMode(StrEnum):
     """Take ``infer.base_size``, ``infer.image_size`` and ``infer.crop_mode`` as they are."""
 
 
+class CompileMode(StrEnum):
+    """``mode`` of ``torch.compile``, with underscores."""
+
+    default = "default"
+    reduce_overhead = "reduce_overhead"
+    max_autotune = "max_autotune"
+    max_autotune_no_cudagraphs = "max_autotune_no_cudagraphs"
+
+
+class MatmulPrecision(StrEnum):
+    """``torch.set_float32_matmul_precision``: what products of float32 may round to."""
+
+    highest = "highest"
+    high = "high"
+    medium = "medium"
+
+
 class WeightFormat(StrEnum):
     """Weight-only quantisation, made when the model is loaded."""
 
     int8 = "int8"
     int4 = "int4"
+    float8 = "float8"
 
 
 class SiliconTables(StrEnum):
@@ -128,9 +146,18 @@ class ModelConfig:
     """Compile the decode step with ``torch.compile`` in the warm-up, once for each shape; caches come in a few lengths, so
     that prompts share them. Needs ``model.cache=static``;
     a mixture of experts then decodes with batched products, unless ``model.experts_implementation`` says otherwise."""
+    compile_mode: CompileMode = CompileMode.default
+    """How ``model.compile`` compiles: ``reduce_overhead`` replays CUDA graphs that torch makes itself, ``max_autotune`` also
+    measures several kernels for each product, ``max_autotune_no_cudagraphs`` only that. The longer the mode, the longer compiling."""
+    compile_freezing: bool = False
+    """Compile the decode step with its weights as constants, laid out for this processor: a second copy of the weights."""
     cuda_graphs: bool = False
     """Capture the decode step as a CUDA graph in the warm-up and replay it for every token: one launch instead of hundreds.
     With or without ``model.compile``. Needs a CUDA or ROCm device and ``model.cache=static``."""
+    matmul_precision: MatmulPrecision | None = None
+    """Rounding of float32 products: ``high`` uses TF32 on GPUs that have it, ``medium`` bfloat16; null: torch's own (``highest``)."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN measure its convolutions and take the fastest, once for each shape."""
     cache: CacheKind = CacheKind.dynamic
     """``dynamic`` grows by copying for every token; ``preallocated`` has room for the whole answer and is written in place;
     ``static`` also keeps all shapes the same behind a mask, as compiling needs."""

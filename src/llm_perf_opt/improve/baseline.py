@@ -24,9 +24,10 @@ from llm_perf_opt.core import layout, units
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.secrets import mask_arguments
+from llm_perf_opt.improve.configurations import merged
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.remedies.base import key_of, split_overrides
-from llm_perf_opt.remedies.data import FILE_NAME, Baseline, Improvement, Metric
+from llm_perf_opt.remedies.data import FILE_NAME, Baseline, Improvement, Metric, load_improvement
 from llm_perf_opt.runs.experiments import is_run, own_presets, run_overrides
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.file import load_summary
@@ -55,6 +56,19 @@ def from_run(path: Path, further: Sequence[str] = ()) -> Start:
     missing = missing_settings(start.overrides, further)
     refuse_executing(missing, start.overrides, source=start.run, command=command)
     return Start(start.run, start.summary, [*start.overrides, *further])
+
+
+def from_best(path: Path, further: Sequence[str]) -> list[str]:
+    """Return the best configuration of a finished search as overrides, and ``further`` ones after them.
+
+    Settings of the file that can execute code must be among ``further``.
+    """
+    found = load_improvement(path)
+    stored = merged(found.baseline.overrides, found.best.overrides)
+    command = ["llm-perf-opt", "improve", str(path), *mask_arguments(further)]
+    missing = missing_settings(stored, further)
+    refuse_executing(missing, stored, source=path / FILE_NAME, command=command)
+    return [*stored, *further]
 
 
 def from_search(out: Path, earlier: Improvement, repeated: Sequence[str]) -> Start:

@@ -25,7 +25,14 @@ from llm_perf_opt.improve import baseline, configurations
 from llm_perf_opt.improve.optuna import DEFAULT_TRIALS, OptunaSearch, load_optuna
 from llm_perf_opt.improve.plan import Planned, TablePredictor, plan, refuse_few_pairs, refuse_unmeasured
 from llm_perf_opt.improve.search import LEAST_EXPERIMENT_S, Saved, Search, refuse_empty
-from llm_perf_opt.remedies.base import Machine, Situation, own_remedy, situation_facts, this_machine
+from llm_perf_opt.remedies.base import (
+    Machine,
+    Situation,
+    own_remedy,
+    situation_facts,
+    split_overrides,
+    this_machine,
+)
 from llm_perf_opt.remedies.data import (
     FILE_NAME,
     TIME_IS_OVER,
@@ -76,6 +83,15 @@ class Request:
     settings: SearchSettings = field(default_factory=SearchSettings)
     trials: int = DEFAULT_TRIALS
     """Most proposals of a search by Optuna."""
+
+
+def from_best(request: Request) -> Request:
+    """Return a request that starts from the best of an earlier search, where its directory was given instead of a run's."""
+    if request.run is None or not (request.run / FILE_NAME).is_file():
+        return request
+    if request.resume is not None:
+        raise ConfigError("--resume goes on with its own configuration", hint="give --resume DIR alone")
+    return replace(request, run=None, overrides=baseline.from_best(request.run, request.overrides))
 
 
 def resumed(request: Request, earlier: Improvement) -> Request:
@@ -145,6 +161,7 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
 
     ``interrupted`` is given what there is before an interruption goes on its way.
     """
+    request = from_best(request)
     refuse_short_budget(request)
     if request.resume is None:
         _check(request)
@@ -297,6 +314,10 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
         # Batches that the measured samples cannot fill would not be what is measured.
         situation.samples = min(situation.samples, request.settings.most_samples)
     own = [own_remedy(text) for text in request.settings.own]
+    for text in request.settings.own:
+        configurations.checked(
+            configurations.merged(overrides, split_overrides(text))
+        )  # an unknown key ends here
     remedies, unusable = load_remedies()
     # Somebody who names a remedy of their own and nothing else wants that one.
     chosen = own if own and not request.settings.only else [*own, *remedies]

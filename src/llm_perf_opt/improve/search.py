@@ -66,6 +66,7 @@ class Search:
         self.began = self.clock()
         # Until the end is reached: a process that is killed says no last word.
         self.result.status = "interrupted"
+        self._settle()  # a search that is killed in its first experiment can be resumed
         try:
             self._explore()
             self._confirm()

@@ -13,7 +13,7 @@ from llm_perf_opt.core import units
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.improve import baseline, page
-from llm_perf_opt.improve.improve import Request, make_plan, resumed, start_of, total_s
+from llm_perf_opt.improve.improve import Request, from_best, make_plan, resumed, start_of, total_s
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.remedies.base import conflicting_key, this_machine
 from llm_perf_opt.remedies.data import Effect, load_improvement
@@ -32,6 +32,7 @@ _KEPT_SHARE = 0.25
 
 def show_plan(request: Request, *, as_json: bool) -> int:
     """Say what would be tried and about how long it takes; by a run of this configuration that is there already, where one is."""
+    request = from_best(request)
     if request.resume is not None:
         out = request.resume.expanduser().absolute()
         earlier = load_improvement(out)

@@ -8,7 +8,14 @@ from llm_perf_opt.remedies.base import Remedy, fixed
 _LAUNCHING = ("launch-bound", "host-idle:decode")
 """The device waits for the host: for a launch, or for what it does between launches."""
 _WHOLE_ANSWER = "memory for prompt and infer.max_new_tokens from the start"
-_SHORTER_STEPS = ("compile-decode", "compile-all", "compile-graphs", "cuda-graphs")
+_SHORTER_STEPS = (
+    "compile-decode",
+    "compile-all",
+    "compile-graphs",
+    "compile-mode",
+    "compile-freezing",
+    "cuda-graphs",
+)
 """What leaves less work between two meetings of threads."""
 _COMPILING = "a minute or more of compiling at the first answer of each shape"
 BUILT_IN: list[Remedy] = [
@@ -84,6 +91,41 @@ BUILT_IN: list[Remedy] = [
         why_not=conditions.cannot_compile_graphs,
     ),
     Remedy(
+        name="compile-mode",
+        title="the decode step compiled with kernels chosen by measuring",
+        options=conditions.compile_modes,
+        answers=("dispatch:decode", *_LAUNCHING, "module-gap:decode", "slow-kernels"),
+        effect="rounding",
+        cost="minutes of compiling at the first answer of each shape",
+        why_not=conditions.no_compile_modes,
+    ),
+    Remedy(
+        name="compile-freezing",
+        title="the decode step compiled with its weights as constants",
+        options=fixed("model.compile=true", "model.cache=static", "model.compile_freezing=true"),
+        answers=("module-gap:decode",),
+        effect="rounding",
+        cost=f"{_COMPILING}; a second copy of the weights",
+        why_not=conditions.cannot_freeze,
+    ),
+    Remedy(
+        name="tf32",
+        title="products of float32 rounded to TF32",
+        options=fixed("model.matmul_precision=high"),
+        answers=("full-precision", "module-gap"),
+        effect="rounding",
+        why_not=conditions.no_tf32,
+    ),
+    Remedy(
+        name="cudnn-benchmark",
+        title="convolutions chosen by measuring",
+        options=fixed("model.cudnn_benchmark=true"),
+        answers=("vision-dominated-ttft", "module-gap:vision"),
+        effect="rounding",
+        cost="the first page of each shape takes longer",
+        why_not=conditions.no_cudnn,
+    ),
+    Remedy(
         name="static-cache",
         title="a cache of constant shape, by itself",
         options=fixed("model.cache=static"),
@@ -156,8 +198,8 @@ BUILT_IN: list[Remedy] = [
     ),
     Remedy(
         name="quantised-weights",
-        title="weights of linear layers in eight bits",
-        options=fixed("model.quantise_weights=int8"),
+        title="weights of linear layers in eight or four bits",
+        options=conditions.weight_formats,
         answers=("module-gap:decode",),
         effect="quality",
         cost="torchao; answers may get worse",

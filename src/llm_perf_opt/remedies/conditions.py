@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llm_perf_opt.config.hydra_bridge.values import override
-from llm_perf_opt.config.schema import CacheDtype, CacheKind, Dtype, ImageMode
+from llm_perf_opt.config.schema import CacheDtype, CacheKind, CompileMode, Dtype, ImageMode
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.remedies.base import Options, Situation
 from llm_perf_opt.workloads.devices import missing_compiler
@@ -199,6 +199,60 @@ def cannot_compile_graphs(situation: Situation) -> str | None:
     return no_decode(situation) or no_compiler(situation)
 
 
+def compile_modes(situation: Situation) -> Options:
+    """On a GPU torch's own graphs, and measured kernels with ours; on a CPU measured kernels alone."""
+    compiled = ["model.compile=true", "model.cache=static"]
+    if situation.on_cpu:
+        return [[*compiled, "model.compile_mode=max_autotune_no_cudagraphs"]]
+    return [
+        [*compiled, "model.compile_mode=reduce_overhead"],
+        [*compiled, "model.compile_mode=max_autotune_no_cudagraphs", "model.cuda_graphs=true"],
+    ]
+
+
+def no_compile_modes(situation: Situation) -> str | None:
+    """For modes of torch.compile."""
+    if situation.config.model.compile_mode is not CompileMode.default:
+        return f"model.compile_mode={situation.config.model.compile_mode.value} already"
+    if situation.config.model.cuda_graphs:
+        return "the decode step is captured already, and a mode may make graphs of its own"
+    return no_decode(situation) or no_compiler(situation)
+
+
+def cannot_freeze(situation: Situation) -> str | None:
+    """For weights as constants: inductor lays them out for the processor; on GPUs they stay as they are."""
+    if situation.config.model.compile_freezing:
+        return "set already"
+    if (reason := not_on_cpu(situation)) is not None:
+        return reason
+    weights, memory = situation.weight_bytes, situation.machine.memory_bytes
+    if weights is not None and memory is not None and 2 * weights > memory:
+        return "the memory does not hold a second copy of the weights"
+    return no_decode(situation) or no_compiler(situation)
+
+
+def no_tf32(situation: Situation) -> str | None:
+    """For TF32: only products of float32 on an NVIDIA GPU are rounded to it."""
+    if (reason := not_on_cuda(situation)) is not None:
+        return reason
+    if situation.config.model.matmul_precision is not None:
+        return "set already"
+    return None if situation.config.model.dtype is Dtype.float32 else "no product of this run is in float32"
+
+
+def no_cudnn(situation: Situation) -> str | None:
+    """For cuDNN's own measurements."""
+    if situation.config.model.cudnn_benchmark:
+        return "set already"
+    return not_on_cuda(situation) or sees_nothing(situation)
+
+
+def weight_formats(situation: Situation) -> Options:
+    """Eight bits everywhere; four bits and float8 where torchao has kernels for them."""
+    names = ["int8"] if situation.on_cpu else ["int8", "float8", "int4"]
+    return [[f"model.quantise_weights={name}"] for name in names]
+
+
 def sees_nothing(situation: Situation) -> str | None:
     """For remedies of the vision encoder."""
     return None if "vision" in _phases(situation) else "the model has no vision encoder"
@@ -311,9 +365,11 @@ def padded_already(situation: Situation) -> str | None:
 
 
 def copies_nothing(situation: Situation) -> str | None:
-    """For page-locked inputs."""
+    """For page-locked inputs: the copy is part of preparing an input, which no time per answer contains."""
     if situation.on_cpu:
         return "inputs are not copied to a device here"
+    if situation.metric != "energy":
+        return f"--metric {situation.metric} does not contain the copy of the inputs"
     return "set already" if situation.config.infer.pinned_inputs else None
 
 

@@ -114,6 +114,10 @@ def test_the_variables_that_are_meant_reach_the_configuration() -> None:
         ("threads", ["model=llama_tiny"], {"cpus": 1}, "processor"),
         ("pinned-inputs", ["model=llama_tiny"], {}, "copied"),
         ("cuda-graphs", ["model=llama_tiny"], {}, "no GPU"),
+        ("compile-graphs", ["model=llama_tiny"], {}, "no GPU"),
+        ("tf32", ["model=llama_tiny"], {}, "no GPU"),
+        ("cudnn-benchmark", ["model=llama_tiny"], {}, "no GPU"),
+        ("compile-freezing", ["model=llama_tiny", "infer.max_new_tokens=1"], {}, "decode"),
         ("allocator", ["model=llama_tiny"], {}, "tcmalloc"),
         ("huge-pages", ["model=llama_tiny"], {}, "huge pages"),
     ],
@@ -133,9 +137,8 @@ def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch)
     known.phases = ("vision", "prefill", "decode")
     planned = plan(compiling, known)
     assert planned.candidates == []
-    on_gpu = ["compile-graphs"]
-    reasons = {one.remedy: one.reason for one in planned.not_tried if one.remedy not in on_gpu}
-    assert len(reasons) == 3 and all("g++" in reason for reason in reasons.values())
+    reasons = {one.remedy: one.reason for one in planned.not_tried if one.remedy != "compile-graphs"}
+    assert len(reasons) == 5 and all("g++" in reason for reason in reasons.values())
 
 
 def test_threads_are_halved_and_batches_doubled() -> None:
@@ -370,3 +373,19 @@ def test_the_plan_of_the_default_workload_on_a_gpu_has_compiling_with_graphs(
     one, two = by_name["compile-decode"], by_name["cuda-graphs"]
     assert conflicting_key(one, two) is None
     assert conflicting_key(one, by_name["preallocated-cache"]) == "model.cache"
+
+
+def test_what_cannot_change_the_metric_takes_no_share_of_the_error() -> None:
+    known = situation(metric="ttft")
+    known.config = dataclasses.replace(known.config, resolved_device="cuda:0")
+    planned = plan([BY_NAME["pinned-inputs"]], known)
+    assert planned.candidates == [] and "ttft" in planned.not_tried[0].reason
+    known.metric = "energy"
+    assert len(plan([BY_NAME["pinned-inputs"]], known).candidates) == 1
+
+
+def test_an_unknown_key_of_ones_own_remedy_is_refused_before_the_baseline(tmp_path: Path) -> None:
+    request = Request(["model=llama_tiny"], settings=SearchSettings(own=["model.cach=static"]))
+    with pytest.raises(ConfigError) as caught:
+        make_plan(request, None, Machine(cpus=2))
+    assert "model.cach" in str(caught.value)

@@ -236,7 +236,7 @@ def test_what_a_killed_process_leaves_is_not_complete(tmp_path: Path) -> None:
         plan(REMEDIES[:2], situation()), made := result(), tmp_path, 1e3, lambda r: statuses.append(r.status),
         runner({}, []), lambda: 0.0,
     ).run()  # fmt: skip
-    assert statuses == ["interrupted", "interrupted", "complete"]
+    assert statuses == [*["interrupted"] * 3, "complete"], "once before the first experiment"
     assert made.status == "complete"
 
 
@@ -249,3 +249,42 @@ def test_notes_on_time_are_gone_once_there_is_time(tmp_path: Path, monkeypatch: 
     improve_module.save_improvement(made, tmp_path / "o")
     assert improve(monkeypatch, runner(effects, []), "--resume", str(tmp_path / "o")) == 0
     assert load_improvement(tmp_path / "o").notes == []
+
+
+def test_a_search_that_is_killed_in_its_first_experiment_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is there before the first experiment begins."""
+    out = tmp_path / "search"
+
+    def look(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        found = load_improvement(out)
+        assert found.status == "interrupted" and found.tried == [] and found.method.tests > 0
+        raise KeyboardInterrupt
+
+    words = ["model=llama_tiny", "--out", str(out), "--try", MODE]
+    assert improve(monkeypatch, look, *words) == 130
+    assert improve(monkeypatch, runner({MODE: 0.5}, []), "--resume", str(out)) == 0
+    assert load_improvement(out).best.overrides == [MODE]
+
+
+def test_the_best_of_a_search_can_be_the_start_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    words = ["model=llama_tiny", "--out", str(first), "--try", MODE]
+    assert improve(monkeypatch, runner({MODE: 0.5}, []), *words) == 0
+    asked: list[list[str]] = []
+    run_first = baseline.run_first
+
+    def noted(overrides: Any, out: Path, *more: Any, **named: Any) -> baseline.Start:
+        asked.append(list(overrides))
+        return replace(run_first(overrides, out, *more, **named), overrides=list(overrides))
+
+    monkeypatch.setattr(baseline, "run_first", noted)
+    assert (
+        improve(monkeypatch, runner({CACHE: 0.9}, []), str(first), "--out", str(second), "--try", CACHE) == 0
+    )
+    assert asked == [["model=llama_tiny", MODE]]
+    assert load_improvement(second).baseline.overrides == asked[0]
+    assert load_improvement(second).best.overrides == [CACHE]

@@ -38,8 +38,19 @@ def tune(engine: Engine) -> None:
         _pin(engine)
     if infer.inference_mode:
         _inference_mode(engine)
-    for phase, count in engine.workload.phase_threads.items():
-        engine.add_phase_mode(phase, functools.partial(_threads, count))
+    _add_phase_modes(engine)
+
+
+def _add_phase_modes(engine: Engine) -> None:
+    """Set what belongs to the process around each phase, so that another engine in the process does not get it."""
+    model = engine.workload.model
+    for phase in engine.adapter.phases:
+        if model.matmul_precision is not None:
+            engine.add_phase_mode(phase, functools.partial(_matmul_precision, model.matmul_precision.value))
+        if model.cudnn_benchmark:
+            engine.add_phase_mode(phase, _cudnn_benchmark)
+    for name, count in engine.workload.phase_threads.items():
+        engine.add_phase_mode(name, functools.partial(_threads, count))
 
 
 def _quantise(model: Any, kind: WeightFormat) -> None:
@@ -53,8 +64,34 @@ def _quantise(model: Any, kind: WeightFormat) -> None:
     chosen = {
         WeightFormat.int8: quantization.Int8WeightOnlyConfig,
         WeightFormat.int4: quantization.Int4WeightOnlyConfig,
+        WeightFormat.float8: quantization.Float8WeightOnlyConfig,
     }[kind]()
     quantization.quantize_(model, chosen)
+
+
+@contextlib.contextmanager
+def _matmul_precision(name: str) -> Iterator[None]:
+    """Round products of float32 inside; a setting of the process, so it is put back for the other side of an experiment."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def _cudnn_benchmark() -> Iterator[None]:
+    from torch.backends import cudnn
+
+    before = cudnn.benchmark
+    cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 def _channels_last(model: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from llm_perf_opt.config.checks import check_static_cache
-from llm_perf_opt.config.schema import CacheKind, Weights
+from llm_perf_opt.config.schema import CacheKind, CompileMode, Weights
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import Batch, ModelAdapter, Phase, PhaseShapes, Reference, StaticCall
 from llm_perf_opt.workloads.models.caches import OwnState, StateProtocol, state_bytes, state_protocol
@@ -433,7 +433,21 @@ class TransformersAdapter(ModelAdapter):
         # Beyond its limit torch runs the step uncompiled, and says so in a log that nobody reads.
         config: Any = _dynamo.config
         config.recompile_limit = max(config.recompile_limit, _MOST_COMPILED_SHAPES)
-        self._compiled = torch.compile(model.forward, dynamic=False)
+        self._compiled = torch.compile(model.forward, dynamic=False, options=self._compile_options())
+
+    def _compile_options(self) -> dict[str, Any] | None:
+        """Return inductor's options: those of ``model.compile_mode``, and freezing; torch takes a mode or options, not both."""
+        from torch import _inductor
+
+        mode = self.config.compile_mode
+        options = (
+            {}
+            if mode is CompileMode.default
+            else dict(_inductor.list_mode_options(mode.value.replace("_", "-")))
+        )
+        if self.config.compile_freezing:
+            options["freezing"] = True
+        return options or None
 
     def graph_decode(self, model: torch.nn.Module, device: str) -> None:
         """Capture the decode step as CUDA graphs (``model.cuda_graphs``), one for each shape, in the warm-up."""

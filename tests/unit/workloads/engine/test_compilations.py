@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from llm_perf_opt.config.compose import compose_config
+from llm_perf_opt.config.schema import CompileMode
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.process.tools import HIDE
 from llm_perf_opt.workloads.base import Sample
@@ -18,6 +20,7 @@ from llm_perf_opt.workloads.engine.compilations import CompilationLog
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.models.decode_step import cache_room
+from llm_perf_opt.workloads.registry import load_adapter
 from llm_perf_opt.workloads.setup import check_inputs
 from tests.unit.small_workloads import samples, workload
 
@@ -142,3 +145,23 @@ def test_another_engine_in_the_process_is_not_counted() -> None:
         other(torch.ones(3, dtype=torch.float64))
         torch._dynamo.reset()  # forgets who watches
     assert log.summary().measured == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "freezing", "expected"),
+    [
+        ("default", False, None),
+        ("default", True, {"freezing": True}),
+        ("reduce_overhead", False, {"triton.cudagraphs": True}),
+        ("max_autotune_no_cudagraphs", True, {"max_autotune": True, "freezing": True}),
+    ],
+)
+def test_modes_of_compiling_reach_inductor(mode: str, freezing: bool, expected: Any) -> None:
+    """A mode and options cannot be given together: the mode is given as its options."""
+    made = workload("llama", static=True)
+    chosen = dataclasses.replace(
+        made.model, compile=True, compile_mode=CompileMode(mode), compile_freezing=freezing
+    )
+    adapter: Any = load_adapter(chosen, made.infer)
+    found = adapter._compile_options()
+    assert found == expected if expected is None else expected.items() <= found.items()
