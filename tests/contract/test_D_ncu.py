@@ -207,7 +207,10 @@ def test_B10_gating_off_passes_no_nvtx_flag_at_all() -> None:
 @pytest.mark.parametrize("gating", ["true", "false"])
 def test_B10_the_stage_follows_gating_nvtx(tmp_path: Path, gating: str) -> None:
     run = context(
-        tmp_path / "run", f"pipeline.ncu.gating_nvtx={gating}", "pipeline.workload.command=[/bin/true]"
+        tmp_path / "run",
+        f"pipeline.ncu.gating_nvtx={gating}",
+        "pipeline.ncu.ncu_cli.nvtx.include=decode",
+        "pipeline.workload.command=[/bin/true]",
     )
     (command,) = [line for line in NcuStage().plan(run) if line.startswith("run ") and "--export" in line]
     assert ("--nvtx-include" in command) is (gating == "true")
