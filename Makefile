@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip" setuptools wheel
 	@# torch first and alone: asked for as a dependency it would bring another build and gigabytes with it.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[dev,docs,ncu,telemetry,serve]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable ".[run,dev,docs,mcp,ncu,otel,telemetry,serve]"
 	@touch $@
 
 install: $(INSTALLED)  ## create the virtual environment with pinned dependencies
@@ -35,7 +35,9 @@ lint: $(INSTALLED)  ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## lint and the whole test suite
+# LINT= leaves out the checks, for a second run of tests in one job.
+LINT ?= lint
+test: $(LINT) $(INSTALLED)  ## lint and the whole test suite
 	@# Tests read and write UTF-8, whatever the locale; those of other locales set their own.
 	PYTHONUTF8=1 $(BIN)/python -m pytest $(TEST_ARGS)
 

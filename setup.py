@@ -1,7 +1,8 @@
-"""Build hook: a wheel gets the JSON Schemas, generated from the dataclasses. The rest of the build is in pyproject.toml."""
+"""Build hook: a wheel gets the JSON Schemas and the address of its repository. The rest is in pyproject.toml."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,4 +30,13 @@ class BuildWithSchemas(build_py):
         return [*super().get_outputs(include_bytecode), *self.schemas]
 
 
-setup(cmdclass={"build_py": BuildWithSchemas})
+def project_urls() -> dict[str, str]:
+    """Return the addresses of the repository that builds a release; a build elsewhere names none."""
+    server, repository = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+    if not server or not repository:
+        return {}
+    source = f"{server}/{repository}"
+    return {"Source": source, "Issues": f"{source}/issues", "Changelog": f"{source}/blob/main/CHANGELOG.md"}
+
+
+setup(cmdclass={"build_py": BuildWithSchemas}, project_urls=project_urls())

@@ -7,12 +7,9 @@ docs/hardware-devices.md.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import re
 import sys
-import textwrap
 import typing
 from enum import Enum
 from pathlib import Path
@@ -24,32 +21,13 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from llm_perf_opt import summary as model
 from llm_perf_opt.config import schema
+from llm_perf_opt.config.json_schema import field_docs
 from llm_perf_opt.config.schema import SECTIONS
 from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.hardware.catalogue import load_catalogue
 from llm_perf_opt.summary.file import OLDER_MEANINGS
 
 GENERATED = "<!-- Written by scripts/generate-docs.py; edit the docstrings in the code instead. -->\n\n"
-
-
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the string below each field of a dataclass, its bases included."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(tree, ast.ClassDef)
-        for node, after in zip(tree.body, tree.body[1:], strict=False):
-            named = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-            if (
-                named
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                found[node.target.id] = " ".join(after.value.value.split())
-    return found
 
 
 def type_name(annotation: object) -> str:

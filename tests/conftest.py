@@ -58,9 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
         compose_once.install()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
+    """Begin with the files that take longest; mark those of the leg ``engines``."""
     longest_first(items)
+    for item in items:
+        if any("vllm" in mark.args for mark in item.iter_markers("needs")):
+            item.add_marker("engines")
 
 
 def pytest_collection_finish() -> None:

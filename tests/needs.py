@@ -2,7 +2,8 @@
 
 ``@pytest.mark.needs("nsys")`` on a test, a class or a file, or ``need("nsys")`` in a fixture, skips where the tool is absent.
 The end of a test run lists what was skipped and the command that installs it. With ``LLM_PERF_OPT_REQUIRE_TOOLS=1``, which
-``.ci/run`` sets where it has installed everything, a missing tool is a failure. Tools are looked up with the functions that
+``.ci/run`` sets where it has installed everything, a missing tool is a failure; ``LLM_PERF_OPT_REQUIRE_TOOLS=vllm`` requires those named,
+excused or not. Tools are looked up with the functions that
 the product uses, so ``LLM_PERF_OPT_HIDE`` hides them from both; ``python -m tests.needs`` prints its value for a bare machine.
 """
 
@@ -25,7 +26,7 @@ from llm_perf_opt.process.tools import find_program, find_tools, has_package, is
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 VARIABLE = "LLM_PERF_OPT_REQUIRE_TOOLS"
-"""Environment variable that ``.ci/run`` sets to 1 where it could install the tools."""
+"""Environment variable that ``.ci/run`` sets where it could install the tools: 1, or names of tools."""
 NSIGHT = "sh scripts/install-nsight-debian.sh --apt"
 ENGINES = "sh scripts/engines/make-venv.sh"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -139,9 +140,14 @@ NEEDS: dict[str, Need] = {
     "serving": Need(
         lambda: all(map(has_package, SERVING)), "pip install 'llm-perf-opt[serve]'", SERVING
     ),
+    "mcp": Need(lambda: has_package("mcp"), "pip install 'llm-perf-opt[mcp]'", ("mcp",)),
+    "opentelemetry": Need(
+        lambda: has_package("opentelemetry.sdk") and has_package("opentelemetry.exporter.otlp.proto.http"),
+        "pip install 'llm-perf-opt[otel]'", ("opentelemetry",),
+    ),
     "vllm": Need(
         lambda: _environment("vllm")() and environment_program("vllm", "vllm").exists(), "sh scripts/engines/make-vllm.sh", ("venv-vllm",),
-        excuse="several gigabytes: run by hand after sh scripts/engines/make-vllm.sh",
+        excuse="the leg engines of .ci/run runs them",
     ),
     "silicon": Need(silicon_tables, "pip install 'llm-perf-opt[silicon]'", ("aiconfigurator_core",)),
     "compiler": Need(
@@ -150,6 +156,10 @@ NEEDS: dict[str, Need] = {
         COMPILERS,
     ),
     "bash": Need(lambda: find_program("bash"), "apt-get install bash"),
+    "zsh": Need(
+        lambda: find_program("zsh"), "apt-get install zsh", ("zsh",),
+        excuse="the words are tested in bash, too",
+    ),
     "captures": Need(
         lambda: captures().is_dir(), "real captures belong into ../shared/data", excuse="they are no part of the repository"
     ),
@@ -198,13 +208,15 @@ def _needed(reason: str) -> str | None:
 
 def fail_if_required(report: Report, environment: Mapping[str, str]) -> Report:
     """Turn the report of a skipped test into that of a failed one where tools are required and nothing excuses it."""
-    if environment.get(VARIABLE) != "1" or not report.skipped or hasattr(report, "wasxfail"):
+    required = environment.get(VARIABLE, "")
+    if not required or not report.skipped or hasattr(report, "wasxfail"):
         return report
     reason = _reason(report)
     name = _needed(reason)
-    if not (NEEDS[name].excuse if name else reason.startswith(tuple(ELSEWHERE))):
+    excused = NEEDS[name].excuse if name else reason.startswith(tuple(ELSEWHERE))
+    if name in required.split(",") if required != "1" else not excused:
         report.outcome = "failed"
-        report.longrepr = f"{VARIABLE}=1: skipped where every tool must be there: {reason}"
+        report.longrepr = f"{VARIABLE}={required}: skipped where every tool must be there: {reason}"
     return report
 
 

@@ -2,7 +2,7 @@
 
 >>> import llm_perf_opt
 >>> run = llm_perf_opt.load_run("tmp/runs/20260101-120000")      # doctest: +SKIP
->>> run.summary.timings.tpot_s.median                            # doctest: +SKIP
+>>> run.summary.timings.tpot_s.shown                             # doctest: +SKIP
 0.0091
 >>> run.kernels().filter(...)                                    # doctest: +SKIP
 """

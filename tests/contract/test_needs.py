@@ -25,6 +25,9 @@ def _skipped(reason: str) -> pytest.TestReport:
         ("1", "needs ncu: sh scripts/install-nsight-debian.sh --apt", "failed"),
         ("1", "needs a reason that nobody knows", "failed"),
         ("1", "needs mlflow: pip install 'llm-perf-opt[mlflow]'", "skipped"),
+        ("1", "needs vllm: sh scripts/engines/make-vllm.sh", "skipped"),
+        ("vllm", "needs vllm: sh scripts/engines/make-vllm.sh", "failed"),
+        ("vllm", "needs ncu: sh scripts/install-nsight-debian.sh --apt", "skipped"),
         ("", "needs ncu: sh scripts/install-nsight-debian.sh --apt", "skipped"),
     ],
 )

@@ -130,13 +130,18 @@ def test_what_programs_need_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> Non
         "LD_LIBRARY_PATH": "/lib", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "2", "HF_HOME": "/hf",
         "HF_HUB_OFFLINE": "1", "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": "/c", "TOKENIZERS_PARALLELISM": "false",
         "PYTHONHASHSEED": "0", "VIRTUAL_ENV": "/venv", "LLM_PERF_OPT_CACHE": "/cache", "PYTORCH_CUDA_ALLOC_CONF": "x:True",
+        "UCX_TLS": "rc", "FI_PROVIDER": "efa", "GLOO_SOCKET_IFNAME": "eth0", "SLURM_JOB_ID": "7", "NVSHMEM_DEBUG": "INFO",
+        "SGLANG_TORCH_PROFILER_DIR": "/t", "FLASHINFER_CACHE_DIR": "/f", "VLLM_USE_V1": "1", "RCCL_MSCCL_ENABLE": "0",
     }  # fmt: skip
+    secrets = {"SLURM_JWT": "anything", "SGLANG_API_KEY": "x", "RAY_REDIS_PASSWORD": "x"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
     for name, value in {**needed, **ENVIRONMENT}.items():
         monkeypatch.setenv(name, value)
     allowed = allowed_environment()
     assert {name: allowed.get(name) for name in needed} == needed
     assert {"PATH", "HOME"} & set(os.environ) <= set(allowed)
-    assert not set(ENVIRONMENT) & set(allowed)
+    assert not {*ENVIRONMENT, *secrets} & set(allowed)
     assert set(ENVIRONMENT) <= set(withheld_names())
     assert allowed_environment({"HF_TOKEN": "hf_named"})["HF_TOKEN"] == "hf_named"
 

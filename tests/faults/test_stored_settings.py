@@ -313,6 +313,16 @@ def test_verbs_that_only_read_execute_nothing(verb: str, kind: str, evil: Path) 
     assert not evil.exists()
 
 
+@pytest.mark.parametrize("other", [[], ["hydra/launcher=basic"], ["model=llama_tiny"]])
+def test_a_swept_program_is_repeated_as_a_sweep(other: list[str]) -> None:
+    swept = "pipeline.workload.command=[python,a.py],[python,b.py]"
+    assert missing_settings([*other, swept], []) == [swept]
+    assert missing_settings([*other, swept], [swept]) == []
+    assert missing_settings([*other, swept], ["pipeline.workload.command=[python,a.py]"], applied=False) == [
+        swept
+    ]
+
+
 def test_a_repeated_setting_is_taken(evil: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command of the error works: the user has read what it executes."""
     run = foreign_run(evil.parent, [*QUICK, "run.env.PYTHONHASHSEED='0'"])

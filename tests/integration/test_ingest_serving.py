@@ -100,3 +100,25 @@ def test_incomplete_measurement_is_not_compared(tmp_path: Path, capsys: pytest.C
         ingest(tmp_path / name, "--serving", str(path))
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 3
     assert "incomplete" in capsys.readouterr().err
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other loads have no change, and other tools a note."""
+    for name, rate in (("a", 2.0), ("b", 20.0)):
+        ingest(tmp_path / name, *load(tmp_path / f"{name}-records", Plan(requests=60, rate_per_s=rate)))
+    result = {"backend": "openai", "model_id": "m", "num_prompts": 2, "request_rate": 2.0, "duration": 1.0, "completed": 2, "failed": 0,
+              "request_throughput": 2.0, "output_throughput": 6.0, "total_input_tokens": 8, "total_output_tokens": 6,
+              "mean_ttft_ms": 15.0, "median_ttft_ms": 15.0, "p99_ttft_ms": 20.0}  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps({"date": "x", **result}))
+    ingest(tmp_path / "c", "--serving", str(tmp_path / "bench.json"))
+    comparisons = {}
+    for other in ("b", "c"):
+        gate = ["--gate", "ttft_p99:+5%", "--out", str(tmp_path / f"a{other}")]
+        assert main(["compare", str(tmp_path / "a"), str(tmp_path / other), *gate]) in (0, 1)
+        comparisons[other] = json.loads((tmp_path / f"a{other}" / "comparison.json").read_text())
+    metrics = {one["name"]: one for one in comparisons["b"]["metrics"]}
+    assert metrics["ttft_p99"]["ratio"] is None and "no load in common" in metrics["ttft_p99"]["note"]
+    assert comparisons["b"]["gates"][0]["status"] == "not comparable"
+    assert not any("different load tools" in note for note in comparisons["b"]["notes"])
+    assert any("different load tools" in note for note in comparisons["c"]["notes"])
+    assert {one["name"]: one for one in comparisons["c"]["metrics"]}["ttft_p99"]["ratio"] is not None

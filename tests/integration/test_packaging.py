@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,116 @@ def test_the_installed_wheel_runs_from_any_directory(wheel: Path, tmp_path: Path
     assert str(site) in where.stdout
 
 
+def _metadata(wheel: Path) -> Message:
+    archive = zipfile.ZipFile(wheel)
+    (place,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+    return message_from_bytes(archive.read(place))
+
+
+def _light_packages(wheel: Path) -> set[str]:
+    """Return what the wheel needs without an extra, and what that needs."""
+    from importlib.metadata import distribution
+
+    from packaging.requirements import Requirement
+
+    waiting = _metadata(wheel).get_all("Requires-Dist") or []
+    found: set[str] = set()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and requirement.name not in found:
+            found.add(requirement.name)
+            waiting += distribution(requirement.name).requires or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment that holds the wheel and what it needs without an extra, and nothing else."""
+    from importlib.metadata import distribution
+
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    (site,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    for name in _light_packages(wheel):
+        package = distribution(name)
+        for top in {
+            file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (site / top).exists():
+                (site / top).symlink_to(package.locate_file(top))
+    return folder / "bin" / "python"
+
+
+def test_the_light_installation_analyses_and_names_what_a_run_needs(light: Path, tmp_path: Path) -> None:
+    from tests.unit import kineto_traces
+
+    def use(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [str(light), "-m", "llm_perf_opt", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    absent = "import importlib.util as u; print([n for n in ('torch', 'transformers', 'PIL', 'mcp') if u.find_spec(n)])"
+    assert (
+        subprocess.run([str(light), "-c", absent], capture_output=True, text=True, check=True).stdout
+        == "[]\n"
+    )
+    events = [kineto_traces.call("cudaLaunchKernel", 0, 5, 1), kineto_traces.kernel("gemm", 10, 20, 1)]
+    kineto_traces.write(tmp_path / "trace.json", kineto_traces.document(events))
+    use("ingest", "--trace", "trace.json", "--out", "runs/a")
+    use("report", "runs/a")
+    use("compare", "runs/a", "runs/a")
+    use("history", "runs")
+    doctor = json.loads(use("doctor", "--json"))
+    install = "pip install 'llm-perf-opt[run]'"
+    assert doctor["torch"]["fix"] == install
+    assert {stage["outlook"] for stage in doctor["stages"].values()} == {"error"}
+    plugins = json.loads(use("plugins", "--json"))["plugins"]
+    problems = {one["problem"] for one in plugins if one["interface"] in ("models", "datasets")}
+    assert None not in problems and len(plugins) > 15
+    for arguments in (
+        ("run",),
+        ("run", "--plan"),
+        ("improve", "--plan"),
+        ("serve", "--plan"),
+        ("doctor", "--self-test"),
+    ):
+        assert install in use(*arguments, code=4), arguments
+    assert "llm-perf-opt[mcp]" in use("mcp", code=4)
+
+
+def test_the_wheel_is_described(wheel: Path) -> None:
+    archive, metadata = zipfile.ZipFile(wheel), _metadata(wheel)
+    assert {"run", "mcp", "otel", "serve"} <= set(metadata.get_all("Provides-Extra") or [])
+    assert "Typing :: Typed" in (metadata.get_all("Classifier") or [])
+    assert metadata["License-Expression"] == "MIT" and metadata["Requires-Python"] == ">=3.11"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
+    assert wheel.stat().st_size < 3_000_000
+
+
+def test_nothing_says_that_the_package_is_on_an_index(repository: Path) -> None:
+    """Until it is: a bare ``pip install llm-perf-opt`` would install whatever somebody puts there."""
+    pages = [
+        repository / "README.md",
+        *(repository / "docs").glob("*.md"),
+        *(repository / "examples").rglob("*.yml"),
+    ]
+    pages += [
+        repository / "action.yml",
+        *(repository / ".github").rglob("*.yml"),
+        *repository.glob("Dockerfile*"),
+    ]
+    for page in pages:
+        assert not re.search(
+            r"pip install [\"']?llm-perf-opt[\"']?(\s|$)", page.read_text(encoding="utf-8")
+        ), page.name
+
+
 def test_reference_pages_and_schema_are_up_to_date(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "scripts/generate-docs.py", "--check"],
@@ -108,12 +221,10 @@ def test_every_dependency_is_pinned(repository: Path) -> None:
         if "==" in line
     }
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    import re
-
     for requirement in [
         *project["dependencies"],
         *project["optional-dependencies"]["dev"],
-        *project["optional-dependencies"]["ncu"],
+        *(one for extra in ("run", "mcp", "otel", "ncu") for one in project["optional-dependencies"][extra]),
     ]:
         name = re.split(r"[<>=;\[ ]", requirement)[0].lower().replace("_", "-")
         assert name in pinned, name
@@ -141,8 +252,6 @@ def test_B13_documentation_shows_only_the_unified_schema(repository: Path) -> No
 
 
 def test_every_environment_variable_is_documented(repository: Path) -> None:
-    import re
-
     used = set()
     for path in (repository / "src").rglob("*.py"):
         used |= set(re.findall(r"LLM_PERF_OPT_[A-Z_]*[A-Z]", path.read_text()))
@@ -151,8 +260,6 @@ def test_every_environment_variable_is_documented(repository: Path) -> None:
 
 
 def test_links_between_documents_exist(repository: Path) -> None:
-    import re
-
     for page in [
         repository / "README.md",
         repository / "CONTRIBUTING.md",

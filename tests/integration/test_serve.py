@@ -65,7 +65,12 @@ def test_transformers_serve_under_two_loads(tmp_path: Path) -> None:
         assert (point["completed"], point["failed"]) == (8, 0)
         assert (point["prompt_tokens"], point["output_tokens"]) == (40, 6)
         assert point["goodput_per_s"] > 0
-        assert point["ttft_s"]["p50"] > 0
+        parts = point["ttft_parts_s"]
+        assert sum(parts.values()) == pytest.approx(point["ttft_s"]["mean"], rel=1e-3)
+        assert parts["own_prefill"] > 0
+    assert serving["coverage_ratio"] == 1.0
+    assert serving["steps"]["count"] > 2 * 6
+    assert serving["cold_start"]["imports_s"] > 0
     assert serving["client"]["capacity_per_s"] > 0
     assert (root / "tmp" / "serve" / "checkpoint" / "model.safetensors").is_file()
     assert not left_running(root)
@@ -79,8 +84,13 @@ def test_vllm_with_its_step_records(tmp_path: Path) -> None:
     root = tmp_path / "run"
     serving = serve(
         root, "--engine", "vllm", "--executable", str(environment_program("vllm", "vllm")), "--model", "llama_tiny",
-        "--concurrency", "1,4", "--requests", "12", "--prompt-tokens", "100", "--new-tokens", "8",
+        "--rate", "2", "--concurrency", "4", "--requests", "12", "--prompt-tokens", "100", "--new-tokens", "8",
     )  # fmt: skip
+    assert [point["kind"] for point in serving["load"]] == ["open", "closed"]
+    start = serving["cold_start"]
+    parts = [start[name] for name in ("imports_s", "weights_s", "kv_cache_s", "other_s")]
+    assert all(part is not None and part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(start["total_s"])
     assert (serving["engine"], serving["version"][:2]) == ("vllm", "0.")
     assert serving["steps"]["count"] > 20
     assert serving["coverage_ratio"] > 0.9

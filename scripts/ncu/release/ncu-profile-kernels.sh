@@ -7,6 +7,10 @@
 # (--metrics preset), none by default.
 # Every argument travels in an array and is never evaluated again, so a regular expression may hold
 # parentheses, backslashes, pipes, quotes and spaces.
+if [ -z "${BASH_VERSION:-}" ]; then # started as `sh ncu-profile-kernels.sh`
+  command -v bash >/dev/null 2>&1 || { echo "error: this script needs bash" >&2; exit 4; }
+  exec bash "$0" "$@"
+fi
 set -euo pipefail
 
 DEFAULT_SECTIONS="SpeedOfLight MemoryWorkloadAnalysis Occupancy SchedulerStats"

@@ -139,7 +139,7 @@ FAR_FEWER = 0.5
 up in one) leave four launches of seven."""
 _MATRIX = ("gemm", "gemv", "conv")
 _MAYBE_MATRIX = ("moe", "triton", "other", "quantisation")
-"""Families that may hold matrix products: counted as if they did, so that only a sure lack is told."""
+"""Families that may hold matrix products: counted as if they did, so that only a certain lack is reported."""
 _HIDES_LAUNCHES = "graph"
 _WEIGHTED = re.compile(r"Linear|^Conv\d?d?$|Conv[123]d", re.IGNORECASE)
 _EXPERT = re.compile(r"\.experts?\.\d+\b")
@@ -191,7 +191,7 @@ def shortage(
     """Compare the matrix launches of one phase (``None``: of all in ``passes``) with what the model needs.
 
     ``passes``: phase → how often the capture should hold it (decode: steps). ``None`` when nothing lacks, or when it
-    cannot be told: no static model, no such modules, launches hidden in graphs.
+    cannot be determined: no static model, no such modules, launches hidden in graphs.
     """
     rows = [row for row in kernels if phase is None or row.phase == phase]
     seen = most_matrix_launches(rows)
@@ -492,7 +492,7 @@ def _add_totals(found: TimelineFacts, used: Sequence[Capture]) -> None:
     unknown = found.metrics["unclassified_kernel_time_ratio"]
     found.kernel_time_classified_ratio = None if unknown is None else 1.0 - unknown
     if not _any_phase_twice(used):
-        # Copies are known per capture, not per phase: of a phase seen twice they cannot be told apart.
+        # Copies are known per capture, not per phase: of a phase seen twice they cannot be distinguished.
         found.metrics |= joined_copies(*(capture.facts.metrics for capture in used))
         found.time_attributed_ratio = joined_attribution(
             *((capture.facts.time_attributed_ratio, capture.facts.metrics) for capture in used)

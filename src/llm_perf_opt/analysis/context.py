@@ -114,8 +114,8 @@ def evidence_of(summary: Summary) -> Evidence | None:
     return Evidence(launches + graphs * (_KERNELS_PER_GRAPH - 1), whole.span_s)
 
 
-ABOUT_KERNELS = frozenset(("slow-kernels",))
-"""Findings that compare a kernel with the limit of its own shape: one launch is enough for them."""
+ABOUT_KERNELS = frozenset(("slow-kernels", "dominant-kernels"))
+"""Findings about a kernel by itself (its share of the kernel time, the limit of its own shape): one launch is enough for them."""
 WORTH_SAYING = 0.01
 """Share of the captured time below which a finding is not worth a line."""
 
@@ -142,14 +142,22 @@ def keep_supported(findings: list[Finding], summary: Summary) -> list[Finding]:
     return [replace(one, confidence="medium") if one.confidence == "high" else one for one in kept]
 
 
-def rank_key(finding: Finding) -> tuple[float, str, str]:
+_SPLIT_LOSS = frozenset(("exposed-communication", "straggler"))
+"""Findings that share one part of the budget; ``time_s`` is the whole part."""
+_UNCERTAIN_GAIN = frozenset(("full-precision-kernels",))
+"""Their bound is a ratio of peaks that few shapes reach, and the change alters the results."""
+
+
+def rank_key(finding: Finding) -> tuple[float, float, str, str]:
     """Order findings by their gain, those without one by the time they are about; ties by id and phase.
 
-    Time without a known cause (low confidence) counts half: it comes first only where it is most of the time.
+    Findings that split one loss are placed by the whole of it, so that the order agrees with the budget. Time without a known
+    cause (low confidence) and bounds that are rarely reached count half.
     """
     seconds = finding.gain_upper_s if finding.gain_upper_s is not None else finding.time_s
-    weight = 0.5 if finding.confidence == "low" else 1.0
-    return (-(seconds or 0.0) * weight, finding.id, finding.phase or "")
+    place = finding.time_s if finding.id in _SPLIT_LOSS and finding.time_s is not None else seconds
+    weight = 0.5 if finding.confidence == "low" or finding.id in _UNCERTAIN_GAIN else 1.0
+    return (-(place or 0.0) * weight, -(seconds or 0.0), finding.id, finding.phase or "")
 
 
 # A shape against the limits of the device.
@@ -258,6 +266,17 @@ _GENERAL: dict[str, str] = {
     "unfused-elementwise": "Compile the model (torch.compile), or use fused norm, rotary and activation kernels.",
     "eager-attention": "Use a fused attention kernel: torch.nn.functional.scaled_dot_product_attention, or FlashAttention where it is "
     "installed.",
+    "old-flash-attention": "Try a newer attention kernel: FlashAttention 3 (Hopper), cuDNN attention "
+    "(sdpa_kernel(SDPBackend.CUDNN_ATTENTION)), or the engine's attention backend; compare the outputs.",
+    "kv-cache-growth": "Shorten the prompt, keep keys and values in fewer bits where the answers stand it, use grouped heads or a "
+    "sliding window where the model has them.",
+    "noisy-timings": "Repeat the measurement more often, fix the clocks, and keep the machine to yourself.",
+    "warm-up-pollution": "Warm up for longer, so that caches, autotuning and lazy initialisation are over before measuring.",
+    "more-work-than-needed": "Use an implementation that sends tokens to their chosen experts only and keeps latent attention "
+    "compressed (vLLM and SGLang do).",
+    "padding-waste": "Batch requests of similar length, or use a runtime that packs sequences.",
+    "vision-dominated-ttft": "Compile the image encoder and batch the tiles of several pages; where the answers stand it, use fewer "
+    "pixels or fewer tiles.",
 }
 
 
@@ -265,11 +284,11 @@ def fit_advice(finding: Finding, program: Program, summary: Summary) -> Finding:
     """Give a finding of a capture taken elsewhere the advice that fits it; ours stay as they are."""
     advice = finding.advice
     if finding.id == "copies":
-        advice = _copy_advice(summary) or advice
+        advice = copy_advice(summary) or advice
     if program.own:
         return finding if advice == finding.advice else replace(finding, advice=advice)
     if finding.id == "launch-bound":
-        advice = _launch_advice(program)
+        advice = launch_advice(program)
     elif finding.id == "unfused-elementwise":
         advice = _fusing_advice(program)
     elif _OWN_KEY.search(advice):
@@ -277,7 +296,8 @@ def fit_advice(finding: Finding, program: Program, summary: Summary) -> Finding:
     return replace(finding, advice=advice)
 
 
-def _launch_advice(program: Program) -> str:
+def launch_advice(program: Program) -> str:
+    """Return what to do about launching in the terms of the program, given what it does already."""
     done = [
         word
         for word, is_so in (("replayed as graphs", program.graphs), ("compiled", program.compiled))
@@ -304,7 +324,7 @@ def _fusing_advice(program: Program) -> str:
     return _GENERAL["unfused-elementwise"]
 
 
-def _copy_advice(summary: Summary) -> str | None:
+def copy_advice(summary: Summary) -> str | None:
     """What to do about copies depends on their direction; ``None`` where the capture does not tell it."""
     seconds = {way: summary.metrics.get(f"copy_{way}_s") or 0.0 for way in ("h2d", "d2h", "d2d")}
     total = summary.metrics.get("copy_s") or 0.0
@@ -328,7 +348,7 @@ def _copy_advice(summary: Summary) -> str | None:
 def _without_keys(advice: str) -> str:
     """Leave out what is in brackets around our keys, then sentences that still name one."""
     shorter = re.sub(r"\s*\([^()]*\b(?:model|infer|run|dataset|pipeline)\.[a-z_]+[^()]*\)", "", advice)
-    sentences = re.split(r"(?<=[.;]) ", shorter)
+    sentences = re.split(r"(?<=\.) ", shorter)  # half a sentence says nothing
     kept = [one for one in sentences if not _OWN_KEY.search(one)]
     text = " ".join(kept).strip().rstrip(";").rstrip()
     return (text if text.endswith(".") else f"{text}.") if text else "See the evidence."

@@ -3,7 +3,7 @@
 The profiler slows the host down between operators, hardly inside their kernels. So what operators do is taken from the
 profiled pass, and dispatch is what the wall-clock of the same work *without* a profiler leaves over. Where that is not
 known, or other programs disturbed one of the two (the profiled pass is the faster one, or has more work in its operators
-than the other has time), dispatch is not told.
+than the other has time), dispatch is not reported.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def phase_work(
     else:
         span_s, of = host_s, "profiled"
     rest = max(0.0, span_s - working_s)
-    told = of == "wall-clock" and "compiled" not in sums
+    reported = of == "wall-clock" and "compiled" not in sums
     if rest > 0:
-        sums["dispatch" if told else "outside operators"] = _Sum(rest, calls)
+        sums["dispatch" if reported else "outside operators"] = _Sum(rest, calls)
     parts = sorted(
         (_part(name, one, span_s) for name, one in sums.items()), key=lambda p: (-p.seconds, p.name)
     )
@@ -194,11 +194,11 @@ def _part(name: str, one: _Sum, span_s: float) -> CpuPart:
 def _of_a_sample(summary: Summary, phase: str, work: CpuWork) -> CpuWork:
     """Turn the profiled sample's seconds into those of the median sample; shares stay."""
     stat = getattr(summary.timings, f"{phase}_s", None)
-    if stat is None or stat.median <= 0:
+    if stat is None or stat.shown <= 0:
         return work
     for part in work.parts:
-        part.seconds = part.share_ratio * stat.median
-    work.span_s = stat.median
+        part.seconds = part.share_ratio * stat.shown
+    work.span_s = stat.shown
     return work
 
 
@@ -267,6 +267,11 @@ MATRIX_NEAR = 0.25
 """Share of its limit that matrix work must reach, in its own time, before the limit explains it."""
 _MOVING: tuple[CpuPartName, ...] = ("movement", "growing cache")
 _SMALL: tuple[CpuPartName, ...] = ("element-wise", "normalisation", "sampling", "other")
+SMALL_CALL_S = 30e-6
+"""At its limit a matrix product that is shorter than this takes less time than calling it: the dispatch of an eager call and
+starting and joining the threads of the processor take 5 to 30 µs."""
+OVERHEAD_FROM = 0.5
+"""Share of a phase that is overhead, from which it explains the phase."""
 DISPATCH_LEVER = "fewer operator calls: a compiled decode step, larger batches"
 """What moves dispatch on a processor."""
 _SAID = 0.02
@@ -307,6 +312,9 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
     }
     first, second = sorted(groups, key=lambda name: (-groups[name], name))[:2]
     listed = describe_shares(work)
+    overhead = _overhead(summary, phase, work, listed)
+    if overhead is not None:
+        return overhead
     if groups[first] < DOMINATES:
         return CpuAnswer("unknown", f"no single limit: {listed}", ("trace",))
     even = groups[second] >= (1 - EVEN_WITHIN) * groups[first]
@@ -322,6 +330,48 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
         text = "operators that are neither matrix products nor copies are the largest part, and their sizes were not recorded"
         return CpuAnswer("unknown", f"{text}: {listed}", ("trace",))
     return CpuAnswer("unknown", f"most of the time is not known to be any kind of work: {listed}", ("trace",))
+
+
+@dataclass(frozen=True, slots=True)
+class _SmallCalls:
+    """Matrix products that are too short for this machine: what a call takes, and what it would take at its limit."""
+
+    calls: int
+    mean_s: float
+    limit_s: float
+    reached: float
+
+
+def _small_calls(summary: Summary, phase: str, work: CpuWork) -> _SmallCalls | None:
+    """Return the matrix calls of a phase where the limit allows each less time than starting one costs."""
+    reached = _reached(summary, phase, work)
+    rows = [op for op in summary.operators if op.phase == phase and class_of(op.name) == "matrix"]
+    calls = sum(op.calls for op in rows)
+    if reached is None or not calls:
+        return None
+    mean_s = sum(op.self_cpu_s for op in rows) / calls
+    if work.of == "profiled" and work.profiled_ratio:
+        mean_s /= work.profiled_ratio
+    limit_s = mean_s * min(reached, 1.0)
+    return _SmallCalls(calls, mean_s, limit_s, reached) if limit_s < SMALL_CALL_S else None
+
+
+def _overhead(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnswer | None:
+    """Small products explain a phase together with dispatch: what they take above their limit is the cost of calling them."""
+    small = _small_calls(summary, phase, work)
+    if small is None:
+        return None
+    beyond = work.share("matrix") * max(0.0, 1 - small.reached)
+    calling = work.share("dispatch", "outside operators")
+    if beyond + calling < OVERHEAD_FROM or work.share(*_MOVING) >= beyond + calling:
+        return None
+    text = (
+        f"operators are too small for this machine: a matrix product takes {units.seconds(small.mean_s)} on average, "
+        f"{units.seconds(small.limit_s)} at its limit (calling one costs more from about {units.seconds(SMALL_CALL_S)} down); "
+        f"overhead is {units.percent(beyond)} inside such products and {units.percent(calling)} around operators, "
+        f"{units.percent(beyond + calling)} together; {listed}"
+    )
+    return CpuAnswer("launch", text, ("trace", "static"))
 
 
 def describe_shares(work: CpuWork) -> str:
@@ -370,14 +420,27 @@ def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnsw
             "unknown", f"matrix work is the largest part, its limit is not known: {listed}", ("trace",)
         )
     reached = _reached(summary, phase, work)
+    if reached is not None and reached < MATRIX_NEAR and prediction.bound == "compute" and _alone(summary):
+        text = (
+            f"matrix work is the largest part and limited by arithmetic, at {units.percent(reached)} of the machine's rate: the "
+            f"kernels or the number of threads do not use the machine; {listed}"
+        )
+        return CpuAnswer("compute", text, ("trace", "static"))
     if reached is None or reached < MATRIX_NEAR:
+        shared = "" if _alone(summary) else "; other programs used the processor meanwhile"
         text = (
             f"no single limit: matrix work is the largest part, but in that time it reaches {units.percent(reached)} of its "
-            f"{prediction.bound} limit: small products, or kernels that do not use the machine; {listed}"
+            f"{prediction.bound} limit: kernels that do not use the machine{shared}; {listed}"
         )
         return CpuAnswer("unknown", text, ("trace", "static"))
     text = f"matrix work is the largest part, and its roofline floor is set by {prediction.bound}: {prediction.arithmetic}; {listed}"
     return CpuAnswer(prediction.bound, text, ("trace", "static"))
+
+
+def _alone(summary: Summary) -> bool:
+    """Whether the run had the processor to itself, as far as that is known."""
+    use = summary.environment.get("device_use")
+    return not (isinstance(use, Mapping) and use.get("shared"))
 
 
 def _even(summary: Summary, phase: str, work: CpuWork, names: set[str], listed: str) -> CpuAnswer:

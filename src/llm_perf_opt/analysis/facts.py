@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.analysis.targets import ShapedCalls, TracedKernel
     from llm_perf_opt.analysis.timeline.attribution import Attribution
     from llm_perf_opt.analysis.timeline.summary import TimelineFacts
+    from llm_perf_opt.captures.compile_logs import CompileEvent
     from llm_perf_opt.captures.ncu.launches import NcuCapture
     from llm_perf_opt.captures.timeline import CapturedRange, Int64, KernelTotals, Timeline
     from llm_perf_opt.captures.timings import WallClock
@@ -220,6 +221,10 @@ class Facts:
     """What the device reported during measured passes."""
     serving: Serving | None = None
     """A server under load."""
+    compile_traced: list[CompileEvent] = field(default_factory=list)
+    """What ``torch.compile`` did, as torch traces tell it: when and for how long."""
+    compile_logged: list[CompileEvent] = field(default_factory=list)
+    """The same, as its own logs and our runs tell it: causes and places."""
     findings: list[Finding] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
     """Parts of the report in the stage's own words."""

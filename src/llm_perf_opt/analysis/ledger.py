@@ -2,7 +2,7 @@
 
 Measured times are taken from the source nearest to the truth: hooks of the un-profiled passes (wall-clock), then
 device time attributed by the timeline, then, on a CPU, the phase's wall-clock split by what the profiler saw. The
-others stand beside it, and a disagreement is shown, not averaged. Work and time of ``decode`` are those of one step.
+others are shown next to it, and a disagreement is shown, not averaged. Work and time of ``decode`` are those of one step.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def _component_rows(
 def _hooked_s(timings: Timings, phase: str, stat: Stat | None) -> float | None:
     """Return a component's wall-clock; timings are of all decode steps together, rows of one."""
     if stat is None or phase != "decode":
-        return None if stat is None else stat.mean
+        return None if stat is None else stat.shown
     steps = decode_steps(timings)
-    return stat.mean / steps if steps else None
+    return stat.shown / steps if steps else None
 
 
 def _of_component(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, Literal
 
 from llm_perf_opt.analysis import statistics
-from llm_perf_opt.summary import Summary
+from llm_perf_opt.summary import LoadPoint, Serving, Summary
 from llm_perf_opt.summary.statistics import Better, percentile
 
 # Raw measurements of one metric, side by side, and what they say about the ratio B ÷ A.
@@ -28,6 +29,11 @@ BlockKind = Literal["rounds", "repeats", "samples"]
 ALPHA = 0.05
 """Most false alarms a rank test may give when nothing changed."""
 TOGETHER = "all samples"
+SHOWN_CHANGE = 0.2
+"""The change that a recommended number of repeats would show."""
+_POWER = 0.8
+_RANK_EFFICIENCY = 3 / math.pi
+"""Of rank tests against the t test, for normal noise."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,20 @@ class Evidence:
             return statistics.rank_sum_p([value - log_limit for value in self.blocks_b], self.blocks_a)
         return statistics.signed_rank_p([log_limit - value for value in self.differences])
 
+    def blocks_to_show(self, change: float) -> int | None:
+        """Return how many blocks (per side) show a relative change in four of five cases; ``None`` without a spread.
+
+        Normal approximation with the rank tests' efficiency; never fewer than the test needs to speak at all.
+        """
+        groups = [self.differences] if self.differences else [self.blocks_a, self.blocks_b]
+        if self.kind is None or any(len(group) < 2 for group in groups):
+            return None
+        variance = math.fsum(_variance(group) for group in groups)
+        reach = (NormalDist().inv_cdf(1 - ALPHA / 2) + NormalDist().inv_cdf(_POWER)) / math.log1p(change)
+        needed = math.ceil(variance * reach**2 / _RANK_EFFICIENCY)
+        least = 6 if self.differences else 4
+        return max(needed, least)
+
     def interval(self, *, confidence: float, resamples: int, seed: int) -> statistics.Interval | None:
         """Bootstrap interval of the log ratio; ``None`` without two blocks."""
         if self.kind is None or self.n < 2:
@@ -90,6 +110,11 @@ class Evidence:
         return statistics.paired_interval(
             self.differences, confidence=confidence, resamples=resamples, seed=seed
         )
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def weigh(a: Series, b: Series) -> Evidence | None:
@@ -206,6 +231,7 @@ METRICS: dict[str, MetricKind] = {
     "e2e_p50": MetricKind("s"),
     "e2e_p99": MetricKind("s"),
     "goodput": MetricKind("1/s", "higher"),
+    "requests_per_s": MetricKind("1/s", "higher"),
 }
 """What can be compared and gated by name; ``component.<label>`` besides. ``total`` is ttft + decode, ``program`` the
 wall-clock of the user's own program, ``…_p50``, ``…_p99`` and ``goodput`` are of a server under load."""
@@ -235,10 +261,7 @@ def _steps(sample: Sample) -> int:
 
 
 def _tpot(repeat: Repeat, sample: Sample) -> float | None:
-    """Median token where tokens were timed, as in the summary: one stall must not stand for all of them."""
-    tokens = repeat.get("token_s")
-    if tokens:
-        return percentile(sorted(tokens), 0.5)
+    """Decode time of a pass ÷ its steps, as in the reports: with the time to first token it adds up to the whole."""
     decode = repeat.get("decode_s")
     return decode / _steps(sample) if decode and _steps(sample) > 0 else None
 
@@ -299,7 +322,7 @@ def summary_scalars(summary: Summary) -> dict[str, float]:
 
 
 def timing_scalars(summary: Summary) -> dict[str, float]:
-    """Return the medians a summary keeps, for sides whose raw values are not there."""
+    """Return the typical values a summary keeps, for sides whose raw values are not there."""
     timings = summary.timings
     named = {
         "program": timings.program_s,
@@ -313,10 +336,59 @@ def timing_scalars(summary: Summary) -> dict[str, float]:
         "tokens_per_s": timings.tokens_per_s,
         **{COMPONENT + name.removesuffix("_s"): stat for name, stat in timings.components.items()},
     }
-    values = {name: stat.median for name, stat in named.items() if stat is not None}
+    values = {name: stat.shown for name, stat in named.items() if stat is not None}
     if "ttft" in values and "decode" in values:
         values["total"] = values["ttft"] + values["decode"]
     return values
+
+
+def highest_load(serving: Serving) -> LoadPoint | None:
+    """Return the highest measured load that the client kept."""
+    measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
+    return max(
+        measured,
+        key=lambda one: (one.rate_per_s or 0.0) if one.kind != "closed" else (one.concurrency or 0.0),
+        default=None,
+    )
+
+
+def _comparable_loads(summary: Summary) -> Iterator[tuple[str, LoadPoint]]:
+    """Yield (name, load point) of those that the client kept and that finished."""
+    for point in summary.serving.load if summary.serving is not None else []:
+        if point.client_bound or not point.is_complete:
+            continue
+        kind = point.kind or "open"
+        load = point.concurrency if kind == "closed" else point.rate_per_s
+        yield f"{kind} {load:.2g}" if load is not None else kind, point
+
+
+def _point_values(point: LoadPoint) -> dict[str, float]:
+    values = {}
+    for metric, stat in (("ttft", point.ttft_s), ("tpot", point.tpot_s), ("e2e", point.e2e_s)):
+        for place in ("p50", "p99"):
+            value = getattr(stat, place, None)
+            if value is not None:
+                values[f"{metric}_{place}"] = value
+    rates = {"goodput": point.goodput_per_s, "requests_per_s": point.completed_per_s}
+    return values | {metric: rate for metric, rate in rates.items() if rate is not None}
+
+
+SERVING_METRICS = (
+    "ttft_p50",
+    "ttft_p99",
+    "tpot_p50",
+    "tpot_p99",
+    "e2e_p50",
+    "e2e_p99",
+    "goodput",
+    "requests_per_s",
+)
+"""Metrics of a server, by load point."""
+
+
+def serving_values(summary: Summary) -> dict[str, dict[str, float]]:
+    """Return load point → metric → value over all its requests."""
+    return {name: _point_values(point) for name, point in _comparable_loads(summary)}
 
 
 def serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
@@ -325,21 +397,8 @@ def serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
     Load points that the client could not keep, or that did not finish, are left out.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for point in summary.serving.load if summary.serving is not None else []:
-        if point.client_bound or not point.is_complete:
-            continue
-        kind = point.kind or "open"
-        load = point.concurrency if kind == "closed" else point.rate_per_s
-        name = f"{kind} {load:.2g}" if load is not None else kind
-        values = dict(point.blocks)
-        if not values:
-            for metric, stat in (("ttft", point.ttft_s), ("tpot", point.tpot_s), ("e2e", point.e2e_s)):
-                for place in ("p50", "p99"):
-                    value = getattr(stat, place, None)
-                    if value is not None:
-                        values[f"{metric}_{place}"] = [value]
-            if point.goodput_per_s is not None:
-                values["goodput"] = [point.goodput_per_s]
+    for name, point in _comparable_loads(summary):
+        values = {metric: [value] for metric, value in _point_values(point).items()} | point.blocks
         for metric, several in values.items():
             found.setdefault(metric, {})[name] = several
     return found

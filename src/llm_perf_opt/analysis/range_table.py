@@ -71,7 +71,7 @@ def rank_rows(captures: Sequence[Capture]) -> list[RankUse]:
 
 
 def _overlap(captures: Sequence[Capture]) -> list[list[Capture]]:
-    """Group captures without device work by tool and by what their names say beside the rank."""
+    """Group captures without device work by tool and by what their names say apart from the rank."""
     groups: dict[tuple[str, str], list[Capture]] = {}
     for one in captures:
         if not one.facts.kernels:
@@ -91,7 +91,7 @@ def _by_rank(captures: Sequence[Capture]) -> dict[int, Capture]:
 
 
 def _section_of_ranks(ranked: Mapping[int, Capture]) -> Section | None:
-    """Return the ranges of all ranks beside one another: who was quick and who was not."""
+    """Return the ranges of all ranks side by side: who was quick and who was not."""
     totals: dict[str, dict[int, RangeTotal]] = {}
     for rank, capture in ranked.items():
         for row in range_totals(capture.found):

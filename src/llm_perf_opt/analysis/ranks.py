@@ -190,7 +190,7 @@ class HostRanks:
 def host_collectives(
     timeline: Timeline, source: str, payloads: Sequence[tuple[str, int]] = ()
 ) -> HostCollectives | None:
-    """Return the host's collectives in a trace of one rank; ``None`` where there are none, or the rank is not told.
+    """Return the host's collectives in a trace of one rank; ``None`` where there are none, or the rank is not reported.
 
     ``payloads``: kind and bytes of the program's calls in their order, where the trace recorded shapes.
     """
@@ -669,7 +669,7 @@ def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterat
 
 
 def of_further_rank(facts: Facts) -> Facts:
-    """Return what a rank beside the first adds: its captures and collectives. Timings and counts are of the same work.
+    """Return what a rank other than the first adds: its captures and collectives. Timings and counts are of the same work.
 
     Tables of single launches are the first rank's; each one's own are in its directory.
     """

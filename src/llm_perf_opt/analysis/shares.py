@@ -38,7 +38,7 @@ def wall_clock_split(timings: Timings, *, prefill_includes_vision: bool = False)
         "prefill": timings.prefill_s,
         "decode": timings.decode_s,
     }
-    known = {name: stat.median for name, stat in stats.items() if stat is not None}
+    known = {name: stat.shown for name, stat in stats.items() if stat is not None}
     span = sum(known.values())
     if not span > 0:
         return None
@@ -138,7 +138,7 @@ def _whole(summary: Summary) -> tuple[float | None, str | None]:
     if summary.wall_clock is not None:
         return summary.wall_clock.span_s, OF_SAMPLE
     if summary.timings.program_s is not None:
-        return summary.timings.program_s.median, OF_PROGRAM
+        return summary.timings.program_s.shown, OF_PROGRAM
     captured = summary.budget.get(WHOLE)
     if captured is not None and captured.span_s > 0:
         return captured.span_s, OF_SPAN
@@ -158,7 +158,7 @@ def add_shares(summary: Summary, *, prefill_includes_vision: bool = False) -> No
     add_gain_shares(summary)
 
 
-# Samples beside each other: whether they are of one size, and how far the middle of each reaches.
+# Samples side by side: whether they are of one size, and how far the middle of each reaches.
 
 
 _ALIKE = 0.05

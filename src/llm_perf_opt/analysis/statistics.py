@@ -181,7 +181,7 @@ _TO_DEVIATION = 1.4826
 _HALVINGS = 40
 _MOST_WEALTH_LOG = 600.0
 _MOST_LOG = 5.0
-"""Ratios beyond e⁵ are not told apart."""
+"""Ratios beyond e⁵ are not distinguished."""
 _LEAST_BLOCKS = 6
 """Fewer decide nothing, whatever they say: the first passes after a warm-up are not like the others."""
 _FUTILITY = 0.1

@@ -62,7 +62,7 @@ def add_kernel_targets(
 
     Nothing is said where there is nothing to compare: no shapes, or without the extra a device it would not help.
     """
-    from llm_perf_opt.hardware.silicon.installation import PACKAGE, describe_absence
+    from llm_perf_opt.hardware.silicon.installation import describe_absence
 
     hardware = summary.hardware
     shaped_ranges = counters is not None and has_shapes(facts.counters)
@@ -90,7 +90,7 @@ def add_kernel_targets(
         "kernel_targets_outside_s": coverage.outside_s,
         "kernel_targets_at_stake_s": coverage.at_stake_s,
     }
-    origin = f"tables of {PACKAGE} {silicon.version}"
+    origin = f"tables of {silicon.installation.describe()}"
     summary.sections += target_section(_STAGE, coverage, origin, profiled)
     _add_notes(summary, _problem_notes(silicon))
 
@@ -325,12 +325,11 @@ def _explain(
         )
         summary.silicon = silicon_use(silicon)
         timed = summary.timings
-        # The work is a mean over the samples, so it is compared with their mean time.
         note_beaten_floors(
             summary.what_if,
             summary.hardware.name,
-            timed.ttft_s.mean if timed.ttft_s is not None else None,
-            timed.tpot_s.mean if timed.tpot_s is not None else None,
+            timed.ttft_s.shown if timed.ttft_s is not None else None,
+            timed.tpot_s.shown if timed.tpot_s is not None else None,
         )
 
 

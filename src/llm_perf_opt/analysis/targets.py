@@ -332,7 +332,7 @@ def add_targets(
     """Give every kernel whose shapes are in the tables its target; others keep none.
 
     ``traced_s``: time of each kernel and phase in the traces that ``shaped`` is from. Where a kernel's time is of another
-    capture of the same run (nsys beside the profiler, a second trace), what is at stake is carried over by the two times;
+    capture of the same run (nsys in addition to the profiler, a second trace), what is at stake is carried over by the two times;
     where the trace's is not known, nothing is claimed.
     """
     coverage = Coverage()

@@ -73,8 +73,8 @@ def absent_notes(document: TelemetryDocument, found: Telemetry) -> list[str]:
         reasons.setdefault(reason, []).append(_WORDS.get(quantity, quantity))
     silent = "; ".join(f"no {', '.join(names)} ({reason})" for reason, names in reasons.items())
     notes = [f"Telemetry has {silent}."] if silent else []
-    told = any(value is not None for value in (*document.columns.power_w, *document.columns.energy_j))
-    if told and found.energy_j.total is None:
+    reported = any(value is not None for value in (*document.columns.power_w, *document.columns.energy_j))
+    if reported and found.energy_j.total is None:
         notes.append(
             f"Telemetry has no energy: the measured passes are shorter than {LEAST_SPAN_S} s, or the meter fell silent; "
             "raise run.repeats or infer.max_new_tokens."
@@ -91,11 +91,11 @@ def _stat(column: Sequence[float | None], rows: Sequence[int]) -> Stat | None:
 
 
 def _throttle_shares(reasons: Sequence[Sequence[str] | None]) -> dict[str, float] | None:
-    told = [each for each in reasons if each is not None]
-    if not told:
+    reported = [each for each in reasons if each is not None]
+    if not reported:
         return None
-    counts = Counter(reason for each in told for reason in set(each))
-    return {reason: count / len(told) for reason, count in sorted(counts.items())}
+    counts = Counter(reason for each in reported for reason in set(each))
+    return {reason: count / len(reported) for reason, count in sorted(counts.items())}
 
 
 def _energy(document: TelemetryDocument, rows: Sequence[int]) -> EnergyUse:
@@ -202,7 +202,7 @@ def _by_phase(
     return {phase: found[phase] for phase in attribution.phases if phase in found}
 
 
-# What the static model says a phase needs in memory, beside what it had.
+# What the static model says a phase needs in memory, next to what it had.
 
 
 def predict_memory(memory: Mapping[str, MemoryUse], static: Static | None, workload: Workload) -> None:

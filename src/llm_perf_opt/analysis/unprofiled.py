@@ -65,7 +65,7 @@ def _without_vision(prefill_s: float, timings: Timings, *, vision_captured: bool
     if timings.vision_s is None:
         # Neither timed nor captured apart: both are of the same work.
         return None if vision_captured else prefill_s
-    return prefill_s - timings.vision_s.median if vision_captured else None
+    return prefill_s - timings.vision_s.shown if vision_captured else None
 
 
 def occurrences(
@@ -92,17 +92,17 @@ def _wall_clock(phase: str, timings: Timings, workload: Workload) -> tuple[float
     if phase == DECODE:
         stat = timings.tpot_s
         if stat is not None:
-            return stat.median, "token"
+            return stat.shown, "token"
         steps = (workload.new_tokens or 0) - 1
         whole = timings.decode_s
-        return (whole.median / steps if whole is not None and steps > 0 else None), "token"
+        return (whole.shown / steps if whole is not None and steps > 0 else None), "token"
     stat = getattr(timings, f"{phase}_s", None) if phase != WHOLE else None
-    return (stat.median if stat is not None else None), "pass"
+    return (stat.shown if stat is not None else None), "pass"
 
 
 def _times_per_sample(phase: str, timings: Timings, wall: float) -> float:
     if phase == DECODE and timings.decode_s is not None and wall > 0:
-        return timings.decode_s.median / wall
+        return timings.decode_s.shown / wall
     return 1.0
 
 
@@ -190,12 +190,12 @@ def _busy_of_run(summary: Summary) -> None:
     summary.metrics["device_busy_s"] = busy
     if first is None or decode is None:
         return
-    wall = passes * (first.median + decode.median)
+    wall = passes * (first.shown + decode.shown)
     of = "samples" if passes == summary.workload.samples else "batches"
     summary.metrics["measured_wall_s"] = wall
     use = summary.utilisation.setdefault(WHOLE, Utilisation())
     use.device_busy_ratio = min(1.0, busy / wall)
-    use.arithmetic = f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.median:.4f} + {decode.median:.4f}) s); {_OVERLAP}"
+    use.arithmetic = f"{busy:.3f} s of device work ÷ ({passes} {of} × ({first.shown:.4f} + {decode.shown:.4f}) s); {_OVERLAP}"
     if busy > wall:
         summary.notes.append(
             "The kernel table holds more device time than the wall-clock file: they are not of the same run, "
@@ -210,14 +210,14 @@ def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str
         return
     stat = getattr(summary.timings, f"{of.phase}_s", None)
     busy = sum(kernel.total_s or 0.0 for kernel in capture.facts.kernels)
-    if stat is None or not stat.median or not busy:
+    if stat is None or not stat.shown or not busy:
         return
-    least = max(1, math.ceil(busy / stat.median - 1e-9))
+    least = max(1, math.ceil(busy / stat.shown - 1e-9))
     passes = of.passes or least
-    ratio = busy / (passes * stat.median)
+    ratio = busy / (passes * stat.shown)
     most = measured_passes(summary.workload)
     if of.passes is None and ratio >= BUSY_ENOUGH and most != least:
-        low = busy / (most * stat.median) if most is not None and most > least else 0.0
+        low = busy / (most * stat.shown) if most is not None and most > least else 0.0
         summary.notes.append(
             f"The kernel table of {of.name} does not say how many passes it holds: the device is busy for "
             f"{units.percent(low)} to {units.percent(ratio)} of {of.phase}, which decides nothing."
@@ -228,5 +228,5 @@ def _busy_of_range(summary: Summary, capture: Capture, truncated: Collection[str
     )
     use = summary.utilisation.setdefault(of.phase, Utilisation())
     use.device_busy_ratio = min(1.0, ratio)
-    words = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.median:.4f} s of {of.phase}); {_OVERLAP}"
+    words = f"busy: {busy:.6f} s of device work ÷ ({held} × {stat.shown:.4f} s of {of.phase}); {_OVERLAP}"
     use.arithmetic = f"{use.arithmetic}; {words}" if use.arithmetic else words

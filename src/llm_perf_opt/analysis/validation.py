@@ -82,7 +82,7 @@ def _beaten_ceiling(summary: Summary) -> str | None:
 
 
 def _ceiling_under_load(summary: Summary) -> str | None:
-    """Limits measured beside other work are too low; nothing to say where they are a data sheet's, or not used."""
+    """Limits measured while other work runs are too low; nothing to say where they are a data sheet's, or not used."""
     hardware = summary.hardware
     used = any(u.mfu_ratio is not None or u.mbu_ratio is not None for u in summary.utilisation.values())
     if hardware.source != "probe" or not hardware.measured_under_load or not (used or summary.predictions):

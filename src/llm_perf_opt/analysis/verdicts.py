@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from llm_perf_opt.analysis.context import (
     LEAST_LAUNCHES,
     LEAST_SPAN_S,
+    Program,
+    copy_advice,
     describe_families,
     evidence_of,
+    launch_advice,
+    program_of,
     seconds_by_limit,
 )
 from llm_perf_opt.analysis.cpu import DISPATCH_LEVER, cpu_answer
@@ -74,9 +78,25 @@ def judge(summary: Summary) -> dict[str, Verdict]:
 def _lever(summary: Summary, bound: Bound) -> str | None:
     if bound == "launch" and summary.hardware.kind == "cpu":
         return DISPATCH_LEVER
+    program = program_of(summary)
+    if not program.own and bound in ("launch", "copy", "compute"):
+        return _lever_elsewhere(summary, bound, program)
     if bound == "compute" and not _has_faster_type(summary):
         return _LESS_WORK
     return _LEVERS[bound]
+
+
+def _lever_elsewhere(summary: Summary, bound: Bound, program: Program) -> str | None:
+    """Say what fits a capture taken elsewhere: what it does already is no advice."""
+    if bound == "copy":
+        return copy_advice(summary) or _LEVERS[bound]
+    if bound == "launch":
+        return launch_advice(program)
+    return (
+        "faster kernels, lower precision, or less work"
+        if _has_faster_type(summary)
+        else "faster kernels, or less work"
+    )
 
 
 def _has_faster_type(summary: Summary) -> bool:
@@ -89,6 +109,14 @@ def _has_faster_type(summary: Summary) -> bool:
     if own is None:
         return summary.hardware.kind != "cpu"
     return any(peak.dense > own.dense for peak in peaks.values())
+
+
+def shown_bound(summary: Summary, phase: str) -> str | None:
+    """Return what limits a phase as a reader calls it: on a processor nothing is launched, calls are overhead."""
+    verdict = summary.verdicts.get(phase)
+    if verdict is None:
+        return None
+    return "overhead" if verdict.bound == "launch" and summary.hardware.kind == "cpu" else verdict.bound
 
 
 def worth_showing(verdicts: Mapping[str, Verdict]) -> list[str]:
@@ -241,7 +269,7 @@ def _busy_at_most(summary: Summary, phase: str) -> float | None:
     passes = measured_passes(summary.workload)
     if stat is None or total is None or passes is None:
         return None
-    wall = float(stat.median) * passes
+    wall = float(stat.shown) * passes
     return min(1.0, total / wall) if wall > 0 else None
 
 
@@ -341,7 +369,10 @@ def _missing_inputs(summary: Summary, phase: str) -> str:
             else "a timeline (nsys or torch trace with a GPU)"
         )
     if use is None or use.mfu_ratio is None:
-        wants.append("FLOPs and a hardware peak")
+        known_peak = bool(summary.hardware.peak_flops_per_s)
+        wants.append(
+            "the FLOPs of the work (shapes of operators)" if known_peak else "FLOPs and a hardware peak"
+        )
     elif use.mbu_ratio is not None and summary.hardware.kind == "cpu":
         near = f"MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)}"
         return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}"

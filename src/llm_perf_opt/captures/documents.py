@@ -18,7 +18,7 @@ _HINT = "give a static_compute.json written by the static_analysis stage"
 
 
 def save_document(path: Path, document: StaticDocument) -> Path:
-    """Write the document: the keys of ``summary.static`` at the top level, the document's own beside them."""
+    """Write the document: the keys of ``summary.static`` at the top level, the document's own next to them."""
     plain = to_plain(document)
     static = plain.pop("static")
     static["source"] = path.name
@@ -66,7 +66,7 @@ def _file(path: Path) -> Path:
     return path / layout.STATIC if path.is_dir() else path
 
 
-# ``telemetry/telemetry.json``: what a device told of itself beside the measured passes, as it was read.
+# ``telemetry/telemetry.json``: what a device reported during the measured passes, as it was read.
 
 
 SCHEMA = 1
@@ -75,7 +75,7 @@ _TELEMETRY_HINT = "run the telemetry stage again"
 
 @dataclass(slots=True)
 class TelemetryColumns:
-    """One entry per sample in every column; ``None``: not told."""
+    """One entry per sample in every column; ``None``: not reported."""
 
     time_s: list[float]
     """Since the first measured pass began; what is earlier is warm-up."""
@@ -118,7 +118,7 @@ class TelemetryDocument:
     clock_max_hz: Rate | None = None
     power_limit_w: Rate | None = None
     absent: dict[str, str] = field(default_factory=dict)
-    """Quantity → why it is not told; ``all``: nothing is."""
+    """Quantity → why it is not reported; ``all``: nothing is."""
     memory: dict[str, PhasePeak] = field(default_factory=dict)
     memory_counts: MemoryCounts | None = None
 
@@ -169,7 +169,7 @@ class TorchProfile:
     flops_by_operator: dict[str, Count]
     """torch's own count, when it was asked for."""
     trace: str | None
-    """Name of the trace beside this file, when it was kept; else ``operators`` has what it said."""
+    """Name of the trace next to this file, when it was kept; else ``operators`` has what it said."""
     device: str | None = None
     options: ProfileOptions | None = None
 

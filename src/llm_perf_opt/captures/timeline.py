@@ -199,7 +199,7 @@ class KernelTotals:
 
 @dataclass(frozen=True, slots=True)
 class CaptureConfiguration:
-    """What the files beside a capture say of how it was taken."""
+    """What the files next to a capture say of how it was taken."""
 
     label: str | None
     """The range it was limited to; ``None``: the whole program."""

@@ -2,7 +2,7 @@
 
 The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
 times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
-``prefill_s`` holds the vision tower too unless ``vision_s`` is given beside it (most runners nest it).
+``prefill_s`` holds the vision tower too unless ``vision_s`` is given next to it (most runners nest it).
 
 Of a user's own program nothing but its runs is known:
 ``{"program": {"name": "bench.py", "argv": […]}, "runs": [{"wall_s": 1.93, "ok": true}, …]}``.
@@ -151,9 +151,9 @@ def _token_growth(samples: Sequence[SampleEntry]) -> float | None:
 
 def _padding(samples: Sequence[SampleEntry]) -> float | None:
     """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
-    told = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
-    if told is not None:
-        return told
+    reported = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
+    if reported is not None:
+        return reported
     computed = used = 0
     for sample in samples:
         lengths: Any = (sample.get("facts") or {}).get("prompt_tokens")
@@ -182,15 +182,15 @@ def sample_rows(samples: Sequence[SampleEntry]) -> list[SampleTimes]:
     return [_sample_row(sample) for sample in samples]
 
 
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _median(known) if known else None
+
+
 def _sample_row(sample: SampleEntry) -> SampleTimes:
     repeats = sample["repeats"]
-
-    def middle(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return _median(known) if known else None
-
     medians = {
-        f"{phase}_s": middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES
+        f"{phase}_s": _middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES
     }
     steps = sample["new_tokens"] - 1
     decode = [repeat.get("decode_s") for repeat in repeats]
@@ -200,19 +200,19 @@ def _sample_row(sample: SampleEntry) -> SampleTimes:
         prompt_tokens=sample.get("prompt_tokens"),
         image_tokens=sample.get("image_tokens"),
         new_tokens=sample["new_tokens"],
-        preprocess_s=middle([repeat.get("preprocess_s") for repeat in repeats]),
+        preprocess_s=_middle([repeat.get("preprocess_s") for repeat in repeats]),
         vision_s=medians.get("vision_s"),
         encode_s=medians.get("encode_s"),
         prefill_s=medians.get("prefill_s"),
         decode_s=medians.get("decode_s"),
-        ttft_s=middle(
+        ttft_s=_middle(
             [
                 sum(repeat.get(f"{phase}_s") or 0.0 for phase in BEFORE_PREFILL) + repeat["prefill_s"]
                 for repeat in repeats
                 if repeat.get("prefill_s") is not None
             ]
         ),
-        tpot_s=middle([None if value is None else value / steps for value in decode]) if steps > 0 else None,
+        tpot_s=_middle([None if value is None else value / steps for value in decode]) if steps > 0 else None,
     )
 
 
@@ -334,7 +334,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
     workload.samples = workload.samples or len(samples)
     workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
     return WallClock(
-        timings,
+        with_typical_values(timings, samples),
         workload,
         decode_steps=mean_of(steps),
         prefill_includes_vision=False,
@@ -344,6 +344,37 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
         notes=[*_engine_notes(document), *_batch_notes(document.get("configured_batch_size"), sizes)],
         samples=sample_rows(samples),
     )
+
+
+def with_typical_values(timings: Timings, samples: Sequence[SampleEntry]) -> Timings:
+    """Set the value that pages show: the median of each sample's repeats, averaged over the samples.
+
+    A median keeps one stalled repeat out; a mean over the samples adds up over phases and belongs to the mean work.
+    """
+    rows = sample_rows(samples)
+    for name in SHORT_TIMES:
+        _set_typical(getattr(timings, name), [getattr(row, name) for row in rows])
+    _set_typical(
+        timings.tokens_per_s,
+        [
+            _ratio(float(sample.get("batch_size") or 1), row.tpot_s)
+            for row, sample in zip(rows, samples, strict=True)
+        ],
+    )
+    for name, stat in timings.components.items():
+        _set_typical(
+            stat,
+            [
+                _middle([(r.get("components") or {}).get(name) for r in sample["repeats"]])
+                for sample in samples
+            ],
+        )
+    return timings
+
+
+def _set_typical(stat: Stat | None, by_sample: Sequence[float | None]) -> None:
+    if stat is not None:
+        stat.typical = mean_of(by_sample)
 
 
 def _before_prefill(repeat: Mapping[str, Any]) -> float:

@@ -28,7 +28,7 @@ from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.hardware.detect import detect_gpus, driver_versions
 from llm_perf_opt.hardware.mig import listed_slices
-from llm_perf_opt.process.tools import counter_permission, find_program
+from llm_perf_opt.process.tools import ENGINE_INSTALL, counter_permission, find_program, missing_engine
 from llm_perf_opt.runs.provenance import cpu_name, load_average, memory_bytes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def describe_torch() -> dict[str, Any]:
     """Return version and build, and what to install where the build is not for this machine's GPUs."""
     build = torch_build()
     if build is None:
-        return {"version": None, "build": None, "backends": [], "fix": "pip install torch"}
+        return {"version": None, "build": None, "backends": [], "fix": ENGINE_INSTALL}
     return {
         "version": build.version,
         "build": build.kind,
@@ -124,7 +124,9 @@ _LOW_DISK_BYTES = 5 * 2**30
 def main(arguments: Sequence[str]) -> int:
     """Command line of ``llm-perf-opt doctor``."""
     parser = verb_parser(
-        "doctor", "What this machine can do, which stages will run, and how to fix the rest."
+        "doctor",
+        "Show what this machine can do, which stages will run, and how to fix the rest.",
+        one="a check of --self-test failed",
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     parser.add_argument("--clean", action="store_true", help="end what earlier runs left running, first")
@@ -156,6 +158,8 @@ def _self_test(report: dict[str, Any], options: argparse.Namespace) -> int:
     from llm_perf_opt.core.units import timestamp
     from llm_perf_opt.self_test import bundle, command
 
+    if (missing := missing_engine()) is not None:
+        raise missing
     device = _config(options.overrides).resolved_device
     result = command.run_self_test(device, say=lambda text: print(f"… {text}", file=sys.stderr))
     text = command.render(result)
@@ -241,9 +245,11 @@ def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
     """Check every stage as if it were enabled."""
     from llm_perf_opt.core.artifacts import Artifacts
     from llm_perf_opt.core.console.progress import LogProgress
+    from llm_perf_opt.core.stage import Problem
     from llm_perf_opt.stages.base import StageContext, all_stages
 
     result: dict[str, Any] = {}
+    missing = missing_engine() if config.workload_command.command is None else None
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-doctor-") as scratch:
         context = StageContext(
             config=config,
@@ -252,7 +258,11 @@ def _stages(config: AppConfig, overrides: Sequence[str]) -> dict[str, Any]:
             overrides=tuple(overrides),
         )
         for name, stage in all_stages().items():
-            problems = stage.check(context)
+            problems = (
+                stage.check(context)
+                if missing is None
+                else [Problem("error", missing.message, missing.hint or "")]
+            )
             severities = {p.severity for p in problems}
             outlook = (
                 "skipped"

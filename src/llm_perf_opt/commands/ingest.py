@@ -27,7 +27,12 @@ from llm_perf_opt.stages.ncu.facts import ncu_facts
 from llm_perf_opt.stages.nsys.facts import nsys_facts
 from llm_perf_opt.stages.serve.facts import serving_facts
 from llm_perf_opt.stages.static_analysis import static_facts
-from llm_perf_opt.stages.torch_profiler.facts import exports_facts, trace_facts, traces_facts
+from llm_perf_opt.stages.torch_profiler.facts import (
+    compile_log_facts,
+    exports_facts,
+    trace_facts,
+    traces_facts,
+)
 from llm_perf_opt.summary import RunInfo
 
 LOGGER = logging.getLogger("llm_perf_opt.captures")
@@ -43,7 +48,7 @@ def ingest(options: argparse.Namespace) -> int:
     if not given:
         raise ConfigError(
             "nothing to ingest",
-            hint="give at least one of --trace, --nsys, --ncu, --timings, --static, --serving",
+            hint="give at least one of --trace, --nsys, --ncu, --timings, --static, --compile-log, --serving",
         )
     _require_existing(given)
     slo = _slo(options)
@@ -104,6 +109,7 @@ _KINDS: dict[str, tuple[str, str, Callable[[Path], Facts]]] = {
     "trace": ("torch_profiler", "torch trace", trace_facts),
     "nsys": ("nsys", "nsys capture", nsys_facts),
     "ncu": ("ncu", "ncu capture", ncu_facts),
+    "compile-log": ("torch_compile", "log of torch.compile", compile_log_facts),
 }
 """Option → folder of its pages, what it is, and what reads it."""
 _SERVING = ("serving", "serving-steps", "serving-metrics")
@@ -285,6 +291,13 @@ def main(arguments: Sequence[str]) -> int:
         "--timings",
         type=Path,
         help='wall-clock JSON: {"samples": 20, "new_tokens": 64, "prefill_s": 0.1, "decode_s": 0.7}',
+    )
+    parser.add_argument(
+        "--compile-log",
+        type=Path,
+        action="append",
+        help="what torch.compile logged of the same run: output with TORCH_LOGS=graph_breaks,recompiles, a file or folder of "
+        "TORCH_TRACE, or the folder that tlparse wrote; repeatable",
     )
     parser.add_argument("--static", type=Path, help="static_compute.json of the same model")
     parser.add_argument(

@@ -6,12 +6,12 @@ Nothing is ever overwritten: what already exists at the target stays, and the ne
 
 from __future__ import annotations
 
-import argparse
 import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import explain_os_errors
 
@@ -117,9 +117,7 @@ def _remove_empty(folder: Path, stop: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Command line of ``llm-perf-opt migrate`` and ``scripts/migrate-run-layout.py``."""
-    parser = argparse.ArgumentParser(
-        prog="llm-perf-opt migrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = verb_parser("migrate", __doc__ or "", one="a file was left in place because its target exists")
     parser.add_argument("runs", nargs="+", type=Path, help="run directories")
     parser.add_argument("--dry-run", action="store_true", help="only say what would move")
     options = parser.parse_args(arguments)

@@ -19,7 +19,13 @@ from typing import Any
 from llm_perf_opt.commands.top_kernels import KernelList, read_kernel_list
 from llm_perf_opt.config.workload_env import named_variables
 from llm_perf_opt.core.artifacts import reserve_directory
-from llm_perf_opt.core.console.command_line import print_error, time_limit, whole_number
+from llm_perf_opt.core.console.command_line import (
+    VerbParser,
+    exit_codes,
+    print_error,
+    time_limit,
+    whole_number,
+)
 from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.secrets import mask_tree
@@ -64,8 +70,8 @@ def profile_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt nc
     """Profile kernels of any program; return an exit code (see ``llm_perf_opt.core.errors``)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     own, program = _split_program(arguments)
-    options = _profile_parser(prog).parse_args(own)
     try:
+        options = _profile_parser(prog).parse_args(own)
         return _profile(options, program)
     except LlmPerfError as error:
         for key, option in _OPTIONS.items():
@@ -81,10 +87,12 @@ def _split_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _profile_parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog=prog,
         usage=PROFILE_USAGE,
         description="Profile chosen kernels of any program with Nsight Compute, without the pipeline.",
+        epilog=exit_codes(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--kernel-regex", metavar="REGEX", help="profile kernels whose name matches")

@@ -22,5 +22,5 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from llm_perf_opt.runs.finish import report_run  # late: --help reads no report
 
-    with hint_other_directory("a copy of the run directory that you may write: reports go beside the run"):
+    with hint_other_directory("a copy of the run directory that you may write: reports go next to the run"):
         return report_run(options.run, reanalyse=options.reanalyse, as_json=options.json)

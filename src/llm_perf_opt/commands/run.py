@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_perf_opt.config import keys
-from llm_perf_opt.core.console.command_line import EXIT_CODES
+from llm_perf_opt.core.console.command_line import exit_codes
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.console.signals import defer_signals
 from llm_perf_opt.core.errors import ConfigError, nearest_key
-from llm_perf_opt.core.files import RUN_DIRECTORY, hint_other_directory
+from llm_perf_opt.core.files import RUN_DIRECTORY, hint_other_directory, other_directory
 from llm_perf_opt.core.ranks import this_rank
 from llm_perf_opt.core.secrets import mask_layout, secret_texts
 from llm_perf_opt.process.environment import restart_with
@@ -94,6 +94,13 @@ def parse_arguments(argv: Sequence[str]) -> RunArguments:
 def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iterator[str]) -> None:
     if name not in KNOWN:
         near = nearest_key(name, KNOWN)
+        setting = _setting_of(name)
+        if setting is not None:
+            value = inline if inline is not None else next(items, None)
+            raise ConfigError(
+                f"'{name}' is not an option of run: settings are given as key=value",
+                hint=f"did you mean {setting}={'VALUE' if value is None else value}?",
+            )
         raise ConfigError(
             f"'{name}' is not an option of run",
             hint=f"did you mean {near}?" if near else "see llm-perf-opt run --help",
@@ -120,20 +127,34 @@ def _hydra_flag(parsed: RunArguments, name: str, inline: str | None, items: Iter
         parsed.config_name = value
 
 
+def _setting_of(option: str) -> str | None:
+    """Return the configuration key or preset group that an unknown ``--option`` probably means."""
+    from omegaconf import OmegaConf
+
+    from llm_perf_opt.config.store import schema_node
+
+    wanted = option.strip("-").replace("-", "_")
+    if wanted in ("model", "dataset"):
+        return wanted
+    known = keys.leaf_keys(OmegaConf.to_container(schema_node(), resolve=False))  # type: ignore[arg-type]
+    found = nearest_key(wanted, known)
+    return found if found is not None and found.rsplit(".", 1)[-1].startswith(wanted[:3]) else None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run; return the exit code (see :mod:`llm_perf_opt.core.errors`)."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(HELP + EXIT_CODES, end="")
+        print(HELP + exit_codes("a stage failed"), end="")
         return 0
     parsed = parse_arguments(arguments)
     console_logging(parsed.verbosity)
-    with hint_other_directory(RUN_DIRECTORY):
+    with hint_other_directory(other_directory(RUN_DIRECTORY)):  # `serve` names its own option
         return _run(parsed)
 
 
 def _run(parsed: RunArguments) -> int:
     from llm_perf_opt.config.hydra_bridge.refusals import refuse_calls, refuse_package
-    from llm_perf_opt.config.legacy import translate_overrides
+    from llm_perf_opt.config.legacy import current_overrides, translate_overrides
     from llm_perf_opt.runs import app  # late: --help needs neither Hydra nor the stages
 
     refuse_calls(parsed.overrides)  # also where Hydra only prints something
@@ -143,7 +164,8 @@ def _run(parsed: RunArguments) -> int:
     if parsed.hydra_only:
         printed = io.StringIO()  # Hydra would answer a reader that left (`| head`) with a traceback
         with contextlib.redirect_stdout(printed):
-            code = app.launch([*parsed.hydra_flags, *translate_overrides(parsed.overrides)])
+            shown = translate_overrides(current_overrides(parsed.overrides))
+            code = app.launch([*parsed.hydra_flags, *shown])
         print(mask_layout(printed.getvalue(), secrets), end="")
         return code
     if parsed.multirun or parsed.resume:

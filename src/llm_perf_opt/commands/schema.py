@@ -1,4 +1,4 @@
-"""``llm-perf-opt schema``: the JSON Schema of the files that programs read, generated from the dataclasses."""
+"""``llm-perf-opt schema``: JSON Schemas of the files that programs read and of the configuration, from the dataclasses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ DOCUMENTS: dict[str, tuple[type, str]] = {
 """Document → its type, and where a built wheel has the schema, in the package."""
 
 
+CONFIG = "config"
+
+
 def schema(document: str) -> dict[str, Any]:
-    """Return the JSON Schema of ``summary.json`` or ``improve.json``."""
+    """Return the JSON Schema of ``summary.json``, ``improve.json`` or the configuration."""
+    if document == CONFIG:
+        from llm_perf_opt.config.json_schema import config_schema  # imports the stages, which a build cannot
+
+        return config_schema()
     return json_schema(DOCUMENTS[document][0])
 
 
@@ -35,8 +42,14 @@ def write_schemas(package: Path) -> list[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print one schema."""
-    parser = verb_parser("schema", "Print the JSON Schema of a file that programs read.")
-    parser.add_argument("document", choices=list(DOCUMENTS), help="summary.json or improve.json")
+    parser = verb_parser(
+        "schema", "Print the JSON Schema of a file that programs read, or of the configuration."
+    )
+    parser.add_argument(
+        "document",
+        choices=[*DOCUMENTS, CONFIG],
+        help="summary.json, improve.json or the configuration (YAML)",
+    )
     print(_as_text(schema(parser.parse_args(arguments).document)), end="")
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_perf_opt.core.console.command_line import print_error, share, whole_number
+from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, print_error, share, whole_number
 from llm_perf_opt.core.errors import InputError, LlmPerfError
 from llm_perf_opt.core.files import atomic_write_text, parse_yaml, read_document
 from llm_perf_opt.stages.ncu.targets import KernelTime, kernel_filter, read_kernel_summary, select_targets
@@ -25,13 +25,18 @@ class KernelList:
 
 def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt top-kernels") -> int:
     """Write the top kernels of an nsys summary as YAML; return an exit code."""
-    parser = argparse.ArgumentParser(prog=prog, description="List the top kernels of an nsys kernel summary.")
+    parser = VerbParser(
+        prog=prog,
+        description="List the top kernels of an nsys kernel summary.",
+        epilog=exit_codes(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("summary", type=Path, help="nsys/summary.csv, or what nsys stats writes")
     parser.add_argument("-o", "--output", type=Path, help="YAML file (default: print it)")
     parser.add_argument("--topk", type=whole_number(1), default=30, metavar="N")
     parser.add_argument("--until-share", type=share, metavar="SHARE", help="stop at this share of time (0.9)")
-    options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
     try:
+        options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
         if not options.summary.is_file():
             raise InputError(
                 f"{options.summary} does not exist", hint="give the kernel summary of nsys stats"

@@ -32,12 +32,16 @@ VERBS = {
         "put a server under load: latency, goodput, and where the time of requests went", "serving.command"
     ),
     "what-if": Verb(
-        "expected times and floors of a run's model on other devices, sizes and types", "commands.what_if"
+        "expected times and floors of a run's model on other devices, sizes and types", "what_if.command"
     ),
     "sweep-report": Verb("tell of a sweep from the files of its jobs, also while they run", "sweep.command"),
     "index": Verb("flatten the summaries below a directory into Parquet", "history.index_command"),
     "history": Verb("trends of all runs, and what came with each change", "history.command"),
-    "schema": Verb("print the JSON Schema of summary.json or improve.json", "commands.schema"),
+    "schema": Verb(
+        "print the JSON Schema of summary.json, improve.json or the configuration", "commands.schema"
+    ),
+    "plugins": Verb("list every interface for plug-ins and what is installed for it", "commands.plugins"),
+    "mcp": Verb("let agents read runs: an MCP server over stdio or HTTP", "mcp_server.command"),
     "migrate": Verb("flatten run directories of earlier releases", "commands.migrate"),
     "completion": Verb("make the shell complete verbs, keys, values and presets", "commands.completion"),
     "ncu-profile": Verb(

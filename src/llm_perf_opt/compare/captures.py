@@ -28,7 +28,7 @@ from llm_perf_opt.summary.devices import Communication, DeviceUse, IdleOwner, Ra
 # What changed about the kernels: how long a launch takes, how often they are launched, which came and which went.
 #
 # The effects of a kernel add up to the change of its time: its launches are counted at A's time per launch first, what is
-# left is the time per launch. Kernels that changed alike are told as one: a whole family, or all of them.
+# left is the time per launch. Kernels that changed alike are reported as one: a whole family, or all of them.
 
 
 Factor = Callable[[str | None], float | None]
@@ -207,7 +207,7 @@ def _effects_of(row: KernelChange, scale: float, devices: tuple[int, int]) -> li
 def kernel_causes(effects: Sequence[Effect], *, phases: bool = False) -> list[Cause]:
     """Tell effects as causes, the largest first; ``phases``: say in which phase.
 
-    What changed alike is told together, and the smallest changes are summed into one last row.
+    What changed alike is reported together, and the smallest changes are summed into one last row.
     """
     told = [*_all_alike(effects)]
     if not told:
@@ -490,7 +490,7 @@ def _copies(a: Summary, b: Summary, factor: float) -> str:
     return f" ({units.size(two * factor)} instead of {units.size(one)})"
 
 
-# Devices and ranks beside one another: time that moved from one to another is not gained.
+# Devices and ranks side by side: time that moved from one to another is not gained.
 
 
 _LEAST_SHARE = 0.01

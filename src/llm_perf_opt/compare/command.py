@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from llm_perf_opt.compare.data import Comparison, ExpectedChange
 from llm_perf_opt.compare.gates import UNDECIDED, gate_exit_code, parse_gate
-from llm_perf_opt.core.console.command_line import time_limit, whole_number
+from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, time_limit, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, hint_other_directory
@@ -39,15 +39,9 @@ Compare B with A, and gate a regression.
       run both configurations in turn (A B B A …), in processes of their own, and compare them;
       with --together in one process, pass by pass: the choice for machines that others use too.
 """
-_EPILOG = """\
-exit codes:
-  0    compared; no gate showed a regression
-  1    a gate showed a regression, or a side failed or was interrupted (with --strict also: a gate could not be
-       decided)
-  2    the command line or a configuration is wrong
-  3    a side cannot be read
-  4    a run that --run started failed
-"""
+_FAILED = (
+    "a gate found a regression, or a side failed or was interrupted (with --strict also an undecided gate)"
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -182,10 +176,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="llm-perf-opt compare",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=exit_codes(_FAILED),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )

@@ -10,6 +10,8 @@ from typing import Any
 from llm_perf_opt.analysis.metrics import (
     ALPHA,
     METRICS,
+    SERVING_METRICS,
+    SHOWN_CHANGE,
     Evidence,
     Series,
     kind_of,
@@ -26,6 +28,7 @@ from llm_perf_opt.analysis.origin import (
     overrides_of,
 )
 from llm_perf_opt.analysis.roofline.limits import Ceiling, limits_for
+from llm_perf_opt.analysis.verdicts import shown_bound
 from llm_perf_opt.compare.conclusion import conclude
 from llm_perf_opt.compare.data import (
     Comparison,
@@ -38,7 +41,7 @@ from llm_perf_opt.compare.data import (
 )
 from llm_perf_opt.compare.gates import Gate, apply_gates
 from llm_perf_opt.compare.kernels import compare_families, compare_kernels
-from llm_perf_opt.compare.sentences import find_causes, pair_samples
+from llm_perf_opt.compare.sentences import answer_at_equal_work, find_causes, pair_samples
 from llm_perf_opt.compare.work import (
     CAPTURED_PART,
     Scaling,
@@ -53,7 +56,7 @@ from llm_perf_opt.summary.file import older_notes
 
 # One ceiling for both sides: utilisation against two different ones compares the ceilings, not the runs.
 #
-# A ceiling that was measured beside other work is too low and makes a slow run look well used. So where both sides ran on
+# A ceiling that was measured while other work runs is too low and makes a slow run look well used. So where both sides ran on
 # the same device, both are put against the better known ceiling: a data sheet before a measurement, and of two
 # measurements the higher, because a machine can do what it was once seen to do. Where the devices differ there is no
 # common ceiling, and the two shares stand side by side without a ratio.
@@ -139,19 +142,17 @@ def compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]
         _Use("device busy", "device_busy_ratio", CommonCeiling()),
     )
     rows: list[PhaseChange] = []
-    told: set[str] = set()
+    reported: set[str] = set()
     for phase in dict.fromkeys((*_PHASES, *a.budget, *b.budget)):
-        one, two = a.verdicts.get(phase), b.verdicts.get(phase)
+        one, two = shown_bound(a, phase), shown_bound(b, phase)
         if one is not None or two is not None:
-            rows.append(
-                PhaseChange(phase, "limited by", "", one.bound if one else None, two.bound if two else None)
-            )
+            rows.append(PhaseChange(phase, "limited by", "", one, two))
         for use in uses:
             found = _utilisation(phase, use, a, b)
             rows.extend(found)
-            told |= {use.label for row in found if row.a is not None and row.b is not None}
+            reported |= {use.label for row in found if row.a is not None and row.b is not None}
         rows.extend(_budget_parts(phase, a, b))
-    return rows, [use.ceiling.note for use in uses if use.ceiling.note is not None and use.label in told]
+    return rows, [use.ceiling.note for use in uses if use.ceiling.note is not None and use.label in reported]
 
 
 def _utilisation(phase: str, use: _Use, a: Summary, b: Summary) -> list[PhaseChange]:
@@ -248,7 +249,7 @@ SEED = 20240229
 
 
 def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Method:
-    """Return how statistics are made unless told otherwise."""
+    """Return how statistics are made unless configured otherwise."""
     return Method(confidence_ratio=confidence, alpha=ALPHA, resamples=resamples, seed=seed)
 
 
@@ -258,7 +259,7 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     in_turns = measured_in_turns(a.documents, b.documents)
     series_a, unlike_a = series_at_work(a, a, by_repeat=in_turns)
     series_b, unlike_b = series_at_work(b, a, by_repeat=in_turns)
-    unlike = unlike_a | unlike_b
+    unlike = unlike_a | unlike_b | _loads_apart(series_a, series_b)
     names = _ordered({*series_a, *series_b})
     evidence = {
         name: weigh(series_a[name], series_b[name]) if name in series_a and name in series_b else None
@@ -283,7 +284,16 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     raw_a, raw_b = (side_series(side.summaries, side.documents, by_repeat=in_turns) for side in (a, b))
     result.splits = find_causes(raw_a, raw_b, a.first, b.first, scaling)
     put_rows_at_equal_work(result, scaling)
-    conclude(result, a.first, b.first, work, failed=failed)
+    measured = answer_at_equal_work(raw_a, raw_b)
+    conclude(
+        result,
+        a.first,
+        b.first,
+        work,
+        failed=failed,
+        answer=answer_at_equal_work(series_a, series_b),
+        b_measured_s=measured.b_s if measured is not None else None,
+    )
     result.notes = [
         *failed,
         *shared_notes(a, b),
@@ -293,6 +303,19 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     decided = apply_gates(list(gates), evidence, method, failed=" ".join(failed) or None, unlike=unlike)
     result.gates = discount_gates(decided, a, b, in_turns=in_turns)
     return result
+
+
+def _loads_apart(a: Mapping[str, Series], b: Mapping[str, Series]) -> dict[str, str]:
+    """Metrics of a server that were measured at other loads on each side → why they are not compared."""
+    found = {}
+    for name in SERVING_METRICS:
+        if name not in a or name not in b:
+            continue
+        left, right = ({load for run in side[name].runs for load in run} for side in (a, b))
+        if not left & right:
+            sides = (", ".join(sorted(loads)[:5]) for loads in (left, right))
+            found[name] = "no load in common (A: {}; B: {})".format(*sides)
+    return found
 
 
 def _ordered(names: set[str]) -> list[str]:
@@ -337,6 +360,7 @@ def _metric(
         n=evidence.n,
         outcome=outcome,
         note=evidence.note,
+        n_to_show=evidence.blocks_to_show(SHOWN_CHANGE),
     )
 
 
@@ -499,12 +523,18 @@ def _tokens(summary: Summary) -> float | None:
 
 def _tool_notes(a: Side, b: Side) -> list[str]:
     """Say what different load tools call differently."""
-    sides = [side.first.serving.definitions if side.first.serving is not None else {} for side in (a, b)]
-    if not sides[0] or not sides[1] or sides[0].keys() == sides[1].keys():
+    serving = [side.first.serving for side in (a, b)]
+    tools = [{one.tool for one in held.load if one.tool} if held is not None else set() for held in serving]
+    if not tools[0] or not tools[1] or tools[0] == tools[1]:
         return []
+    named = (", ".join(sorted(names)) for names in tools)
+    definitions = {
+        tool: text for held in serving if held is not None for tool, text in held.definitions.items()
+    }
     return [
-        "The sides were measured by different load tools; compare TTFT, TPOT and E2E, not what only one of them defines.",
-        *(f"{tool}: {text}" for tool, text in {**sides[0], **sides[1]}.items()),
+        "The sides were measured by different load tools (A: {}; B: {}); compare TTFT, TPOT and E2E, not what only one of them "
+        "defines. ITL cannot be compared.".format(*named),
+        *(f"{tool}: {text}" for tool, text in definitions.items()),
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from llm_perf_opt.analysis.metrics import SHOWN_CHANGE
 from llm_perf_opt.compare.captures import conclude_captures
 from llm_perf_opt.compare.data import Cause, Comparison, Conclusion, MetricChange, Split, Verdict, Work
-from llm_perf_opt.compare.sentences import MORE_STEPS, WALL_CLOCK, because, speed
+from llm_perf_opt.compare.sentences import because, speed
 from llm_perf_opt.core import units
 from llm_perf_opt.core.units import format_signed_percent
 from llm_perf_opt.summary import Summary
@@ -26,9 +27,16 @@ _OTHER_BATCH = "tokens_per_s"
 
 
 def conclude_wall_clock(
-    a: Summary, b: Summary, metrics: Sequence[MetricChange], splits: Sequence[Split]
+    a: Summary,
+    b: Summary,
+    metrics: Sequence[MetricChange],
+    answer: Split | None,
+    b_measured_s: float | None = None,
 ) -> Conclusion | None:
-    """Conclude from the timings of both sides; ``None`` where a side was not timed."""
+    """Conclude from the timings of both sides; ``None`` where a side was not timed.
+
+    ``answer``: the time of an answer by phase, at A's work; ``b_measured_s``: B's with its own work.
+    """
     batches = (a.workload.batch_size, b.workload.batch_size)
     other_batch = None not in batches and batches[0] != batches[1]
     names = (_OTHER_BATCH,) if other_batch else tuple(_WHOLES)
@@ -39,9 +47,8 @@ def conclude_wall_clock(
     work = _work(a, b, other_batch=other_batch)
     if metric.name == _OTHER_BATCH:
         return _per_token(metric, work)
-    split = next((s for s in splits if s.whole == WALL_CLOCK), None) if metric.name == "total" else None
     found = Conclusion("wall_clock", _verdict(metric, metric.ratio), "", work, ratio=metric.ratio)
-    _fill(found, metric, split)
+    _fill(found, metric, answer if metric.name == "total" else None, b_measured_s)
     found.sentence = _sentence(found, metric)
     found.details = _prompts(a, b)
     return found
@@ -71,16 +78,12 @@ def _per_token(metric: MetricChange, work: Work) -> Conclusion:
     ratio = 1 / (metric.ratio or math.nan)
     found = Conclusion("wall_clock", _verdict(metric, ratio), "", work, a_s, b_s, b_s, b_s - a_s, ratio)
     found.remainder_s = found.change_s
-    said = {
-        "faster": f"B is {speed(ratio)} per generated token",
-        "slower": f"B is {speed(ratio)} per generated token",
-        "not shown": "No difference per generated token is shown",
-    }.get(found.verdict, f"B takes {format_signed_percent(ratio)} per generated token, {_UNSURE}")
-    found.sentence = f"{said}: {units.seconds(b_s)} instead of {units.seconds(a_s)}. {work.text}."
+    lengths = f"{units.seconds(b_s)} instead of {units.seconds(a_s)}"
+    if found.verdict in ("faster", "slower"):
+        found.sentence = f"B is {speed(ratio)} per generated token: {lengths}. {work.text}."
+    else:
+        found.sentence = f"B takes {lengths} per generated token; tokens per second {describe_significance(metric)}. {work.text}."
     return found
-
-
-_UNSURE = "which too few repeats tell from noise"
 
 
 def _verdict(metric: MetricChange, ratio: float) -> Verdict:
@@ -89,17 +92,16 @@ def _verdict(metric: MetricChange, ratio: float) -> Verdict:
     return "not shown" if metric.outcome == "no difference shown" else "undecided"
 
 
-def _fill(found: Conclusion, metric: MetricChange, split: Split | None) -> None:
-    """Take the parts of an answer as causes, the steps that B made more or fewer left out."""
-    if split is None:
-        found.a_s, found.b_s = metric.a, metric.b
-        found.b_measured_s = metric.b
-        found.change_s = found.remainder_s = (metric.b or 0.0) - (metric.a or 0.0)
+def _fill(
+    found: Conclusion, metric: MetricChange, answer: Split | None, b_measured_s: float | None = None
+) -> None:
+    """Take the parts of an answer as causes; both ends are the values of the metric."""
+    found.a_s, found.b_s = metric.a, metric.b
+    found.b_measured_s = metric.b if b_measured_s is None else b_measured_s
+    change = found.change_s = found.remainder_s = (metric.b or 0.0) - (metric.a or 0.0)
+    if answer is None:
         return
-    more = math.fsum(cause.change_s for cause in split.causes if cause.kind == MORE_STEPS)
-    found.a_s, found.b_s, found.b_measured_s = split.a_s, split.b_s - more, split.b_s
-    change = found.change_s = found.b_s - found.a_s
-    kept = [cause for cause in split.causes if cause.kind != MORE_STEPS and cause.change_s]
+    kept = [cause for cause in answer.causes if cause.change_s]
     found.causes = [
         Cause(
             cause.name,
@@ -118,20 +120,47 @@ def _fill(found: Conclusion, metric: MetricChange, split: Split | None) -> None:
 def _sentence(found: Conclusion, metric: MetricChange) -> str:
     where = _WHOLES[metric.name]
     lengths = f"{units.seconds(found.b_s)} instead of {units.seconds(found.a_s)}"
-    interval = (
-        f" ({format_signed_percent(metric.low_ratio)} to {format_signed_percent(metric.high_ratio)})"
-        if metric.low_ratio is not None and metric.high_ratio is not None
+    said = _less_work(found.work)
+    who = "it" if said else "B"
+    if found.verdict in ("not shown", "undecided"):
+        takes = f"{said}{who} takes {lengths} {where}"
+        return f"{takes}: {describe_significance(metric)}."
+    interval = describe_interval(metric)
+    sure = f" ({interval}{describe_p(metric)})" if interval else ""
+    return f"{said}{who} is {speed(metric.ratio)} {where}{sure}: {lengths}{because(found)}."
+
+
+def describe_interval(metric: MetricChange) -> str:
+    """``95 % interval −80 % to +30 %``; empty without one."""
+    if metric.low_ratio is None or metric.high_ratio is None:
+        return ""
+    return f"95 % interval {format_signed_percent(metric.low_ratio)} to {format_signed_percent(metric.high_ratio)}"
+
+
+def describe_p(metric: MetricChange) -> str:
+    """``, p = 0.008``; empty without a test."""
+    return "" if metric.p_value is None else f", {units.format_p_value(metric.p_value)}"
+
+
+def describe_significance(metric: MetricChange) -> str:
+    """``−31 % (95 % interval −80 % to +30 %): not significant after 4 repeats; 12 would show a 20 % change``."""
+    interval = describe_interval(metric)
+    change = f"{format_signed_percent(metric.ratio or 1.0)}{f' ({interval}{describe_p(metric)})' if interval else ''}"
+    kind = metric.blocks or "repeats"
+    after = (
+        f"not significant after {metric.n} {kind}"
+        if metric.p_value is not None
+        else f"{metric.n} {kind} are too few for a test"
+        if metric.n > 1
+        else "measured once, too few for a test"
+    )
+    needed = metric.n_to_show
+    more = (
+        f"; about {needed} {kind} would show a change of {round(SHOWN_CHANGE * 100)} %"
+        if needed is not None and needed > metric.n
         else ""
     )
-    said = _less_work(found.work)
-    if found.verdict == "not shown":
-        ratio = format_signed_percent(metric.ratio or 1.0)
-        return f"{said}{'no' if said else 'No'} difference {where} is shown: {ratio}{interval}."
-    reasons = because(found)
-    if found.verdict == "undecided":
-        change = format_signed_percent(metric.ratio or 1.0)
-        return f"{said}B takes {change} {where}, {_UNSURE}: {lengths}{reasons}."
-    return f"{said}{'it' if said else 'B'} is {speed(metric.ratio)} {where}{interval}: {lengths}{reasons}."
+    return f"{change}, {after}{more}"
 
 
 def _less_work(work: Work) -> str:
@@ -157,13 +186,22 @@ _OTHER = ("model", "architecture", "hardware", "ranks", "captured steps", "graph
 """Differences that are a cause of their own."""
 
 
-def conclude(result: Comparison, a: Summary, b: Summary, work: Work, *, failed: list[str]) -> None:
+def conclude(
+    result: Comparison,
+    a: Summary,
+    b: Summary,
+    work: Work,
+    *,
+    failed: list[str],
+    answer: Split | None = None,
+    b_measured_s: float | None = None,
+) -> None:
     """Add conclusions and the first sentence to a comparison that holds metrics, splits and kernels already."""
     if failed:
         result.sentence = f"No conclusion: {failed[0]}"
         return
     found = (
-        conclude_wall_clock(a, b, result.metrics, result.splits),
+        conclude_wall_clock(a, b, result.metrics, answer, b_measured_s),
         conclude_captures(a, b, result.kernels, work),
     )
     result.conclusions = [each for each in found if each is not None]

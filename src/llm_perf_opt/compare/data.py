@@ -61,7 +61,7 @@ class Work:
     """How much work each side holds, and what it was counted in."""
 
     basis: WorkBasis | None
-    """``None``: it cannot be told, and ``text`` says why."""
+    """``None``: it cannot be determined, and ``text`` says why."""
     unit: str
     """One of what: ``step``, ``decode step``, ``unit of work``, …"""
     a: float | None
@@ -140,8 +140,9 @@ class Conclusion:
     """Further sentences: what to know besides."""
 
 
-SCHEMA_VERSION = "1.3"
-"""1.2: ``sentence`` and ``conclusions``; ratios of captured times are at equal work. 1.3: ``expected``."""
+SCHEMA_VERSION = "1.4"
+"""1.2: ``sentence`` and ``conclusions``; ratios of captured times are at equal work. 1.3: ``expected``. 1.4: ``n_to_show``;
+``tpot`` is decode time ÷ steps."""
 Outcome = Literal[
     "better", "worse", "no difference shown", "not enough data", "not comparable", "only in A", "only in B"
 ]
@@ -173,6 +174,8 @@ class MetricChange:
     """Blocks: pairs for ``rounds`` and ``samples``; repeats of the side that has fewer."""
     outcome: Outcome
     note: str | None = None
+    n_to_show: int | None = None
+    """Blocks per side that would show a change of 20 % in four of five cases, by the spread of these; ``None``: not known."""
 
 
 @dataclass(slots=True)
@@ -294,7 +297,7 @@ class Method:
 
 @dataclass(slots=True)
 class ExpectedMetric:
-    """What tables predict of one metric, beside what was measured."""
+    """What tables predict of one metric, next to what was measured."""
 
     name: str
     """``ttft``, ``tpot`` or ``tokens_per_s``."""

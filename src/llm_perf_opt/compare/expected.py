@@ -1,4 +1,4 @@
-"""Two runs that differ in data type, batch size, ranks or device: what the tables predict, beside what was measured."""
+"""Two runs that differ in data type, batch size, ranks or device: what the tables predict, next to what was measured."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def expected_change(
 ) -> ExpectedChange | None:
     """Return the predicted change with its reason where there is none; ``None``: nothing that tables know of differs.
 
-    ``common``: settings of both sides beside their own.
+    ``common``: settings of both sides in addition to their own.
     """
     stored = [_quantised(side, common) for side in (a, b)]
     changed = _changed(a.first, b.first, stored)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 from llm_perf_opt.compare import tables
-from llm_perf_opt.compare.data import Comparison, Conclusion, GateResult, MetricChange, Outcome, Split
+from llm_perf_opt.compare.data import Comparison, Conclusion, GateResult, MetricChange, Outcome
 from llm_perf_opt.compare.gates import UNDECIDED
 from llm_perf_opt.compare.tables import METRIC_NAMES, scope_name
 from llm_perf_opt.core import units
@@ -45,9 +45,10 @@ _OUTCOMES: dict[Outcome, Kind] = {
     "not enough data": Kind("not enough data for a test", "square", 6),
 }
 _SIDE_A, _SIDE_B = Kind("A", "circle", 6), Kind("B", "diamond", 0)
-_TITLES = {"wall_clock": "Wall-clock of a sample, from A to B", "kernel_time": "Kernel time, from A to B"}
 _MOST_PAIRS = 40
 _MOST_STEPS = 9
+_SMALL_CHANGE = 0.05
+"""Of the whole: a smaller change is drawn by itself, because it could not be seen beside it."""
 _LEAST_STEP = 0.01
 """Of the largest step: smaller ones cannot be seen."""
 
@@ -75,22 +76,9 @@ def forest_chart(metrics: Sequence[MetricChange]) -> str | None:
     )
 
 
-def split_charts(splits: Sequence[Split]) -> list[str]:
-    """Draw a waterfall per whole: what each part adds or saves."""
-    return [
-        waterfall(
-            _TITLES.get(split.whole, split.whole),
-            ("A", split.a_s),
-            [Step(cause.name, cause.change_s) for cause in split.causes],
-            ("B", split.b_s),
-        )
-        for split in splits
-    ]
-
-
 def conclusion_chart(conclusion: Conclusion) -> str | None:
-    """Draw what each cause adds or saves at equal work; small ones and what is not explained are one step."""
-    if not conclusion.causes or not conclusion.change_s:
+    """Draw the way from A to B at equal work; small causes and what is not explained are one step."""
+    if not conclusion.causes or not conclusion.change_s or conclusion.a_s is None or conclusion.b_s is None:
         return None
     largest = max(abs(cause.change_s) for cause in conclusion.causes)
     shown = [c for c in conclusion.causes if abs(c.change_s) >= _LEAST_STEP * largest][:_MOST_STEPS]
@@ -98,7 +86,10 @@ def conclusion_chart(conclusion: Conclusion) -> str | None:
     left = conclusion.change_s - sum(step.change for step in steps)
     if abs(left) >= _LEAST_STEP * largest:
         steps.append(Step("everything else", left))
-    return change_waterfall(f"Change of the {scope_name(conclusion)} at equal work", steps, "together")
+    title = f"{scope_name(conclusion).capitalize()}, from A to B at equal work"
+    if abs(conclusion.change_s) < _SMALL_CHANGE * conclusion.a_s:
+        return change_waterfall(f"{title}: the change alone", steps, "together")
+    return waterfall(title, ("A", conclusion.a_s), steps, ("B", conclusion.b_s))
 
 
 def pair_charts(comparison: Comparison) -> list[str]:
@@ -161,16 +152,15 @@ def _sides(comparison: Comparison) -> list[tuple[str, str]]:
 def _sections(comparison: Comparison) -> list[Section]:
     metrics, splits, samples = comparison.metrics, comparison.splits, comparison.samples
     forest = [chart(lambda: forest_chart(metrics) or "")] if forest_chart(metrics) else []
-    causes: list[Block] = [
-        Text(tables.SPLITS_TEXT if splits else ""),
-        *charts_for(lambda: split_charts(splits)),
-    ]
+    concluded = {conclusion.whole for conclusion in comparison.conclusions}
+    further = [split for split in splits if split.whole not in concluded]
+    causes: list[Block] = [Text(tables.SPLITS_TEXT if further else "")]
     pairs = charts_for(lambda: pair_charts(comparison))
     shown: list[tuple[str, str, Sequence[Block], Table]] = [
         ("devices", "Devices", [], tables.device_table(comparison.conclusions)),
         ("metrics", "Metrics", forest, tables.metric_table(metrics)),
         ("expected", "Predicted and measured", *_expected(comparison)),
-        ("causes", "Where the change comes from", causes, tables.cause_table(splits)),
+        ("causes", "Where the change comes from", causes, tables.cause_table(further)),
         ("samples", "Sample by sample", pairs, tables.sample_table(samples)),
         ("differences", "What else differs", [], tables.difference_table(comparison)),
         ("phases", "Phases", [], tables.phase_table(comparison.phases)),
@@ -193,7 +183,11 @@ def _conclusion(number: int, conclusion: Conclusion) -> Section:
     """What a conclusion is made of; the sentence of the first stands on top of the page already."""
     name = f"why-{number}"
     title = f"Why: {tables.scope_name(conclusion)}"
-    drawn = [chart(lambda: conclusion_chart(conclusion) or "")] if conclusion_chart(conclusion) else []
+    drawn = (
+        [chart(lambda: conclusion_chart(conclusion) or "")]
+        if number == 0 and conclusion_chart(conclusion)
+        else []
+    )
     whole = tables.conclusion_table(conclusion, MOST_ROWS)
     cut = tables.conclusion_table(conclusion, MARKDOWN_MOST_ROWS)
     blocks: list[Block] = [

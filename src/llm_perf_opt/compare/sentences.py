@@ -12,13 +12,13 @@ from llm_perf_opt.summary import Kernel, Summary
 from llm_perf_opt.summary.statistics import percentile
 
 NO_CHANGE = 0.01
-"""Changes of a capture below this are not told from those between two captures of the same program."""
+"""Changes of a capture below this are not distinguished from those between two captures of the same program."""
 _LEAST_SHARE = 0.1
 """Of the change: further causes that are worth their place in the sentence."""
 _AGAINST_SHARE = 0.25
 _MOST_NAMED = 3
 _LEAST_OF_WHOLE = 0.01
-"""Of the whole: causes that cancel each other are told from here on."""
+"""Of the whole: causes that cancel each other are reported from here on."""
 
 
 def verdict_of(found: Conclusion) -> Verdict:
@@ -154,7 +154,8 @@ def _moved(found: Conclusion, joint: str) -> str:
 
 
 _PAIRED = ("total", "ttft", "tpot")
-_PARTS = ("preprocess", "vision", "encode", "prefill", "decode")
+_ANSWER_PARTS = ("vision", "encode", "prefill", "decode")
+_PARTS = ("preprocess", *_ANSWER_PARTS)
 _MOST_FAMILIES = 8
 WALL_CLOCK, KERNELS = "wall_clock", "kernel_time"
 MORE_STEPS: CauseKind = "steps"
@@ -206,6 +207,24 @@ def _by_phase(
         else:
             causes.append(Cause(name, before, after, after - before))
     return _split(WALL_CLOCK, whole, causes)
+
+
+def answer_at_equal_work(a: Mapping[str, Series], b: Mapping[str, Series]) -> Split | None:
+    """Split the time of an answer by phase; ``b`` holds B's times at A's number of decode steps.
+
+    Its ends are those of the metric ``total``. A median of sums is not the sum of medians: what that leaves is no part.
+    """
+    one, two = _medians(a.get("total")), _medians(b.get("total"))
+    common = [sample for sample in one if sample in two]
+    if not common:
+        return None
+    causes = []
+    for name in _ANSWER_PARTS:
+        before, after = _medians(a.get(name)), _medians(b.get(name))
+        if all(sample in before and sample in after for sample in common):
+            start, end = _mean(before, common), _mean(after, common)
+            causes.append(Cause(name, start, end, end - start))
+    return Split(WALL_CLOCK, _mean(one, common), _mean(two, common), causes)
 
 
 def _steps(summary: Summary) -> float | None:

@@ -1,4 +1,4 @@
-"""Read the sides of a comparison: summaries, and the raw timings beside them."""
+"""Read the sides of a comparison: summaries, and the raw timings next to them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
         for path in own_files(folder, stage, [folder / stage / layout.TIMINGS])
     ]
     # Of several, the first is what the wall-clock of the summary is from: of several ranks, that of the first.
-    told = [folder / one for one in (named, *named.split(", "))] if named else []
-    found = next((path for path in (*told, *candidates) if path.is_file()), None)
+    reported = [folder / one for one in (named, *named.split(", "))] if named else []
+    found = next((path for path in (*reported, *candidates) if path.is_file()), None)
     if found is None:
         return None
     document = read_json(found)

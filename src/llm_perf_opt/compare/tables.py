@@ -53,8 +53,10 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
 }
 _OUTCOME_NAMES = {"no difference shown": "no significant difference"}
 """Outcomes whose key is not what a reader should read."""
-_MOST_HEADING = 120
+_MOST_HEADING = 40
 """Characters of settings in a title; all of them are in the list of sides."""
+_UNNAMED = ("A", "B")
+"""Sides of ``--run``: only their settings tell them apart."""
 _GATE_WORDS = {
     "passed": "passed",
     "regression": "REGRESSION",
@@ -292,16 +294,13 @@ def side_facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def heading(comparison: Comparison) -> str:
-    """Name both sides and what tells them apart: with ``--run`` they are only called A and B."""
+    """Name both sides; with ``--run`` they are only called A and B, and their settings tell them apart."""
 
     def named(side: SideInfo, other: SideInfo) -> str:
-        own = [word for word in side.overrides if word not in other.overrides]
-        shown = " ".join(own)
-        return (
-            f"{side.name} ({shown if len(shown) <= _MOST_HEADING else shown[:_MOST_HEADING] + '…'})"
-            if own
-            else side.name
-        )
+        own = " ".join(word for word in side.overrides if word not in other.overrides)
+        if side.name not in _UNNAMED or not own:
+            return side.name
+        return f"{side.name} ({own if len(own) <= _MOST_HEADING else own[:_MOST_HEADING] + '…'})"
 
     return f"{named(comparison.b, comparison.a)} against {named(comparison.a, comparison.b)}"
 
@@ -331,11 +330,7 @@ def describe_method(comparison: Comparison) -> str:
 # Causes of a change and samples in pairs, as tables.
 
 
-SPLITS_TEXT = (
-    "Means over the samples both sides share, of each sample's median; the parts of a whole add up to its change. "
-    "Where the sides made different numbers of decode steps, the steps are counted at A's speed first. Kernel time of B is at "
-    "A's work."
-)
+SPLITS_TEXT = "The parts of a whole add up to its change. Kernel time of B is at A's work."
 _WHOLES = {"wall_clock": "wall-clock of a sample", "kernel_time": "kernel time"}
 _METRICS = {"total": "whole answer", "ttft": "time to first token", "tpot": "time per output token"}
 
@@ -394,7 +389,7 @@ def sample_table(rows: Sequence[SampleChange]) -> Table:
     )
 
 
-# Conclusions as tables: the causes of a change with their share of it, and devices beside one another.
+# Conclusions as tables: the causes of a change with their share of it, and devices side by side.
 
 
 _SCOPE_NAMES = {
@@ -402,7 +397,10 @@ _SCOPE_NAMES = {
     "captured_time": "captured time",
     "kernel_time": "kernel time",
 }
-EQUAL_WORK_TEXT = "Times of B are at A's work; the causes and what is not explained add up to the change."
+EQUAL_WORK_TEXT = (
+    "Times of B are at A's work; the rows add up to the change. Where medians are taken, the median of a sum is not the sum "
+    "of the medians: the row “medians of sums” is the difference."
+)
 
 
 def scope_name(conclusion: Conclusion) -> str:
@@ -445,7 +443,8 @@ def conclusion_table(conclusion: Conclusion, most: int | None = None) -> Table:
     change = conclusion.b_s - conclusion.a_s
     left = change - sum(cause.change_s for cause in conclusion.causes)
     if abs(left) > 1e-6 * conclusion.a_s:
-        rows.append([text("not explained"), text(None), text(None), adds(left), _share(left, change)])
+        rest = "medians of sums" if conclusion.whole == "wall_clock" else "not explained"
+        rows.append([text(rest), text(None), text(None), adds(left), _share(left, change)])
     whole = [num(conclusion.a_s, units.seconds), num(conclusion.b_s, units.seconds), adds(change)]
     rows.append([text("together", strong=True), *whole, text("")])
     return Table(header, [Row(cells) for cells in rows], left_out=len(conclusion.causes) - len(shown))
@@ -478,7 +477,7 @@ def device_table(conclusions: Sequence[Conclusion]) -> Table:
     )
 
 
-# What tables of measured operators predict of a change, beside what was measured: as text and as a table.
+# What tables of measured operators predict of a change, next to what was measured: as text and as a table.
 
 
 _LAUNCHED = {

@@ -1,4 +1,4 @@
-"""Which device a run uses, as far as it can be told without importing torch; a run asks torch before it starts.
+"""Which device a run uses, as far as it can be determined without importing torch; a run asks torch before it starts.
 
 Files of the kernel and of the installed torch answer. Who starts a run confirms the answer with torch itself
 (``workloads.devices.confirm_device``): a driver may be too old, a container may hide the device.
@@ -141,7 +141,7 @@ def torch_backends() -> list[str]:
 
 
 def may_have_accelerator() -> bool:
-    """Whether only torch can say that there is no accelerator: it was built for one, or has a backend beside it."""
+    """Whether only torch can say that there is no accelerator: it was built for one, or has a backend next to it."""
     build = torch_build()
     return build is not None and (build.kind != "cpu" or bool(torch_backends()))
 

@@ -74,23 +74,27 @@ LEGACY_ROOTS = frozenset({"device", "repeats", "analysis", "runners", "torch_pro
 _RUNNER_PRESETS = {
     "stage1.default": ["pipeline.static_analysis.enable=true", "pipeline.torch_profiler.enable=true"],
     "stage1.no-static": ["pipeline.static_analysis.enable=false", "pipeline.torch_profiler.enable=true"],
-    "stage2": ["pipeline.nsys.enable=true", "pipeline.ncu.enable=true"],
-    "default": [],
-}
-"""Choice of the old group ``runner`` → the overrides it stood for."""
-_RUNNER_CONFIGS = {
-    **_RUNNER_PRESETS,
     "stage2": [
         "pipeline.static_analysis.enable=false",
         "pipeline.torch_profiler.enable=false",
-        *_RUNNER_PRESETS["stage2"],
+        "pipeline.nsys.enable=true",
+        "pipeline.ncu.enable=true",
     ],
+    "default": [],
 }
-"""The same for ``conf/runner/*.yaml``, which are whole configurations."""
+"""Choice of the old group ``runner``, and name of a file in ``conf/runner/`` → the overrides that replace it."""
+_DTYPES = {
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "float": "float32",
+}
+"""Short names of data types, as other tools take them."""
 
 
 def translate_overrides(overrides: Sequence[str]) -> list[str]:
-    """Rewrite command-line overrides that Hydra would refuse: old root keys, the old runner group, ``model=DIRECTORY``."""
+    """Rewrite command-line overrides that Hydra would refuse: old root keys, the old runner group, ``model=DIRECTORY``, ``fp16``."""
     translated: list[str] = []
     for item in overrides:
         key, separator, value = item.partition("=")
@@ -104,6 +108,10 @@ def translate_overrides(overrides: Sequence[str]) -> list[str]:
         elif key == "model" and _is_checkpoint_path(value):
             quoted = value.replace("\\", "\\\\").replace("'", "\\'")
             translated.extend(["model=hf", f"model.path='{quoted}'"])
+        elif key == "model.dtype":
+            translated.append(
+                f"{key}={','.join(_DTYPES.get(each.lower(), each) for each in value.split(','))}"
+            )
         elif separator and key.split(".", 1)[0] in LEGACY_ROOTS:
             translated.append(f"+{item}")
         else:
@@ -119,8 +127,8 @@ def _is_checkpoint_path(value: str) -> bool:
 def note_config_name(config_name: str) -> None:
     """Say what to use instead of ``--config-name runner/…``."""
     group, _, preset = config_name.removesuffix(".yaml").partition("/")
-    if group == "runner" and preset in _RUNNER_CONFIGS:
-        instead = " ".join(["llm-perf-opt run", *_RUNNER_CONFIGS[preset]])
+    if group == "runner" and preset in _RUNNER_PRESETS:
+        instead = " ".join(["llm-perf-opt run", *_RUNNER_PRESETS[preset]])
         LOGGER.info("'--config-name %s' is deprecated; use %s", config_name, instead, extra=ONCE)
 
 
@@ -133,6 +141,23 @@ def new_key(key: str) -> str:
         if entry.old.endswith(".*") and key.startswith(f"{old}."):
             return f"{entry.new}{key.removeprefix(old)}"
     return key
+
+
+def current_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with the keys of today in place of old ones, for a command that only prints the configuration."""
+    explicit = explicit_keys(overrides)
+    current: list[str] = []
+    for item in overrides:
+        key, separator, value = item.partition("=")
+        new = new_key(key.lstrip("+"))
+        if not separator or new == key.lstrip("+"):
+            current.append(item)
+        elif new not in explicit:  # a new key wins
+            converted = next((e.convert(value) for e in LEGACY_KEYS if e.new == new and e.old == key), value)
+            current.append(
+                f"{new}={converted}" if isinstance(converted, str) else f"{new}=[{value.strip(chr(39))}]"
+            )
+    return current
 
 
 def explicit_keys(overrides: Sequence[str]) -> set[str]:

@@ -1,6 +1,6 @@
 """The configuration as types. Values come from ``conf/``; names, types, ranges and meaning are fixed here.
 
-A stage's own keys (``pipeline.<stage>.*``) are declared by the stage, beside its code.
+A stage's own keys (``pipeline.<stage>.*``) are declared by the stage, next to its code.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class WorkloadCommandConfig:
     timeout_s: float = 1800.0
     """Time limit of one capture, and of one run of your program without a tool."""
     env: Any = None
-    """Variables for the captured program beside the allow-listed ones: names to hand on, or names and values.
+    """Variables for the captured program in addition to the allow-listed ones: names to hand on, or names and values.
     Captures store them."""
 
 
@@ -348,7 +348,7 @@ SECTIONS: dict[str, type] = {
     "hardware": HardwareConfig,
     "sweep": SweepConfig,
 }
-"""Sections of the configuration beside ``pipeline``."""
+"""Sections of the configuration other than ``pipeline``."""
 
 
 @dataclass

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from llm_perf_opt.core.errors import ConfigError
 
-# ``pipeline.workload.env``: the variables a captured program gets beside the allow-listed ones.
+# ``pipeline.workload.env``: the variables a captured program gets in addition to the allow-listed ones.
 
 
 KEY = "pipeline.workload.env"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError, ToolError
-from llm_perf_opt.core.files import RUN_DIRECTORY, explain_os_errors
+from llm_perf_opt.core.files import RUN_DIRECTORY, explain_os_errors, other_directory
 from llm_perf_opt.core.stage import stage_types
 
 LOGGER = logging.getLogger("llm_perf_opt.artifacts")
@@ -97,11 +97,22 @@ class Artifacts:
         if not directory.resolve().is_relative_to(self._root):
             raise ToolError(
                 f"{directory} leads out of the run directory, and is not written through",
-                hint="remove the link, or choose another run directory: artifacts.runs_dir=DIR",
+                hint=f"remove the link, or choose {other_directory(RUN_DIRECTORY)}",
                 path=str(directory),
             )
         with explain_os_errors(directory, elsewhere=RUN_DIRECTORY):
             directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+
+class PlannedArtifacts(Artifacts):
+    """The paths of a run that is only planned: nothing is created."""
+
+    def set_root(self, root: Path | str) -> None:
+        """Resolve the run directory."""
+        self._root = Path(root).expanduser().resolve()
+
+    def _make_directory(self, directory: Path) -> Path:
         return directory
 
 

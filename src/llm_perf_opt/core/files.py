@@ -23,7 +23,7 @@ _IN_THE_WAY = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
 _BAD_NAME = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
 RUN_DIRECTORY = "another run directory: artifacts.runs_dir=/some/dir"
 """Where else a run can write."""
-_ELSEWHERE = contextvars.ContextVar("elsewhere", default="another directory")
+_ELSEWHERE = contextvars.ContextVar[str | None]("elsewhere", default=None)
 
 
 @contextlib.contextmanager
@@ -36,16 +36,21 @@ def hint_other_directory(where: str) -> Iterator[None]:
         _ELSEWHERE.reset(before)
 
 
+def other_directory(default: str = "another directory") -> str:
+    """Return how a user of this command chooses where it writes: ``another directory: --out DIR``."""
+    return _ELSEWHERE.get() or default
+
+
 @contextlib.contextmanager
 def explain_os_errors(path: Path, *, elsewhere: str | None = None) -> Iterator[None]:
     """Turn a full disk or a read-only directory into a message that says which and what to do.
 
-    ``elsewhere`` says how to choose another place; by default what the command said (:func:`hint_other_directory`).
+    ``elsewhere`` says how to choose another place, unless the command does (:func:`hint_other_directory`).
     """
     try:
         yield
     except OSError as error:
-        where = elsewhere or _ELSEWHERE.get()
+        where = other_directory(elsewhere or "another directory")
         if error.errno in _NO_SPACE:
             raise ToolError(
                 f"no space left to write {path}", hint=f"free some space or choose {where}", path=str(path)

@@ -12,7 +12,7 @@ from llm_perf_opt.core.errors import ConfigError
 ROOT_VARIABLE = "LLM_PERF_OPT_RANKS_ROOT"
 """Set for ranks that ``run.ranks`` started: the run's directory, which their parent holds and reports."""
 GROUP_VARIABLE = "LLM_PERF_OPT_RANKS_GROUP"
-"""Set for programs that every rank starts beside itself (a capture): the name of the group they make among themselves."""
+"""Set for programs that every rank starts alongside itself (a capture): the name of the group they make among themselves."""
 _MARK = re.compile(r"llm_perf_opt: rank (\d{1,6}) of (\d{1,6})")
 _MOST = 100_000
 

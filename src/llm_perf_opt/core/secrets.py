@@ -230,7 +230,7 @@ def is_secret_name(name: str) -> bool:
 def is_secret_variable(name: str, value: str) -> bool:
     """Tell whether an environment variable must not be handed on unasked: by its name, or by its value."""
     words = {word.lower() for word in _WORDS.findall(name)}
-    return is_secret_name(name) or bool(words & {"token", "key", "keys"}) or has_secret(value)
+    return is_secret_name(name) or bool(words & {"token", "key", "keys", "jwt"}) or has_secret(value)
 
 
 def has_secret(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Device limits as data: the shipped catalogue, a user's own YAML beside it, and matching by driver name.
+"""Device limits as data: the shipped catalogue, a user's own YAML next to it, and matching by driver name.
 
 A name that no pattern matches in full has no limits: "RTX 4090 Laptop GPU" or a MIG slice of an A100 is
 another device, and a wrong peak is worse than none.
@@ -60,7 +60,7 @@ def describe_framework(framework: str, version: str, kernel: str = "") -> str:
     return f"{name}, {kernel}" if kernel else name
 
 
-# What silicon was seen to reach: the best measured rate of a device, beside its data sheet's peak.
+# What silicon was seen to reach: the best measured rate of a device, next to its data sheet's peak.
 #
 # The figures ship as data (``reached.yaml``), taken from public tables of measured operators, so that nobody needs those
 # tables to read them. ``docs/hardware.md`` says how they are made and checked.
@@ -386,12 +386,17 @@ class Catalogue:
                 choices = ", ".join(ambiguity.choose)
                 return None, f"{ambiguity.reason}; choose one with hardware.device (one of: {choices})"
         how = "choose a device with hardware.device or add yours with hardware.catalogue"
+        near = self._nearest(plain)
         return (
             None,
-            f"'{plain}' is not in the hardware catalogue, and no other device's limits are assumed; {how}",
+            f"'{plain}' is not in the hardware catalogue, and no other device's limits are assumed "
+            f"({f'nearest: {near[0]}; ' if near else ''}{how})",
         )
 
     def _suggestion(self, wanted: str) -> str:
+        return "the nearest are: " + ", ".join(self._nearest(wanted))
+
+    def _nearest(self, wanted: str) -> list[str]:
         # A part of the name ("4090", "h100") is what people type; a closer spelling comes second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
         plain = _normalise_name(wanted)
@@ -401,8 +406,7 @@ class Catalogue:
                 -difflib.SequenceMatcher(None, plain, _normalise_name(name), autojunk=False).ratio()
             ),
         )
-        nearest = list(dict.fromkeys([*partial, *close]))[:4]
-        return "the nearest are: " + ", ".join(nearest)
+        return list(dict.fromkeys([*partial, *close]))[:4]
 
 
 def _normalise_name(name: str) -> str:

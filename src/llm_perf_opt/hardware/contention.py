@@ -149,7 +149,7 @@ class DeviceLoads:
     """``0000:c1:00``."""
 
     def of(self, device: DeviceProperties) -> DeviceLoad | None:
-        """Return the load of a device of torch; ``None``: not told."""
+        """Return the load of a device of torch; ``None``: not reported."""
         return self.by_uuid.get(device.uuid or "") or self.by_bus.get(device.bus_id or "")
 
     def power_limits(self) -> list[str]:
@@ -202,14 +202,17 @@ def parse_loads(gpus: str, programs: str) -> dict[str, DeviceLoad]:
 
 
 def _from_nvml(library: Any, gpu: Any) -> DeviceLoad:
-    def told(question: str, *arguments: Any) -> Any:
+    def reported(question: str, *arguments: Any) -> Any:
         try:
             return getattr(library, question)(gpu, *arguments)
         except sensors_gpu.refusals(library):
             return None  # MIG, an old driver, no permission
 
-    use, programs = told("nvmlDeviceGetUtilizationRates"), told("nvmlDeviceGetComputeRunningProcesses")
-    limit = told("nvmlDeviceGetEnforcedPowerLimit")
+    use, programs = (
+        reported("nvmlDeviceGetUtilizationRates"),
+        reported("nvmlDeviceGetComputeRunningProcesses"),
+    )
+    limit = reported("nvmlDeviceGetEnforcedPowerLimit")
     return DeviceLoad(
         None if use is None else float(use.gpu) / 100,
         None if programs is None else sum(not is_own(int(one.pid)) for one in programs),
@@ -276,7 +279,7 @@ def _ask(tool: str, *arguments: str) -> str:
 
 # How much of the processor other programs use while something is measured.
 #
-# A ceiling measured beside other work is too low. The load average cannot tell: it looks a minute back and counts this
+# A ceiling measured while other work runs is too low. The load average cannot tell: it looks a minute back and counts this
 # program's own work too. So the processor's own account of its time is read before and after, and what was ours taken off.
 
 
@@ -375,7 +378,7 @@ class CpuWatch:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the looks at one GPU told."""
+    """What the samples of one GPU show."""
 
     looks: int = 0
     with_others: int = 0
@@ -396,7 +399,7 @@ class GpuWatch:
         self._seen = {name: _Seen() for name in names}
         self._known: dict[str, Programs] | None = None
         if not numbers_are_the_drivers():
-            # Which of the numbers is ours cannot be told: whoever is there before us is another.
+            # Which of the numbers is ours cannot be determined: whoever is there before us is another.
             there = gpu_programs(names) if not _uses_gpu() else {}
             self._known = {name: programs for name, programs in there.items() if programs is not None}
         self.look()
@@ -424,8 +427,10 @@ class GpuWatch:
         """Look a last time, and say what was seen."""
         self.look()
         # Drivers list nobody to some containers: there an empty list is no answer.
-        told = [seen for seen in self._seen.values() if seen.looks and (self._known is None or seen.anybody)]
-        ratios = [seen.with_others / seen.looks for seen in told]
+        reported = [
+            seen for seen in self._seen.values() if seen.looks and (self._known is None or seen.anybody)
+        ]
+        ratios = [seen.with_others / seen.looks for seen in reported]
         words = "; ".join(self._words(name, seen) for name, seen in self._seen.items() if seen.with_others)
         if not words and len(ratios) < len(self._seen):
             return Use()  # of one of them nothing is known

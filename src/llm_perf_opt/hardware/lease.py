@@ -79,7 +79,7 @@ def lease_directory() -> Path:
 def hold_device(device: LeasedDevice, who: str, *, check: Callable[[], None]) -> Iterator[HeldDevice]:
     """Hold a device while the block runs; wait for it where another run does, and say so.
 
-    ``who`` is told to those who wait. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
+    ``who`` is shown to those who wait. ``check`` is called while waiting, and may raise to end it. Where locks cannot be
     had at all (a directory that cannot be written), the block runs without, and :attr:`Held.reason` says why.
     """
     held = HeldDevice()

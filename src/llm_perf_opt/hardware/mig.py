@@ -48,9 +48,9 @@ class MigSlice:
     memory_bytes: float | None = None
     multiprocessors: int | None = None
     gpu_multiprocessors: int | None = None
-    """Of the whole GPU, or of its largest profile where only that is told."""
+    """Of the whole GPU, or of its largest profile where only that is reported."""
     told_by: str | None = None
-    """Who told the multiprocessors."""
+    """Source of the multiprocessor count."""
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ def visible_slice(
     """Return the slice CUDA means by ``cuda:<index>``; ``None``: a whole GPU.
 
     CUDA gives a program one slice: the one ``CUDA_VISIBLE_DEVICES`` names, else the first of the first GPU it may see.
-    Where some GPUs are cut and others are not, and nothing is named, it is not told from outside which CUDA takes.
+    Where some GPUs are cut and others are not, and nothing is named, it it is unknown from outside which one CUDA takes.
     """
     named = [
         entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()
@@ -219,11 +219,11 @@ def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
 
 def describe_slice(one: MigSlice, gpus: list[ListedGpu], tool: str) -> MigSlice:
     """Add multiprocessors and memory: from nvidia-ml-py, else from the driver's list of profiles."""
-    told = _from_nvml(one)
-    if told.multiprocessors is not None:
-        return told
+    reported = _from_nvml(one)
+    if reported.multiprocessors is not None:
+        return reported
     number = next((place for place, gpu in enumerate(gpus) if gpu.uuid == one.gpu_uuid), 0)
-    return with_profile(told, _ask(tool, "mig", "-lgip"), number)
+    return with_profile(reported, _ask(tool, "mig", "-lgip"), number)
 
 
 def _from_nvml(one: MigSlice) -> MigSlice:

@@ -182,7 +182,7 @@ def cache_key(
 
 
 def device_conditions() -> list[str]:
-    """Return what a GPU's rates depend on beside the GPU: versions of drivers and the power limits in force."""
+    """Return what a GPU's rates depend on apart from the GPU: versions of drivers and the power limits in force."""
     versions = [f"{name} {number}" for name, number in sorted(driver_versions().items())]
     return [*versions, *read_device_loads().power_limits()]
 
@@ -241,7 +241,7 @@ def probe(
 ) -> ProbeResult:
     """Return this machine's ceilings: the best it was seen to do, with the same threads, in this run or before.
 
-    A kept measurement is used as it is once a quiet one is among those that went in. One made beside other work is
+    A kept measurement is used as it is once a quiet one is among those that went in. One made while other work ran is
     made again, and of each rate the better is kept; after some tries only when the processor is idle.
     """
     cpu = detect_cpu()

@@ -12,7 +12,7 @@ from llm_perf_opt.hardware.probe import ProbeResult
 from llm_perf_opt.summary import Hardware
 
 _UNCLEAR_SLICE = (
-    "some GPUs of this machine are cut into MIG slices, and which one the run uses is not told; "
+    "some GPUs of this machine are cut into MIG slices, and which one the run uses is unknown; "
     "name one with CUDA_VISIBLE_DEVICES=MIG-…"
 )
 
@@ -59,7 +59,7 @@ def resolve_hardware(
     ``dtype`` is the run's; on a CPU the half-precision rates, slow to measure, are left out for a float32 run.
 
     ``chosen`` (``hardware.device``) wins over what is detected. A CPU is measured, unless ``allow_probe`` is
-    off; on a GPU the data sheet is the limit and the measurement stands beside it. A slice of a GPU (MIG) has its share of
+    off; on a GPU the data sheet is the limit and the measurement stands next to it. A slice of a GPU (MIG) has its share of
     the sheet; a GPU without a sheet has what was measured.
     """
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
@@ -152,7 +152,7 @@ def _resolve_cpu(
 def _add_measured(
     hardware: Hardware, run_device: str, name: str, cache_dir: Path | None, threads: int | None = None
 ) -> ProbeResult:
-    """Put what this machine reached beside the data sheet; the sheet stays the denominator."""
+    """Put what this machine reached next to the data sheet; the sheet stays the denominator."""
     from llm_perf_opt.hardware.probe import probe
 
     measured = probe(run_device, name=name, threads=threads, cache_dir=cache_dir)

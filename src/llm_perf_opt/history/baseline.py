@@ -12,7 +12,7 @@ import polars as pl
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.history import store
 from llm_perf_opt.history.data import RunRow
-from llm_perf_opt.history.index import open_index, row_of
+from llm_perf_opt.history.index import reading_index, row_of
 from llm_perf_opt.history.trends import better_of, read_values, reason_unusable, settings_of
 
 _MOST_DIFFERENCES = 6
@@ -23,21 +23,21 @@ def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
     """Return the directory of the baseline of ``run`` and a note that says which it is and why."""
     ours = row_of(run)
     directory = (options.index or index_around(run)).expanduser().absolute()
-    folder, info, _ = open_index(directory)
-    others = _Others(folder, Path(info.directory), _key(run, Path(info.directory)))
-    if options.baseline not in ("latest", "best"):
-        row = _named(others, options.baseline, directory)
-        return others.home(row), f"A is run {row.run} of the index, as asked for."
-    alike = _same_settings(others, ours, options, directory)
-    if options.baseline == "latest":
-        row = _latest(alike, ours, directory)
-        return others.home(row), f"A is run {row.run}, the latest before B of {_like(options)}."
-    row, value = _best(alike, folder, options.by)
-    return (
-        others.home(row),
-        f"A is run {row.run}, the best of {len(alike)} by {options.by} ({value:g}) of {_like(options)}. The best of "
-        "many is lucky too: expect B to look a little worse than it is.",
-    )
+    with reading_index(directory) as (folder, info, _):
+        others = _Others(folder, Path(info.directory), _key(run, Path(info.directory)))
+        if options.baseline not in ("latest", "best"):
+            row = _named(others, options.baseline, directory)
+            return others.home(row), f"A is run {row.run} of the index, as asked for."
+        alike = _same_settings(others, ours, options, directory)
+        if options.baseline == "latest":
+            row = _latest(alike, ours, directory)
+            return others.home(row), f"A is run {row.run}, the latest before B of {_like(options)}."
+        row, value = _best(alike, folder, options.by)
+        return (
+            others.home(row),
+            f"A is run {row.run}, the best of {len(alike)} by {options.by} ({value:g}) of {_like(options)}. The best of "
+            "many is lucky too: expect B to look a little worse than it is.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.files import atomic_write_text, hint_other_directory
+
+if TYPE_CHECKING:
+    from llm_perf_opt.history.data import History
 
 HTML_NAME, JSON_NAME = "history.html", "history.json"
 
@@ -18,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     """Show the history; return the exit code."""
     parser = verb_parser(
         "history",
-        "Trends of all runs below DIR, per configuration and machine, with changes of level and what came with them.\n"
-        "The index of DIR (llm-perf-opt index) is renewed first.",
+        "Trends of all runs below DIR, per configuration and machine, with step changes and what changed with them.\n"
+        "An index in DIR (llm-perf-opt index) is updated first; without one, nothing is written into DIR.",
     )
     parser.add_argument(
         "directory",
@@ -27,51 +31,60 @@ def main(arguments: Sequence[str]) -> int:
         nargs="?",
         default=Path(),
         metavar="DIR",
-        help="directory that holds the runs (.)",
+        help="directory that contains the runs (default: .)",
     )
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help="metric to follow (repeatable; tpot, ttft, program)",
+        help="metric to follow: tpot, ttft, program, ttft_p99, goodput, … (repeatable)",
     )
-    parser.add_argument("--model", metavar="NAME", help="runs of this model only")
+    parser.add_argument("--model", metavar="NAME", help="only runs of this model")
+    parser.add_argument(
+        "--include-shared",
+        action="store_true",
+        help="include runs whose device other programs used too (their times may be too long)",
+    )
     parser.add_argument("--json", action="store_true", help="print the history as JSON")
     parser.add_argument(
-        "--html", action="store_true", help=f"write {HTML_NAME} and {JSON_NAME} beside the index"
+        "--html",
+        action="store_true",
+        help=f"write {HTML_NAME}, {JSON_NAME} and the index into DIR, or into --out",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="directory of the index and the page (default: DIR)"
-    )
-    parser.add_argument("--no-renew", action="store_true", help="take the index as it is")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for the index and the page")
+    parser.add_argument("--no-renew", action="store_true", help="use the existing index without updating it")
     parser.add_argument(
         "--sql",
         metavar="QUERY",
-        help="answer a query over the tables runs, metrics and findings (needs DuckDB)",
+        help="run a query over the tables runs, metrics and findings (needs DuckDB)",
     )
     options = parser.parse_args(arguments)
     console_logging(Verbosity.quiet if options.json or options.sql else Verbosity.normal)
-    from llm_perf_opt.history.index import open_index
+    from llm_perf_opt.history.index import reading_index
 
-    with hint_other_directory("another directory: --out DIR"):
-        folder, _, notes = open_index(options.directory, options.out, renew=not options.no_renew)
+    out = options.out or (options.directory if options.html else None)
+    with (
+        hint_other_directory("another directory: --out DIR"),
+        reading_index(options.directory, out, renew=not options.no_renew) as (folder, _, notes),
+    ):
         if options.sql is not None:
             from llm_perf_opt.history.store import print_query
 
             return print_query(folder, options.sql, as_json=options.json)
-        return _show(folder, notes, options.metric, options.model, as_json=options.json, html=options.html)
+        from llm_perf_opt.history.trends import make_history
+
+        history = make_history(
+            folder, options.metric, model=options.model, include_shared=options.include_shared
+        )
+        return _show(history, folder, notes, as_json=options.json, html=options.html)
 
 
-def _show(
-    folder: Path, notes: list[str], metrics: list[str], model: str | None, *, as_json: bool, html: bool
-) -> int:
+def _show(history: History, folder: Path, notes: list[str], *, as_json: bool, html: bool) -> int:
     from llm_perf_opt.history.page import history_console
-    from llm_perf_opt.history.trends import make_history
     from llm_perf_opt.reporting.console import terminal_width
     from llm_perf_opt.summary.codec import save_json, to_plain
 
-    history = make_history(folder, metrics, model=model)
     page = None
     if html:
         from llm_perf_opt.history.page import history_html

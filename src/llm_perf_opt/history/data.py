@@ -14,6 +14,10 @@ SCHEMA_VERSION = "1.0"
 Outcome = Literal["better", "worse", "changed"]
 
 
+SHARED = "the device was shared"
+"""Begin of the reason why a run is left out unless ``--include-shared`` is given."""
+
+
 @dataclass(slots=True)
 class RunRow:
     """One row of ``runs.parquet``; the names of the fields are those of the columns."""
@@ -141,7 +145,7 @@ class LeftOut:
 
 @dataclass(slots=True)
 class IndexInfo:
-    """``index.json``: what the Parquet files beside it hold."""
+    """``index.json``: what the Parquet files next to it hold."""
 
     directory: str
     runs: int = 0

@@ -23,13 +23,13 @@ from llm_perf_opt.history import store
 from llm_perf_opt.history.data import FindingRow, IndexInfo, LeftOut, MetricRow, RunRow
 from llm_perf_opt.history.rows import finding_rows, metric_rows, run_row, settings_of_run
 from llm_perf_opt.remedies.data import FILE_NAME as IMPROVE
-from llm_perf_opt.remedies.data import load_improvement
+from llm_perf_opt.remedies.data import SPEC, load_improvement
 from llm_perf_opt.summary.file import load_summary
 
 # Find the ``summary.json`` and ``improve.json`` files below a directory; nothing of a file is kept but name, size and time.
 
 
-_NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE)
+_NAMED = (layout.SUMMARY, layout.MANIFEST, layout.CONFIG, layout.RANKS, IMPROVE, SPEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,8 @@ def walk(directory: Path, start: str, found: Found, *, refused: bool = False) ->
                 continue
             if (search := _file(entries, IMPROVE, name)) is not None:
                 found.searches.append(search)
+            if SPEC in entries and name != start:
+                continue  # an experiment of improve: its sides are passes in turn, no runs of their own
         except OSError as error:
             found.left_out.append(LeftOut(name, f"cannot be read: {error.strerror}"))
             continue
@@ -351,6 +353,23 @@ def row_of(run_dir: Path) -> RunRow:
         ) from error
     item = FoundFile(path.parent.name, status.st_size, status.st_mtime_ns)
     return read_run(path, item, path.name)[0]
+
+
+@contextlib.contextmanager
+def reading_index(
+    directory: Path, out: Path | None = None, *, renew: bool = True
+) -> Iterator[tuple[Path, IndexInfo, list[str]]]:
+    """Like :func:`open_index` for a command that was not asked to write.
+
+    An index that exists is renewed in place; without one, the index is built in a temporary directory and removed
+    at the end of the block, so that nothing is written below ``directory``.
+    """
+    home = (out or directory).expanduser().absolute()
+    if out is not None or not renew or (home / store.RUNS).is_file() or not home.is_dir():
+        yield open_index(directory, out, renew=renew)
+        return
+    with tempfile.TemporaryDirectory(prefix="llm-perf-opt-index-") as scratch:
+        yield open_index(directory, Path(scratch))
 
 
 def open_index(

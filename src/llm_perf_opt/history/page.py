@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from llm_perf_opt.core import units
 from llm_perf_opt.core.units import format_p_value, format_signed_percent
 from llm_perf_opt.history.changes import UNSTEADY_ALPHA
-from llm_perf_opt.history.data import Change, FindingRecord, History, HistoryMethod, LeftOut, Trend
+from llm_perf_opt.history.data import SHARED, Change, FindingRecord, History, HistoryMethod, LeftOut, Trend
 from llm_perf_opt.remedies.track_record import describe_record
 from llm_perf_opt.reporting.charts import svg
 from llm_perf_opt.reporting.charts.axes import Plot, Scale, axes, line_path
@@ -103,7 +103,9 @@ def skipped_lines(left_out: Sequence[LeftOut]) -> list[str]:
     lines = []
     for reason, many in by_reason.most_common():
         names = [entry.path for entry in left_out if entry.reason.partition(":")[0] == reason][:_MOST_NAMED]
-        lines.append(f"left out: {many} ({reason}): {', '.join(names)}{' …' if many > len(names) else ''}")
+        option = "; --include-shared includes them" if reason == SHARED else ""
+        more = " …" if many > len(names) else ""
+        lines.append(f"left out: {many} ({reason}{option}): {', '.join(names)}{more}")
     return lines
 
 
@@ -253,7 +255,16 @@ def history_document(history: History) -> Document:
             "findings", "Advice that was tried", [_findings(history).named("findings", filter=True)], "Advice"
         ),
         *(_section(number, group) for number, group in enumerate(shown)),
-        Section("left-out", "Left out", [left_out.named("left-out", filter=True)]),
+        Section(
+            "left-out",
+            "Left out",
+            [
+                Points([("", line) for line in skipped_lines(history.left_out)]),
+                left_out.named("left-out", filter=True),
+            ]
+            if history.left_out
+            else [],
+        ),
         Section("method", "How this was made", [Text(describe_method(history.method))], "Method"),
     ]
     opening: list[Block] = [Text(answer, "answer"), Text(history.directory), *(Note(note) for note in notes)]
@@ -363,10 +374,12 @@ def _record(record: FindingRecord) -> str:
 
 def _trend(trend: Trend) -> str:
     last = trend.points[-1]
-    told = trend.reason or (
+    reported = trend.reason or (
         _many(trend.changes) if trend.changes else describe_drift(trend) or "no change shown"
     )
-    return f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {told}"
+    return (
+        f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {reported}"
+    )
 
 
 def _many(changes: list[Change]) -> str:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from llm_perf_opt.analysis.metrics import COMPONENT, kind_of, summary_scalars, timing_scalars
+from llm_perf_opt.analysis.metrics import COMPONENT, kind_of, serving_values, summary_scalars, timing_scalars
 from llm_perf_opt.analysis.origin import Side, overrides_of
 from llm_perf_opt.config.schema import SECTIONS, WorkloadCommandConfig
 from llm_perf_opt.core import layout
@@ -34,7 +34,7 @@ _PHASES = {
     "decode": "decode",
     "tpot": "decode",
 }
-_STATISTICS = ("median", "p5", "p95", "mean", "std")
+_STATISTICS = ("typical", "median", "p5", "p95", "mean", "std")
 _UNITS = {
     "_bytes_per_s": "bytes/s",
     "_flops_per_s": "flops/s",
@@ -178,11 +178,14 @@ def metric_rows(summary: Summary, run: str) -> Iterator[MetricRow]:
         yield from _stat(run, name, _PHASES.get(name), kind_of(name).unit, stat)
     total = timing_scalars(summary).get("total")
     if total is not None:
-        yield MetricRow(run, "total", None, "median", total, "s")
+        yield MetricRow(run, "total", None, "typical", total, "s")
     if timings.interval_ratio is not None:
         yield MetricRow(run, PASS_INTERVAL, None, "value", timings.interval_ratio, "ratio")
     for name, value in summary_scalars(summary).items():
         yield MetricRow(run, name, None, "value", value, kind_of(name).unit)
+    for load, values in serving_values(summary).items():
+        for name, value in values.items():
+            yield MetricRow(run, name, load, "value", value, kind_of(name).unit)
     yield from _by_phase(summary, run)
     yield from _telemetry(summary, run)
     for name, scalar in summary.metrics.items():
@@ -364,15 +367,15 @@ def track_records(rows: Iterable[FindingRow]) -> list[FindingRecord]:
         grouped[row.finding, row.phase, row.device].append(row)
     found = []
     for (finding, phase, device), group in grouped.items():
-        told = [row for row in group if row.grade != NOT_SHOWN]
+        reported = [row for row in group if row.grade != NOT_SHOWN]
         found.append(
             FindingRecord(
                 finding=finding,
                 phase=phase,
                 device=device,
-                trials=len(told),
-                helped=sum(row.grade in HELPED for row in told),
-                not_shown=len(group) - len(told),
+                trials=len(reported),
+                helped=sum(row.grade in HELPED for row in reported),
+                not_shown=len(group) - len(reported),
                 predicted_gain_s=_median(row.predicted_gain_s for row in group),
                 measured_gain_s=_median(row.measured_gain_s for row in group),
                 last=max((row.started for row in group), default=None),

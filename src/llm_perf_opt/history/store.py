@@ -195,7 +195,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 def set_aside_unusable(folder: Path) -> list[str]:
     """Rename files of an index that cannot be read, or are of another release, so that it is made anew; say which.
 
-    Nothing is overwritten. Where no ``index.json`` of ours lies beside it, a file with other columns is somebody else's.
+    Nothing is overwritten. Where no ``index.json`` of ours lies next to it, a file with other columns is somebody else's.
     """
     notes = []
     for name, columns in TABLES.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +15,7 @@ from llm_perf_opt.core.errors import ConfigError, nearest_key
 from llm_perf_opt.history import changes, store
 from llm_perf_opt.history.changes import LevelChange, find_levels
 from llm_perf_opt.history.data import (
+    SHARED,
     Change,
     CoincidentChange,
     History,
@@ -33,6 +34,7 @@ MOST_POINTS = 400
 CLOCK_TOLERANCE_S = 120.0
 """Clocks of machines and file servers may differ by so much."""
 _NAMED_OTHERWISE = ("model.name", "model.adapter", "dataset.adapter", "model.dtype", "infer.batch_size")
+_MOST_DIFFERING = 4
 _HIGHER = ("mfu", "mbu", "device_busy")
 
 
@@ -46,13 +48,17 @@ class Value:
     unit: str
     value: float
     interval_ratio: float | None = None
+    median: float | None = None
+    """Median over all values, where ``value`` is the typical one: for trends with runs of earlier releases, which have no other."""
 
 
-def usable_runs(rows: Iterable[RunRow]) -> tuple[list[RunRow], list[LeftOut]]:
+def usable_runs(
+    rows: Iterable[RunRow], *, include_shared: bool = False
+) -> tuple[list[RunRow], list[LeftOut]]:
     """Return the runs that belong in trends, in the order they began; of the others, why not."""
     kept, left_out = [], []
     for row in rows:
-        reason = reason_unusable(row)
+        reason = reason_unusable(replace(row, shared=None) if include_shared else row)
         if reason is None:
             kept.append(row)
         else:
@@ -65,7 +71,7 @@ def reason_unusable(row: RunRow) -> str | None:
     if row.status != "ok":
         return f"the run {'failed' if row.status == 'failed' else 'was interrupted'}"
     if row.shared:
-        return f"the device was shared: {row.shared}"
+        return f"{SHARED}: {row.shared}"
     if row.started_s is None:
         return f"its start '{row.started}' is no time"
     if row.clock_ahead_s is not None and row.clock_ahead_s > CLOCK_TOLERANCE_S:
@@ -97,7 +103,7 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
     trends = []
     for (config_hash, machine, name, phase), group in grouped.items():
         ordered = sorted(group, key=lambda value: place[value.run])
-        kept = ordered[-MOST_POINTS:]
+        kept = _one_statistic(ordered[-MOST_POINTS:])
         rows = [runs[place[value.run]] for value in kept]
         trend = Trend(
             name,
@@ -124,7 +130,15 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
                 for index, change in enumerate(found)
             ]
         trends.append(trend)
+    _tell_apart(trends, runs)
     return sorted(trends, key=lambda t: (t.label, t.machine, t.config_hash, t.metric, t.phase or ""))
+
+
+def _one_statistic(values: list[Value]) -> list[Value]:
+    """Return the values with one statistic for all of them: medians where a run of an earlier release has nothing else."""
+    if all(value.median is not None for value in values):
+        return values
+    return [value if value.median is None else replace(value, value=value.median) for value in values]
 
 
 def method(trends: Sequence[Trend]) -> HistoryMethod:
@@ -139,6 +153,38 @@ def method(trends: Sequence[Trend]) -> HistoryMethod:
         changes.LEAST_CHANGE_RATIO,
         sum(trend.reason is None for trend in trends),
     )
+
+
+def _tell_apart(trends: Sequence[Trend], runs: Sequence[RunRow]) -> None:
+    """Add to labels that several configurations of a machine share what differs between them."""
+    rows = {row.run: row for row in runs}
+    groups: dict[tuple[str, str], dict[str, list[Trend]]] = defaultdict(lambda: defaultdict(list))
+    for trend in trends:
+        groups[trend.label, trend.machine][trend.config_hash].append(trend)
+    for configurations in groups.values():
+        if len(configurations) < 2:
+            continue
+        facts = {key: _facts(rows[found[0].points[-1].run]) for key, found in configurations.items()}
+        names = list(dict.fromkeys(name for each in facts.values() for name in each))
+        differing = [
+            name for name in names if len({json.dumps(each.get(name)) for each in facts.values()}) > 1
+        ]
+        for key, found in configurations.items():
+            said = [
+                f"{name}={'default' if (value := facts[key].get(name)) is None else value}"
+                for name in differing[:_MOST_DIFFERING]
+            ]
+            for trend in found:
+                trend.label = " · ".join([trend.label, ", ".join(said) or f"configuration {key}"])
+
+
+def _facts(row: RunRow) -> dict[str, object]:
+    """Return everything that tells two configurations apart."""
+    known = {
+        name: getattr(row, name)
+        for name in ("architecture", "weights", "device", "cache", "compiled", "batch_size", "dtype")
+    }
+    return {**settings_of(row), **{name: value for name, value in known.items() if value is not None}}
 
 
 def label_of(row: RunRow) -> str:
@@ -209,14 +255,20 @@ def _outcome(better: Better | None, ratio: float) -> Outcome:
 # The history of the runs in an index: trends, and the changes of level in them.
 
 
-DEFAULT_METRICS = ("tpot", "ttft", "program")
-_LEVELS = ("median", "value")
+DEFAULT_METRICS = ("tpot", "ttft", "program", "ttft_p99", "tpot_p99", "goodput")
+_LEVELS = ("typical", "median", "value")
 
 
-def make_history(folder: Path, metrics: Sequence[str], *, model: str | None = None) -> History:
-    """Read an index and follow the metrics in it; ``metrics`` empty: those most look at."""
+def make_history(
+    folder: Path, metrics: Sequence[str], *, model: str | None = None, include_shared: bool = False
+) -> History:
+    """Read an index and follow the metrics in it; ``metrics`` empty: those most look at.
+
+    ``include_shared``: with the runs whose device other programs used too; their times may be too long.
+    """
     info = store.read_info(folder)
-    kept, left_out = usable_runs(store.iter_runs(folder, None if model is None else pl.col("model") == model))
+    rows = store.iter_runs(folder, None if model is None else pl.col("model") == model)
+    kept, left_out = usable_runs(rows, include_shared=include_shared)
     runs = store.count_runs(folder)
     wanted = list(metrics) or list(DEFAULT_METRICS)
     if metrics and runs:
@@ -241,9 +293,22 @@ def read_values(folder: Path, metrics: Sequence[str], runs: Sequence[RunRow]) ->
     widths = dict(
         scanned.filter(pl.col("name") == PASS_INTERVAL).select("run", "value").collect().iter_rows()
     )
+    found: dict[tuple[str, str, str | None], dict[str, float]] = defaultdict(dict)
+    unit_of_metric = {}
+    for row in levels.collect().iter_rows(named=True):
+        found[row["run"], row["name"], row["phase"]][row["statistic"]] = row["value"]
+        unit_of_metric[row["name"]] = row["unit"]
     return [
-        Value(row["run"], row["name"], row["phase"], row["unit"], row["value"], widths.get(row["run"]))
-        for row in levels.collect().iter_rows(named=True)
+        Value(
+            run,
+            name,
+            phase,
+            unit_of_metric[name],
+            next(statistics[each] for each in _LEVELS if each in statistics),
+            widths.get(run),
+            statistics.get("median") if "typical" in statistics else None,
+        )
+        for (run, name, phase), statistics in found.items()
     ]
 
 

@@ -20,7 +20,7 @@ from llm_perf_opt.config.hydra_bridge.stored_settings import (
 )
 from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import translate_overrides
-from llm_perf_opt.core import layout
+from llm_perf_opt.core import layout, units
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
 from llm_perf_opt.core.files import atomic_write_text
 from llm_perf_opt.core.secrets import mask_arguments
@@ -126,7 +126,7 @@ def _own_overrides(summary: Summary) -> list[str] | None:
 
 
 def set_measured(baseline: Baseline, metric: Metric, value: float) -> None:
-    """Take the metric of the baseline from an experiment, where no run of it told the same."""
+    """Take the metric of the baseline from an experiment, where no run of it has it."""
     baseline.metric_value = value
     for name in (metric, f"{metric}_s"):
         if hasattr(baseline, name):
@@ -148,7 +148,13 @@ def run_first(overrides: Sequence[str], out: Path, timeout_s: float = _TIMEOUT_S
         *overrides,
         override("artifacts.runs_dir", str(run)),
     ]
-    result = run_process(argv, log_dir=out / "logs", name="baseline", timeout_s=timeout_s)
+    result = run_process(argv, log_dir=out / "logs", name="baseline", timeout_s=min(timeout_s, _TIMEOUT_S))
+    if result.ended == "timeout":
+        raise ToolError(
+            f"the baseline run did not end within {units.seconds(timeout_s)}",
+            hint="give more time (--budget), or fewer samples and tokens (infer.max_new_tokens=32)",
+            path=str(run),
+        )
     if not (run / layout.SUMMARY).is_file() or load_summary(run).run.status != "ok":
         raise ToolError(
             f"the baseline run failed: {result.tail(3)}", hint=f"see {run / layout.RUN_LOG}", path=str(run)

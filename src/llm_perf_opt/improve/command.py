@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.core import units
-from llm_perf_opt.core.console.command_line import EXIT_CODES, share, whole_number
+from llm_perf_opt.core.console.command_line import VerbParser, exit_codes, share, whole_number
 from llm_perf_opt.core.console.logs import Verbosity, console_logging
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.files import hint_other_directory
-from llm_perf_opt.remedies.data import METRICS, SearchSettings
+from llm_perf_opt.remedies.data import EFFECTS, METRICS, SearchSettings
 
 if TYPE_CHECKING:
     from llm_perf_opt.improve.improve import Done
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _MOST_BUDGET_S = 30 * 86_400.0
 _DESCRIPTION = """\
 usage: llm-perf-opt improve [RUN | key=value …] [options]
@@ -77,6 +77,7 @@ def _run(options: argparse.Namespace) -> int:
             most_blocks=options.pairs,
             seed=options.seed,
             search=options.search,
+            allow=options.allow,
         ),
         trials=options.trials,
     )
@@ -116,10 +117,10 @@ def _list() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = VerbParser(
         prog="llm-perf-opt improve",
         description=_DESCRIPTION,
-        epilog=EXIT_CODES,
+        epilog=exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         type=duration,
         default=600.0,
         metavar="TIME",
-        help="most time for all experiments: 90s, 10m, 2h (10m)",
+        help="most time of the whole search, baseline included: 90s, 10m, 2h (10m)",
     )
     parser.add_argument(
         "--plan", action="store_true", help="say what would be tried and how long that takes; run nothing"
@@ -147,6 +148,12 @@ def _parser() -> argparse.ArgumentParser:
         dest="own",
         metavar="'key=value …'",
         help="your own remedy (repeatable)",
+    )
+    parser.add_argument(
+        "--allow",
+        choices=EFFECTS,
+        default="nothing",
+        help="keep and build on remedies that change tokens by rounding, or that may make answers worse (nothing)",
     )
     parser.add_argument(
         "--search",
@@ -186,9 +193,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def duration(text: str) -> float:
-    """Read ``90``, ``90s``, ``10m``, ``2h``."""
+    """Read ``90s``, ``10m``, ``2h``; a number without a unit may be meant as any of them."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h)?", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2] or ""] if found else 0.0
+    if found is not None and found[2] is None:
+        raise argparse.ArgumentTypeError(f"'{text}' has no unit: write {text}s, {text}m or {text}h")
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= _MOST_BUDGET_S:
         raise argparse.ArgumentTypeError(
             f"'{text}' is no time: write 90s, 10m or 2h (at most {units.seconds(_MOST_BUDGET_S)})"

@@ -41,7 +41,7 @@ PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
 
 
 def composed(overrides: Sequence[str]) -> AppConfig:
-    """Compose a side: what it was given, and nothing beside timing."""
+    """Compose a side: what it was given, and only timing."""
     from llm_perf_opt.runs.app import check_configuration
 
     return check_configuration(timed(overrides), config_dir=None, config_name="config").config

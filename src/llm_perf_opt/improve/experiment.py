@@ -28,6 +28,7 @@ from llm_perf_opt.improve.measuring import (
     CHECK,
     LEAST_PASS_S,
     LOGITS,
+    OUT_OF_BUDGET,
     READY,
     SIDES,
     STOP,
@@ -100,11 +101,13 @@ class _Sides:
                 raise GivenUpError(failure_of(running.result(), self._folder) or "ended before its time")
         raise_if_interrupted()
 
-    def wait_ready(self, limit_s: float) -> None:
-        """Wait until both are warm; raise why one is not."""
+    def wait_ready(self, limit_s: float, total_s: float | None = None) -> None:
+        """Wait until both are warm; raise why one is not. ``total_s``: what is left of the budget."""
         began = time.monotonic()
         while not all((self._folder / READY.format(letter)).is_file() for letter in SIDES):
             self._check_running()
+            if total_s is not None and time.monotonic() - began > total_s:
+                raise GivenUpError(OUT_OF_BUDGET)
             if time.monotonic() - began > limit_s:
                 raise GivenUpError(not_warm(limit_s))
             time.sleep(_LOOK_S)
@@ -159,14 +162,15 @@ def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
 
 def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: float) -> str | None:
     """Measure both sides, each in its own process; return why it failed, or ``None``."""
+    began = time.monotonic()
     try:
         with _sides(spec, folder, least_pass_s) as both:
-            both.wait_ready(2 * warm_up_s)
+            both.wait_ready(2 * warm_up_s, spec.total_s)
             answers = _answers(folder)
             save_json(folder / CHECK, _check(folder, answers))
             # Other work: who reads the answers refuses it.
             if set(answers["a"].tokens) == set(answers["b"].tokens):
-                _measure(spec, folder, both)
+                _measure(spec.within(time.monotonic() - began), folder, both)
     except GivenUpError as error:
         return str(error)
     return None
@@ -224,6 +228,8 @@ class Outcome:
     seconds: float = 0.0
     page: Path | None = None
     """The comparison of both sides."""
+    out_of_budget: bool = False
+    """Whether the time of the search ended before anything was measured: it says nothing of the remedy."""
 
 
 def run_experiment(
@@ -247,11 +253,14 @@ def run_experiment(
     if own_processes:
         failure = run_in_turns(spec, folder, warm_up_s=limit_s, least_pass_s=least_pass_s)
     else:
-        failure = _run_in_one_process(spec, folder, HangWatch(folder, limit_s, least_pass_s))
+        failure = _run_in_one_process(
+            spec, folder, HangWatch(folder, limit_s, least_pass_s, total_s=spec.total_s)
+        )
     outcome = read_outcome(spec, folder)
     outcome.failure = failure or outcome.failure
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
+    outcome.out_of_budget = failure == OUT_OF_BUDGET and outcome.measured is None
     outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
     return outcome
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_perf_opt.analysis.roofline.expected_times import tables_of
+from llm_perf_opt.core import units
 from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.console.signals import acknowledge_interruption
 from llm_perf_opt.core.errors import ConfigError, InputError
@@ -23,10 +24,11 @@ from llm_perf_opt.hardware.silicon import open_silicon
 from llm_perf_opt.improve import baseline, configurations
 from llm_perf_opt.improve.optuna import DEFAULT_TRIALS, OptunaSearch, load_optuna
 from llm_perf_opt.improve.plan import Planned, TablePredictor, plan, refuse_few_pairs, refuse_unmeasured
-from llm_perf_opt.improve.search import LEAST_EXPERIMENT_S, TIME_IS_OVER, Saved, Search, refuse_empty
+from llm_perf_opt.improve.search import LEAST_EXPERIMENT_S, Saved, Search, refuse_empty
 from llm_perf_opt.remedies.base import Machine, Situation, own_remedy, situation_facts, this_machine
 from llm_perf_opt.remedies.data import (
     FILE_NAME,
+    TIME_IS_OVER,
     Answered,
     Baseline,
     Best,
@@ -56,6 +58,7 @@ _OPTIONS = {
     "most_blocks": "--pairs",
     "seed": "--seed",
     "search": "--search",
+    "allow": "--allow",
 }
 """Settings that a resumed search keeps, with the option of each."""
 
@@ -124,6 +127,8 @@ def _check_stored(method: SearchSettings, trials: int) -> None:
 
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
+LEAST_BUDGET_S = 60.0
+"""Time for the baseline of a small model and one experiment; larger models need more."""
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
 
 
@@ -140,6 +145,7 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
 
     ``interrupted`` is given what there is before an interruption goes on its way.
     """
+    refuse_short_budget(request)
     if request.resume is None:
         _check(request)
     out = _directory(request)
@@ -187,7 +193,7 @@ def _search_on(
     finish.append(result)
     # The baseline had its lease as every run; the experiments are no runs.
     with hold_for_measurement(configurations.checked(start.overrides), str(out)):
-        budget_s = max(LEAST_EXPERIMENT_S, request.budget_s - (time.monotonic() - began))
+        budget_s = request.budget_s - (time.monotonic() - began)
         search = _search(request, planned, result, out, budget_s, save)
         result.method = replace(result.method, tests=search.tests)
         search.run()
@@ -232,6 +238,19 @@ def _earlier(request: Request, out: Path) -> Improvement | None:
     return None
 
 
+def refuse_short_budget(request: Request) -> None:
+    """Refuse a budget in which nothing can be measured, before anything runs."""
+    known = request.run is not None or request.resume is not None
+    least_s = LEAST_EXPERIMENT_S * 2 if known else LEAST_BUDGET_S
+    if request.budget_s < least_s:
+        first = "" if known else "the baseline run and "
+        raise ConfigError(
+            f"--budget {units.seconds(request.budget_s)} is too short for {first}one experiment",
+            hint=f"give at least --budget {least_s:.0f}s; llm-perf-opt improve --plan estimates the time of a whole search",
+            key="--budget",
+        )
+
+
 def _check(request: Request) -> None:
     """Tell a mistake before anything is written: a run that is none, a wrong key, a name that no remedy has."""
     configurations.refuse_run_directory(request.overrides)
@@ -250,7 +269,7 @@ def start_of(request: Request, out: Path, earlier: Improvement | None) -> baseli
     if request.run is not None:
         return baseline.from_run(request.run, request.overrides)
     LOGGER.info("baseline: one run with its diagnosis …")
-    return baseline.run_first(request.overrides, out)
+    return baseline.run_first(request.overrides, out, timeout_s=request.budget_s)
 
 
 def make_plan(request: Request, start: baseline.Start | None, machine: Machine) -> Planned:
@@ -283,7 +302,7 @@ def make_plan(request: Request, start: baseline.Start | None, machine: Machine) 
     chosen = own if own and not request.settings.only else [*own, *remedies]
     only = [*request.settings.only, *(remedy.name for remedy in own)] if request.settings.only else ()
     predictor = None if start is None else _predictor(start, request.metric, config.hardware.silicon.value)
-    planned = plan(chosen, situation, only, predictor)
+    planned = plan(chosen, situation, only, predictor, allow=request.settings.allow)
     planned.not_tried += [NotTried(item.name, item.reason) for item in unusable]
     return planned
 
@@ -344,7 +363,7 @@ def total_s(summary: Summary) -> float | None:
 
 
 def _median(stat: Stat | None) -> float | None:
-    return None if stat is None else stat.median
+    return None if stat is None else stat.shown
 
 
 @contextlib.contextmanager
@@ -364,5 +383,5 @@ def write_pages(result: Improvement, out: Path) -> None:
     from llm_perf_opt.improve.page import improve_html, improve_markdown
 
     save_improvement(result, out)
-    atomic_write_text(out / HTML_NAME, improve_html(result))
-    atomic_write_text(out / MARKDOWN_NAME, improve_markdown(result))
+    atomic_write_text(out / HTML_NAME, improve_html(result, str(out)))
+    atomic_write_text(out / MARKDOWN_NAME, improve_markdown(result, str(out)))

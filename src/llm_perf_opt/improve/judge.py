@@ -9,6 +9,7 @@ from llm_perf_opt.improve.costs import HIGHER_IS_BETTER
 from llm_perf_opt.improve.experiment import Outcome
 from llm_perf_opt.improve.outputs import changed_workload, describe_outputs, output_result
 from llm_perf_opt.remedies.data import (
+    EFFECTS,
     Answered,
     Decision,
     Effect,
@@ -46,10 +47,24 @@ def judge(
     if check is None or check.tokens_equal is None:
         return "ask", "a gain is shown, but the answers could not be compared: decide yourself"
     if not check.tokens_equal:
-        return "ask", f"tokens differ at position {check.first_difference}: decide yourself"
+        where = f"tokens differ at position {check.first_difference}"
+        if is_allowed(effect, settings):
+            return "keep", f"a gain is shown; {where} (--allow {settings.allow})"
+        return "ask", f"{where}: decide yourself"
     if effect == "quality":
-        return "ask", "the answers of these samples are the same, but it may change others: decide yourself"
+        same = "the answers of these samples are the same, but it may change others"
+        if is_allowed(effect, settings):
+            return "keep", f"a gain is shown; {same} (--allow quality)"
+        return "ask", f"{same}: decide yourself"
     return "keep", "a gain is shown and the answers are the same"
+
+
+def is_allowed(effect: Effect, settings: SearchSettings) -> bool:
+    """Return whether the user allows other tokens of a remedy with this effect (``--allow``).
+
+    A remedy that is meant to leave the answers alone is never kept with other tokens.
+    """
+    return effect != "nothing" and EFFECTS.index(effect) <= EFFECTS.index(settings.allow)
 
 
 def _dropped(measured: Measured, settings: SearchSettings) -> str:
@@ -155,8 +170,8 @@ def measured_gain_s(trial: Trial, result: Improvement) -> float | None:
 
 
 def overrides_of(kept: Sequence[Trial]) -> list[str]:
-    """Return the settings of all trials together."""
-    return [item for trial in kept for item in trial.overrides]
+    """Return the settings of all trials together, each once."""
+    return list(dict.fromkeys(item for trial in kept for item in trial.overrides))
 
 
 def confirmation_of(result: Improvement, overrides: Sequence[str]) -> Trial | None:
@@ -166,7 +181,7 @@ def confirmation_of(result: Improvement, overrides: Sequence[str]) -> Trial | No
     )
 
 
-def reason_reverted(again: Trial) -> str | None:
+def reason_reverted(again: Trial, settings: SearchSettings) -> str | None:
     """Say why what was kept is not kept after all, now that it was measured again; ``None``: it stays.
 
     A gain that is only not shown a second time stays, as one that is not confirmed.
@@ -177,14 +192,15 @@ def reason_reverted(again: Trial) -> str | None:
         if again.measured.verdict in ("slower", "no gain"):
             return f"it showed {again.measured.verdict}"
         if again.measured.verdict == "not shown":
-            return None if again.output == "equal" else describe_outputs(again.check)
+            same = again.output == "equal" or is_allowed(again.effect, settings)
+            return None if same else describe_outputs(again.check)
     return again.reason
 
 
 def is_reverted(result: Improvement, overrides: Sequence[str]) -> bool:
     """Return whether these settings were measured again and lost what they had."""
     again = confirmation_of(result, overrides)
-    return again is not None and reason_reverted(again) is not None
+    return again is not None and reason_reverted(again, result.method) is not None
 
 
 def set_best(result: Improvement, kept: Sequence[Trial]) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,11 +18,10 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import explain_os_errors, refuse_link
 from llm_perf_opt.improve.costs import UnitPass, log_ratio, recompiles
 from llm_perf_opt.process.launch import ProcessResult
-from llm_perf_opt.remedies.data import Metric, SearchSettings
+from llm_perf_opt.remedies.data import SPEC, Metric, SearchSettings
 from llm_perf_opt.summary.codec import decode_file, from_plain, read_json, save_json
 from llm_perf_opt.summary.statistics import StoppingRule
 
-SPEC = "spec.json"
 PASSES = "passes.jsonl"
 """One line per pass, written when it is over: a crash loses nothing that was measured."""
 FAILURE = "failure.json"
@@ -66,6 +65,16 @@ class Spec:
     """What one answer of the baseline takes; ``None``: not known."""
     fixed: bool = False
     """Measure as many pairs as the settings allow, whatever the first ones show."""
+    total_s: float | None = None
+    """The whole experiment ends after this time, loading and warming up included; ``None``: it has no such limit."""
+
+    def within(self, used_s: float) -> Spec:
+        """Return it with measuring cut to what ``total_s`` leaves after loading and warming up."""
+        if self.total_s is None:
+            return self
+        left_s = max(0.0, self.total_s - used_s)
+        limit_s = min(self.limit_s, left_s)
+        return replace(self, limit_s=limit_s, more_s=min(self.more_s, left_s - limit_s))
 
     def rule(self) -> StoppingRule:
         """Return when the experiment ends."""
@@ -96,7 +105,7 @@ def new_folder(folder: Path) -> None:
     """
     with explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        # Folders of these names are ours only beside a specification.
+        # Folders of these names are ours only next to a specification.
         if (folder / SPEC).is_file():
             for letter in SIDES:
                 refuse_link(folder / letter)
@@ -171,6 +180,9 @@ def other_side(letter: Letter) -> Letter:
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 OUT_OF_MEMORY = "out of memory"
 _KILLED = "killed by the system (signal 9): the memory probably does not hold it"
+OUT_OF_BUDGET = "the time budget ended before it was measured"
+OVERTIME_RATIO = 0.05
+"""Share of an experiment's time that it may take longer, to end a pass that has begun and to write its files."""
 LEAST_PASS_S, _PASS_FACTOR = 60.0, 20.0
 """A pass may take so many times the longest one before, and at least so long; the first as long as warming up took."""
 
@@ -240,14 +252,18 @@ class HangWatch:
         warm_up_s: float,
         least_pass_s: float,
         clock: Callable[[], float] = time.monotonic,
+        total_s: float | None = None,
     ) -> None:
         self._folder, self._warm_up_s, self._clock = folder, warm_up_s, clock
         self._limit = PassLimit(least_pass_s)
         self._warm, self._size, self._since = False, 0, clock()
+        self._deadline = None if total_s is None else clock() + total_s * (1 + OVERTIME_RATIO)
 
     def __call__(self, _elapsed_s: float) -> None:
         """Look once."""
         now = self._clock()
+        if self._deadline is not None and now > self._deadline:
+            raise GivenUpError(OUT_OF_BUDGET)
         if not self._warm:
             if (self._folder / CHECK).is_file():
                 self._limit.warm_after(now - self._since)

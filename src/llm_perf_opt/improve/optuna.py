@@ -16,7 +16,7 @@ from llm_perf_opt.improve.costs import HIGHER_IS_BETTER
 from llm_perf_opt.improve.plan import Candidate
 from llm_perf_opt.improve.search import Search
 from llm_perf_opt.process.tools import import_optional
-from llm_perf_opt.remedies.base import key_of
+from llm_perf_opt.remedies.base import conflicting_key
 from llm_perf_opt.remedies.data import Role, Trial
 
 DEFAULT_TRIALS = 20
@@ -81,12 +81,10 @@ class OptunaSearch(Search):
         """Return every remedy that may be kept by itself, with its settings by name."""
         found: dict[str, dict[str, Candidate]] = {}
         for candidate in self.planned.candidates:
-            if candidate.remedy.effect != "quality":
+            if candidate.remedy.effect != "quality" or self.result.method.allow == "quality":
                 found.setdefault(candidate.remedy.name, {})[candidate.name] = candidate
             elif not any(item.remedy == candidate.remedy.name for item in self.result.not_tried):
-                self._leave_out(
-                    [candidate], "it may change the quality, which a search by Optuna leaves alone"
-                )
+                self._leave_out([candidate], "it may change the quality (allowed by --allow quality)")
         return found
 
     def _study(self, choices: dict[str, dict[str, Candidate]]) -> Any:
@@ -104,7 +102,7 @@ class OptunaSearch(Search):
         if not picked:
             return 0.0
         role: Role = "single" if len(picked) == 1 else "combination"
-        overrides = [item for candidate in picked for item in candidate.overrides]
+        overrides = list(dict.fromkeys(item for candidate in picked for item in candidate.overrides))
         names = [candidate.remedy.name for candidate in picked]
         candidate = (
             picked[0] if role == "single" else self.planned.together(names, overrides, "proposed by Optuna")
@@ -125,12 +123,11 @@ class OptunaSearch(Search):
 
 
 def _without_clashes(picked: list[Candidate]) -> list[Candidate]:
-    """Return the candidates whose keys no earlier one sets."""
-    keys: set[str] = set()
+    """Return the candidates that set no key to another value than an earlier one, and something new."""
+    taken: list[str] = []
     kept = []
     for candidate in picked:
-        own = {key_of(item) for item in candidate.overrides}
-        if not own & keys:
+        if conflicting_key(taken, candidate.overrides) is None and not {*candidate.overrides} <= {*taken}:
             kept.append(candidate)
-            keys |= own
+            taken += candidate.overrides
     return kept

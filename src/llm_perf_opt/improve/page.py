@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from llm_perf_opt.core import units
@@ -9,11 +10,13 @@ from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.improve.judge import answered, confirmation_of
 from llm_perf_opt.improve.outputs import describe_outputs
 from llm_perf_opt.remedies.data import (
+    TIME_IS_OVER,
     Decision,
     FindingGrade,
     Improvement,
     Measured,
     Metric,
+    NotTried,
     PredictedBy,
     Role,
     Trial,
@@ -177,6 +180,8 @@ def headline(result: Improvement) -> str:
         if any(trial.role == "confirmation" for trial in result.tried):
             return f"Nothing to keep: what showed a gain did not stand when it was measured again{more}."
         count = len(singles(result))
+        if not count:
+            return f"Nothing was tried: {TIME_IS_OVER if cut_by_budget(result) else 'no remedy could be measured'}."
         tried = "the one setting tried" if count == 1 else f"none of the {count} settings tried"
         return (
             f"Nothing to keep: {tried} showed {'no' if count == 1 else 'a'} gain with unchanged output{more}."
@@ -259,7 +264,7 @@ def trial_output(trial: Trial) -> str:
 
 
 def facts(result: Improvement) -> list[tuple[str, str]]:
-    """Return what a reader wants to know of the search beside its result."""
+    """Return what a reader wants to know of the search in addition to its result."""
     base = result.baseline
     first = describe_first_finding(result)
     return [
@@ -529,7 +534,24 @@ def grade_table(grades: Sequence[FindingGrade]) -> Table:
     ).without_empty_columns()
 
 
-def not_tried_table(result: Improvement) -> Table:
+def cut_by_budget(result: Improvement) -> list[NotTried]:
+    """Return the remedies that there was no time for."""
+    return [item for item in result.not_tried if TIME_IS_OVER in item.reason]
+
+
+def describe_cut(result: Improvement, directory: str | None) -> str:
+    """Say what the budget left out, and how to go on; empty: nothing."""
+    cut = cut_by_budget(result)
+    if not cut and result.status != "out of time":
+        return ""
+    names = list(dict.fromkeys(item.remedy for item in cut))
+    left = f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} not tried" if names else ""
+    resume = shlex.join(["llm-perf-opt", "improve", "--resume", directory or "DIR"])
+    used = f"The budget of {units.seconds(result.budget_s)} was used up"
+    return f"{used}{f': {left}' if left else ' before everything was measured again'}. Go on with `{resume} --budget TIME`."
+
+
+def not_tried_table(items: Sequence[NotTried]) -> Table:
     """Return the remedies that were left out."""
     rows = [
         [
@@ -538,7 +560,7 @@ def not_tried_table(result: Improvement) -> Table:
             code(" ".join(item.overrides)) if item.overrides else text(""),
             text(item.reason),
         ]
-        for item in result.not_tried
+        for item in items
     ]
     return simple(columns("Remedy", "What it does", "Settings", "Why not"), rows).without_empty_columns()
 
@@ -549,22 +571,24 @@ _GRADES_TEXT = (
 )
 
 
-def improve_html(result: Improvement) -> str:
-    """Render ``improve.html``."""
-    return write_html(improve_document(result))
+def improve_html(result: Improvement, directory: str | None = None) -> str:
+    """Render ``improve.html``; ``directory``: where the search is, for the command that goes on with it."""
+    return write_html(improve_document(result, directory))
 
 
-def improve_markdown(result: Improvement) -> str:
+def improve_markdown(result: Improvement, directory: str | None = None) -> str:
     """Render ``improve.md``."""
-    return write_markdown(improve_document(result))
+    return write_markdown(improve_document(result, directory))
 
 
-def improve_document(result: Improvement) -> Document:
-    """Return the search: its result and what it rests on, then every experiment."""
+def improve_document(result: Improvement, directory: str | None = None) -> Document:
+    """Return the search: its result, what the budget cut, what it rests on, then every experiment."""
+    cut = describe_cut(result, directory)
     title = f"What to change: {METRIC_NAMES[result.metric]}"
     trust: list[Block] = [Note(note, level="info") for note in result.notes]
     opening: list[Block] = [
         Text(headline(result), "answer"),
+        *([Note(cut, "Not everything was tried")] if cut else []),
         Text(f"Run it: `{result.best.command}`" if result.best.command else ""),
         Points(facts(result)),
         Details("How far to trust this", trust, "trust"),
@@ -582,9 +606,20 @@ def _sections(result: Improvement) -> list[Section]:
         Section("together", "Tried together", [trial_table(result, "combination").named("together")]),
         Section("again", "Measured again", [trial_table(result, "confirmation").named("again")]),
         Section("grades", "Findings, graded", [Text(_GRADES_TEXT), grades.named("grades")] if grades else []),
-        Section("not-tried", "Not tried", [not_tried_table(result).named("not-tried")]),
+        Section("not-tried", "Not tried", _not_tried(result)),
         Section("comparisons", "Comparisons", [Links(_links(result))]),
         Section("method", "How this was made", [Text(describe_method(result))], "Method"),
+    ]
+
+
+def _not_tried(result: Improvement) -> list[Block]:
+    """What there was no time for; what does not apply here is folded."""
+    cut = cut_by_budget(result)
+    rest = [item for item in result.not_tried if item not in cut]
+    folded = f"{len(rest)} {'remedy that does' if len(rest) == 1 else 'remedies that do'} not apply here"
+    return [
+        *([not_tried_table(cut).named("not-tried")] if cut else []),
+        *([Details(folded, [not_tried_table(rest).named("inapplicable", filter=True)])] if rest else []),
     ]
 
 

@@ -16,6 +16,7 @@ from llm_perf_opt.hardware.sensors.sampler import MonitoredDevice, find_sensor
 from llm_perf_opt.improve import configurations
 from llm_perf_opt.remedies.base import Remedy, Situation, fixed
 from llm_perf_opt.remedies.data import (
+    EFFECTS,
     Answered,
     Effect,
     Metric,
@@ -52,10 +53,10 @@ def no_energy(device: str) -> str | None:
     sensor = find_sensor(MonitoredDevice(device))
     if isinstance(sensor, str):
         return sensor
-    told = sensor.read().energy_j
+    reported = sensor.read().energy_j
     reason = sensor.absent.get(ENERGY, "its counter gives no value")
     sensor.close()
-    return None if told is not None else reason
+    return None if reported is not None else reason
 
 
 def refuse_few_pairs(settings: SearchSettings, tests: int) -> None:
@@ -242,7 +243,7 @@ class Planned:
         """Return several remedies as one."""
         names = {name for joined in remedies for name in joined.split(_AND)}
         effects = {candidate.remedy.effect for candidate in self.candidates if candidate.remedy.name in names}
-        effect: Effect = "rounding" if "rounding" in effects else "nothing"
+        effect: Effect = max(effects, key=EFFECTS.index, default="nothing")
         remedy = Remedy(name=_AND.join(remedies), title=title, options=fixed(*overrides), effect=effect)
         return Candidate(remedy, tuple(overrides))
 
@@ -252,6 +253,8 @@ def plan(
     situation: Situation,
     only: Sequence[str] = (),
     predict: Predictor | None = None,
+    *,
+    allow: Effect = "nothing",
 ) -> Planned:
     """Rank the remedies that apply by what is predicted of them, else by the bound of the finding they answer.
 
@@ -283,13 +286,14 @@ def plan(
     best: dict[str, float] = {}
     for each in planned.candidates:
         best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
-    # What changes the quality can only be asked about: all that may be kept comes first. Of equal promises the finding that
-    # the report names first.
+    # What changes the quality can only be asked about, unless that is allowed: all that may be kept comes first. Of equal
+    # promises the finding that the report names first.
     order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
 
     def rank(each: Candidate) -> tuple[bool, float, int, int]:
-        told = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
-        return each.remedy.effect == "quality", -_promise(each, best), told, places[each.remedy.name]
+        only_asked = each.remedy.effect == "quality" and allow != "quality"
+        place = order[each.finding.id, each.finding.phase] if each.finding is not None else len(order)
+        return only_asked, -_promise(each, best), place, places[each.remedy.name]
 
     planned.candidates.sort(key=rank)
     return planned

@@ -1,6 +1,6 @@
 """The search: singles first, ranked by what the findings promise; then together, one by one, each measured again.
 
-Gains do not add: a remedy that helps alone may do nothing beside another. So a combination grows by one remedy at a time, and
+Gains do not add: a remedy that helps alone may do nothing in combination with another. So a combination grows by one remedy at a time, and
 each must show a gain on top of what is kept already. The result is written after every experiment.
 """
 
@@ -20,8 +20,8 @@ from llm_perf_opt.improve.judge import conclude, is_reverted, overrides_of, reas
 from llm_perf_opt.improve.measuring import Spec, lacks_memory
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.worker import describe_failure
-from llm_perf_opt.remedies.base import key_of
-from llm_perf_opt.remedies.data import Improvement, NotTried, Role, Trial
+from llm_perf_opt.remedies.base import conflicting_key
+from llm_perf_opt.remedies.data import EXPERIMENTS, TIME_IS_OVER, Improvement, NotTried, Role, Trial
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
 LEAST_EXPERIMENT_S = 15.0
@@ -36,9 +36,7 @@ combinations and the confirmation, combinations to the confirmation."""
 _WIDEST = 0.5
 """The confirmation goes on until the interval of the whole gain is half as wide as the gain: it is what people will quote."""
 _LEAST_TOGETHER = 2
-TIME_IS_OVER = "the time budget was used up"
 _TESTS_ARE_OVER = "all tests that the family error is shared among were made"
-EXPERIMENTS = "experiments"
 Runner = Callable[..., Outcome]
 Saved = Callable[[Improvement], None]
 
@@ -119,10 +117,12 @@ class Search:
             if winner.remedy in asked:  # one setting of each: so many tests are planned
                 continue
             before = overrides_of(self.kept)
-            clash = {key_of(item) for item in before} & {key_of(item) for item in winner.overrides}
-            if clash:
-                LOGGER.info("%s: not combined, it sets %s too", winner.remedy, sorted(clash)[0])
+            clash = conflicting_key(before, winner.overrides)
+            if clash is not None:
+                LOGGER.info("%s: not combined, it sets %s to another value", winner.remedy, clash)
                 continue
+            if {*winner.overrides} <= {*before}:
+                continue  # contained in what is kept already
             asked.add(winner.remedy)
             trial = self._try(self.planned.candidate(winner), before, "combination")
             if trial is None:
@@ -137,11 +137,11 @@ class Search:
         less work between two meetings of threads. Return whether there was time."""
         for candidate in self.planned.candidates:
             names, before = {trial.remedy for trial in self.kept}, overrides_of(self.kept)
-            keys = {key_of(item) for item in candidate.overrides}
             if (
                 candidate.remedy.name in {*asked, *names}
                 or not names & {*candidate.remedy.again_on}
-                or keys & {key_of(item) for item in before}
+                or conflicting_key(before, candidate.overrides) is not None
+                or {*candidate.overrides} <= {*before}
             ):
                 continue
             trial = self._try(candidate, before, "combination")
@@ -154,14 +154,14 @@ class Search:
     def _likely_together(self) -> None:
         """Try all at once that pointed to a gain which alone was too small to be shown; kept or dropped as a whole."""
         before = overrides_of(self.kept)
-        taken = {key_of(item) for item in before}
+        taken = list(before)
         likely: list[Trial] = []
         for trial in sorted(self.result.tried, key=lambda each: -self._gain(each)):
-            keys = {key_of(item) for item in trial.overrides}
             another = trial.remedy not in {each.remedy for each in likely}
-            if self._is_likely(trial) and another and not keys & taken:
+            new = not {*trial.overrides} <= {*taken}
+            if self._is_likely(trial) and another and new and conflicting_key(taken, trial.overrides) is None:
                 likely.append(trial)
-                taken |= keys
+                taken += trial.overrides
         if len(likely) < _LEAST_TOGETHER:
             return
         overrides = overrides_of(likely)
@@ -173,7 +173,8 @@ class Search:
 
     def _is_likely(self, trial: Trial) -> bool:
         found = trial.measured
-        harmless = trial.output == "equal" and trial.effect != "quality" and trial.role == "single"
+        same = trial.output == "equal" and trial.effect != "quality"
+        harmless = trial.role == "single" and (same or judge.is_allowed(trial.effect, self.result.method))
         if not harmless or trial.decision != "drop" or found is None or found.verdict != "not shown":
             return False
         return judge.is_worth(found.change_ratio, self.result.metric, self.result.method)
@@ -188,7 +189,7 @@ class Search:
             )
             whole = self.planned.together([t.remedy for t in self.kept], overrides_of(self.kept), title)
             trial = self._try(whole, [], "confirmation")
-            why = reason_reverted(trial) if trial is not None else None
+            why = reason_reverted(trial, self.result.method) if trial is not None else None
             if why is None:
                 return
             note = f"{whole.name} was not kept: measured again, {why}"
@@ -207,10 +208,8 @@ class Search:
         if known is not None:
             return known
         left = self._left_s(role)
-        # The first one is tried even when the baseline took all the time: a search without a result helps nobody.
-        if left < LEAST_EXPERIMENT_S and self.result.tried:
-            self.time_is_over = True
-            self._end_before(candidate, role, TIME_IS_OVER)
+        if left < LEAST_EXPERIMENT_S:
+            self._out_of_time(candidate, role)
             return None
         if self._tests_are_over(role):
             self._end_before(candidate, role, _TESTS_ARE_OVER)
@@ -220,12 +219,21 @@ class Search:
             "%d: %s%s", number, candidate.name, f" on top of {' '.join(on_top_of)}" if on_top_of else ""
         )
         trial = self._measure(candidate, list(on_top_of), role, left)
+        if trial is None:
+            self._out_of_time(candidate, role)
+            return None
         self.result.tried.append(trial)
         LOGGER.info("%d: %s: %s", number, trial.decision, trial.reason)
         self._settle()
         return trial
 
-    def _measure(self, candidate: Candidate, on_top_of: list[str], role: Role, left_s: float) -> Trial:
+    def _out_of_time(self, candidate: Candidate, role: Role) -> None:
+        """Say what the budget left no time for."""
+        self.time_is_over = True
+        self._end_before(candidate, role, TIME_IS_OVER)
+
+    def _measure(self, candidate: Candidate, on_top_of: list[str], role: Role, left_s: float) -> Trial | None:
+        """Measure a candidate; ``None``: the budget ended before anything was measured."""
         a = configurations.merged(self.result.baseline.overrides, on_top_of)
         b = configurations.merged(a, candidate.overrides)
         trial = candidate.trial(on_top_of, role)
@@ -248,6 +256,7 @@ class Search:
             limit_s=(limit_s := self._limit(left_s)),
             more_s=max(0.0, min(limit_s, left_s - limit_s)),
             answer_s=self.result.baseline.total_s,
+            total_s=left_s,
             widest_ratio=_WIDEST if role == "confirmation" else None,
             environment={"a": dict(first.run.env), "b": dict(second.run.env)},
         )
@@ -259,7 +268,7 @@ class Search:
             # One process can lend its weights to the other side; two processes hold them twice.
             own = False
             if not can_share:
-                trial.reason = "the memory holds one model, and this setting needs a second one beside it"
+                trial.reason = "the memory holds one model, and this setting needs a second one"
                 return trial
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
@@ -273,7 +282,7 @@ class Search:
             # Files that cannot be written or read end this trial, not the search.
             trial.reason = ": ".join(describe_failure(error))
             return trial
-        return self._concluded(trial, outcome)
+        return None if outcome.out_of_budget else self._concluded(trial, outcome)
 
     def _concluded(self, trial: Trial, outcome: Outcome) -> Trial:
         if outcome.page is not None:
@@ -307,10 +316,9 @@ class Search:
             self.result.notes.append(f"{candidate.name} was not measured {what}: {why}")
             return
         tried = [trial.overrides for trial in self.result.tried]
-        told = [*tried, *(item.overrides for item in self.result.not_tried)]
-        rest = [each for each in self.planned.candidates if list(each.overrides) not in told]
-        more = " (more: --budget, or --resume this directory)" if why == TIME_IS_OVER else ""
-        self._leave_out(rest, f"{why}{more}")
+        settled = [*tried, *(item.overrides for item in self.result.not_tried)]
+        rest = [each for each in self.planned.candidates if list(each.overrides) not in settled]
+        self._leave_out(rest, why)
 
     def _limit(self, left_s: float) -> float:
         """Return how long one experiment may measure: its share of what is left, and enough to tell something.

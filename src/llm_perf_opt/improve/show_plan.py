@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -13,9 +14,9 @@ from llm_perf_opt.core.escape import one_line
 from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.improve import baseline, page
 from llm_perf_opt.improve.improve import Request, make_plan, resumed, start_of, total_s
-from llm_perf_opt.improve.plan import Planned
-from llm_perf_opt.remedies.base import this_machine
-from llm_perf_opt.remedies.data import load_improvement
+from llm_perf_opt.improve.plan import Candidate, Planned
+from llm_perf_opt.remedies.base import conflicting_key, this_machine
+from llm_perf_opt.remedies.data import Effect, load_improvement
 from llm_perf_opt.summary import Summary
 
 # As measured for model=llama_tiny and for the default workload on two cores (docs/improve.md).
@@ -66,6 +67,8 @@ def show_plan(request: Request, *, as_json: bool) -> int:
         )
     for item in planned.not_tried:
         print(f"  -  {item.remedy}: {item.reason}")
+    for line in describe_combinations(planned, request.settings.allow):
+        print(line)
     print(f"\n{_describe_order(request, planned)}: {_format_duration(seconds, request.budget_s)}")
     return 0
 
@@ -75,6 +78,30 @@ def _print_taken_over(stored: Sequence[str], source: Path, *, as_json: bool) -> 
     if not as_json:
         shown = one_line(shlex.join(mask_arguments(stored))) if stored else "nothing (the default workload)"
         print(f"settings from {source}: {shown}\n")
+
+
+def describe_combinations(planned: Planned, allow: Effect) -> list[str]:
+    """Say which remedies exclude each other, and what happens to those that may make answers worse."""
+    by_name: dict[str, Candidate] = {}
+    for candidate in planned.candidates:
+        by_name.setdefault(candidate.remedy.name, candidate)
+    excluded: dict[str, list[str]] = {}
+    for one, two in itertools.combinations(by_name.values(), 2):
+        key = conflicting_key(one.overrides, two.overrides)
+        if key is not None:
+            names = excluded.setdefault(key, [])
+            names += [each.remedy.name for each in (one, two) if each.remedy.name not in names]
+    lines = [f"not combined ({key}): {', '.join(names)}" for key, names in excluded.items()]
+    quality = [name for name, each in by_name.items() if each.remedy.effect == "quality"]
+    if quality and allow == "quality":
+        lines.append(
+            f"may make answers worse, kept and combined like the others (--allow quality): {', '.join(quality)}"
+        )
+    elif quality:
+        lines.append(
+            f"may make answers worse, measured but not combined (--allow quality does): {', '.join(quality)}"
+        )
+    return lines
 
 
 def _describe_order(request: Request, planned: Planned) -> str:

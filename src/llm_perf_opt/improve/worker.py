@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from llm_perf_opt.core.console.logs import console_logging
@@ -108,7 +107,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
             stream.flush()
             return done
 
-        take_turns(spec, len(units["a"]), run)
+        take_turns(spec.within(time.monotonic() - started[1]), len(units["a"]), run)
     for side in (a, b):
         _write_side(side, spec, folder, started)
 
@@ -357,7 +356,7 @@ def _batch_pass(group: Sequence[Sample], result: PassResult, joules: float | Non
         decode_s=times.decode_s or 0.0,
         steps=steps,
         tokens=sum(len(ids) for ids in result.token_ids),
-        tpot_s=median(times.token_s) if times.token_s else None,
+        tpot_s=times.decode_s / steps if times.decode_s and steps else None,
         energy_j=joules,
         sample_ids=[sample.id for sample in group],
     )

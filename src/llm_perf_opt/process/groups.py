@@ -31,7 +31,7 @@ _LOOKS, _LOOK_S = 200, 0.005
 def new_job() -> str:
     """Return a marker for a new job: those of the jobs this process is part of, then its own.
 
-    It says who started the job (process id and start time), so that orphans can be told from jobs under way.
+    It says who started the job (process id and start time), so that orphans can be distinguished from jobs under way.
     """
     own = f"{os.getpid()}-{start_time(os.getpid())}-{uuid.uuid4().hex}"
     return f"{os.environ.get(JOB_VARIABLE, '')}:{own}"

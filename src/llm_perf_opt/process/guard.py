@@ -2,7 +2,7 @@
 
 ``kill -9``, the kernel out of memory and a closed container leave no time for clean-up, and nsys puts its agent and
 the program into sessions of their own, which a parent-death signal does not reach. So the first program that is
-started also starts a guard, which holds the other end of a pipe. It is told of each job as it begins and ends; when
+started also starts a guard, which holds the other end of a pipe. It is notified of each job as it begins and ends; when
 the pipe closes, or its parent is another one, it ends the jobs that are left, by marker and group, and goes.
 """
 

@@ -48,8 +48,8 @@ def main(argv: Sequence[str]) -> int:
         os._exit(_first_process(libc, argv, writer))
     os.close(writer)
     _, status = os.waitpid(first, 0)
-    told = os.read(reader, 32)
-    return _end_as(int(told) if told else status)
+    reported = os.read(reader, 32)
+    return _end_as(int(reported) if reported else status)
 
 
 def _enter(libc: ctypes.CDLL) -> bool:

@@ -372,7 +372,7 @@ def run_process(
 
 
 class BackgroundProcess:
-    """A program that runs beside this one until it is stopped (a server); a context manager that leaves nothing behind."""
+    """A program that runs alongside this one until it is stopped (a server); a context manager that leaves nothing behind."""
 
     def __init__(
         self,

@@ -55,6 +55,24 @@ def import_optional(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+_ENGINE_PACKAGES = {"torch": "torch", "transformers": "transformers", "PIL": "pillow"}
+"""Module → package of the extra ``run`` without which no model can be run."""
+ENGINE_INSTALL = "pip install 'llm-perf-opt[run]'"
+
+
+def missing_engine() -> ToolError | None:
+    """Return the error of what runs a model where this is the light installation; ``None``: everything is there."""
+    missing = [package for module, package in _ENGINE_PACKAGES.items() if not has_package(module)]
+    if not missing:
+        return None
+    verb = "is" if len(missing) == 1 else "are"
+    return ToolError(
+        f"running a model needs the extra 'run': {', '.join(missing)} {verb} not installed",
+        hint=ENGINE_INSTALL,
+        missing=missing,
+    )
+
+
 @functools.cache
 def _hidden_names(value: str) -> frozenset[str]:
     return frozenset(filter(None, (part.strip() for part in value.split(","))))
@@ -219,7 +237,7 @@ def counter_permission(root: Path = Path("/"), euid: int | None = None) -> Count
     is_root = (os.geteuid() if euid is None else euid) == 0
     held = _capabilities(_text(root / "proc/self/status"))
     if held is None:
-        reason = "running as root; what root may do here is not told" if is_root else "not running as root"
+        reason = "running as root; what root may do here is unknown" if is_root else "not running as root"
         return CounterPermission(is_root, reason, None if is_root else f"run as root, or {_HOST_FIX}")
     if held and _text(root / "proc/self/uid_map").split() not in ([], _WHOLE_USER_MAP):
         return CounterPermission(

@@ -1,4 +1,4 @@
-"""What a remedy is, and what it is told of the run it may help.
+"""What a remedy is, and what it receives about the run it may help.
 
 A remedy is data and two small functions: where it applies, and which overrides it sets. It holds no code that changes a
 model: what the search finds is a configuration. Further ones are found by the entry-point group ``llm_perf_opt.remedies``;
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -136,6 +136,15 @@ def situation_facts(summary: Summary) -> dict[str, Any]:
 def key_of(override: str) -> str:
     """Return the key of ``key=value``."""
     return override.partition("=")[0].lstrip("+~")
+
+
+def conflicting_key(first: Iterable[str], second: Iterable[str]) -> str | None:
+    """Return a key that both set to different values; ``None``: they can be combined. Equal settings are no conflict."""
+    known = {key_of(item): item.lstrip("+") for item in first}
+    return next(
+        (key_of(item) for item in second if known.get(key_of(item), item.lstrip("+")) != item.lstrip("+")),
+        None,
+    )
 
 
 def fixed(*overrides: str) -> Callable[[Situation], Options]:

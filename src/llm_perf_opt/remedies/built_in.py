@@ -8,7 +8,7 @@ from llm_perf_opt.remedies.base import Remedy, fixed
 _LAUNCHING = ("launch-bound", "host-idle:decode")
 """The device waits for the host: for a launch, or for what it does between launches."""
 _WHOLE_ANSWER = "memory for prompt and infer.max_new_tokens from the start"
-_SHORTER_STEPS = ("compile-decode", "compile-all", "cuda-graphs")
+_SHORTER_STEPS = ("compile-decode", "compile-all", "compile-graphs", "cuda-graphs")
 """What leaves less work between two meetings of threads."""
 _COMPILING = "a minute or more of compiling at the first answer of each shape"
 BUILT_IN: list[Remedy] = [
@@ -73,6 +73,15 @@ BUILT_IN: list[Remedy] = [
         effect="rounding",
         cost=_WHOLE_ANSWER,
         why_not=conditions.no_cuda_graphs,
+    ),
+    Remedy(
+        name="compile-graphs",
+        title="the decode step compiled and replayed as a CUDA graph",
+        options=fixed("model.compile=true", "model.cuda_graphs=true", "model.cache=static"),
+        answers=("dispatch:decode", *_LAUNCHING, "module-gap:decode", "unfused-elementwise"),
+        effect="rounding",
+        cost=f"{_COMPILING}; {_WHOLE_ANSWER}",
+        why_not=conditions.cannot_compile_graphs,
     ),
     Remedy(
         name="static-cache",

@@ -189,6 +189,16 @@ def no_cuda_graphs(situation: Situation) -> str | None:
     return "captured already" if situation.config.model.cuda_graphs else no_decode(situation)
 
 
+def cannot_compile_graphs(situation: Situation) -> str | None:
+    """For compiling and capturing at once."""
+    model = situation.config.model
+    if model.compile and model.cuda_graphs:
+        return "the decode step is compiled and captured already"
+    if situation.on_cpu:
+        return "there is no GPU here"
+    return no_decode(situation) or no_compiler(situation)
+
+
 def sees_nothing(situation: Situation) -> str | None:
     """For remedies of the vision encoder."""
     return None if "vision" in _phases(situation) else "the model has no vision encoder"

@@ -29,11 +29,19 @@ _PHASES: dict[str, tuple[str, ...]] = {
 METRICS: tuple[Metric, ...] = ("total", "ttft", "tpot", "tokens_per_s", "energy")
 SCHEMA_VERSION = "1.0"
 FILE_NAME = "improve.json"
+EXPERIMENTS = "experiments"
+"""Folder of a search that holds its experiments: their sides are no runs of their own."""
+TIME_IS_OVER = "the time budget was used up"
+"""Why a remedy was not tried that another budget would try."""
+SPEC = "spec.json"
+"""What an experiment measures; in its folder."""
 Metric = Literal["total", "ttft", "tpot", "tokens_per_s", "energy"]
 Decision = Literal["keep", "drop", "ask", "failed"]
 OutputResult = Literal["equal", "differs", "failed"]
 Effect = Literal["nothing", "rounding", "quality"]
 """What a remedy may do to the answer: leave it, change the last bits of its arithmetic, or change what the model is."""
+EFFECTS: tuple[Effect, ...] = ("nothing", "rounding", "quality")
+"""From least to most."""
 PredictedBy = Literal["bound", "measured operators", "roofline"]
 """``bound``: the finding's upper bound; ``measured operators``: expected times of which at least half of a step rests on tables
 of measured operators; ``roofline``: expected times of which less does."""
@@ -131,7 +139,7 @@ class Trial:
     comparison: str | None = None
     """Page of the comparison, relative to this file."""
     patch: bool = False
-    """Whether code patched the model beside the overrides."""
+    """Whether code patched the model in addition to the overrides."""
     answers: list[Answered] = field(default_factory=list)
     """All findings that it answers; ``finding`` is the one with the largest bound."""
     predicted_by: PredictedBy | None = None
@@ -243,6 +251,9 @@ class SearchSettings:
     """The user's own remedies (``--try``), each a line of overrides."""
     most_samples: int = 4
     """Samples that are measured and whose answers are compared."""
+    allow: Effect = "nothing"
+    """Changes of the answers that may be kept (``--allow``): ``rounding`` lets remedies that only round differently change tokens,
+    ``quality`` also those that may make answers worse."""
 
     def rule(self, alpha: float, widest_ratio: float | None = None, *, fixed: bool = False) -> StoppingRule:
         """Return when an experiment with this share of the family error ends."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.roofline.what_if import OtherDevices
 from llm_perf_opt.core import units
+from llm_perf_opt.hardware.silicon.installation import describe_tables
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, num, simple, text
 from llm_perf_opt.reporting.wording import THEIR_CLOCK, describe_clock, phase_name, phase_rank
 from llm_perf_opt.summary import LedgerRow, Operator, Summary, WhatIf
@@ -144,7 +145,11 @@ _METHODS = (
 
 def _silicon_source(summary: Summary) -> str:
     used = summary.silicon
-    return f"aiconfigurator-core {used.version}" if used is not None and used.version else ""
+    return (
+        describe_tables(used.package, used.version, used.collected)
+        if used is not None and used.version
+        else ""
+    )
 
 
 DECODE_ROWS = (

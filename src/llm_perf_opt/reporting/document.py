@@ -70,7 +70,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """A list of (text, path beside the page)."""
+    """A list of (text, path next to the page)."""
 
     kind: ClassVar[str] = "links"
     items: Sequence[tuple[str, str]]
@@ -167,7 +167,7 @@ class Document:
     opening: Sequence[Block]
     sections: Sequence[Section]
     files: Sequence[str]
-    """Files beside the page that hold all numbers."""
+    """Files next to the page that hold all numbers."""
 
 
 def blocks_for(medium: Medium, blocks: Sequence[Block]) -> list[Block]:

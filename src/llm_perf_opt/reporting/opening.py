@@ -9,7 +9,7 @@ from llm_perf_opt.analysis.roofline.what_if import (
     on_other_devices,
 )
 from llm_perf_opt.analysis.shares import Span, span_over_samples
-from llm_perf_opt.analysis.verdicts import worth_showing
+from llm_perf_opt.analysis.verdicts import shown_bound, worth_showing
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts import figures as charts
 from llm_perf_opt.reporting.document import (
@@ -97,8 +97,8 @@ def _where_time_goes(summary: Summary) -> str:
     """Name the largest part of the time, and what limits it."""
     if summary.wall_clock is not None and summary.wall_clock.parts:
         part = max(summary.wall_clock.parts, key=lambda each: each.seconds)
-        verdict = summary.verdicts.get(part.name)
-        limit = f" and {_describe_limit(verdict.bound)}" if verdict is not None else ""
+        bound = shown_bound(summary, part.name)
+        limit = f" and {_describe_limit(bound)}" if bound is not None else ""
         share, whole = units.percent(part.share_ratio), units.seconds(summary.wall_clock.span_s)
         return f"{phase_name(part.name)} takes {share} of a sample's {whole}{limit}"
     if summary.serving is not None:
@@ -107,11 +107,11 @@ def _where_time_goes(summary: Summary) -> str:
     if captured is not None and captured[1].parts:
         phase, budget = captured
         part = max(budget.parts, key=lambda each: each.seconds)
-        verdict = summary.verdicts.get(phase)
-        limit = f"; {phase_name(phase)}: {BOUND_NAMES[verdict.bound]}" if verdict is not None else ""
+        bound = shown_bound(summary, phase)
+        limit = f"; {phase_name(phase)}: {BOUND_NAMES[bound]}" if bound is not None else ""
         return f"{part.name} takes {units.percent(part.share_ratio)} of the captured {units.seconds(budget.span_s)}{limit}"
     if summary.timings.program_s is not None:
-        return f"the program takes {units.seconds(summary.timings.program_s.median)}"
+        return f"the program takes {units.seconds(summary.timings.program_s.shown)}"
     return ""
 
 
@@ -156,7 +156,7 @@ def _phase_bar(summary: Summary) -> list[Block]:
     """Draw one bar: a sample by phase, else the captured time by what it went into."""
     captured = _captured(summary)
     if summary.wall_clock is not None:
-        name, title, budget = "one sample", "Where the time goes (median per sample)", summary.wall_clock
+        name, title, budget = "one sample", "Where the time goes (one sample)", summary.wall_clock
     elif captured is not None:
         name, budget = phase_name(captured[0]), captured[1]
         title = "Where the captured time goes"
@@ -277,10 +277,10 @@ def _figure(
     if stat is None:
         return []
     show = units.number if rate else units.seconds
-    spread = f"median of {stat.n}, {show(stat.p5)} to {show(stat.p95)}" if stat.n > 1 else "one value"
+    spread = f"p5 to p95: {show(stat.p5)} to {show(stat.p95)}" if stat.n > 1 else "one value"
     if by_sample is not None:
-        spread = f"median of {stat.n}; by sample {show(by_sample.low)} to {show(by_sample.high)}"
-    return [Figure(label, show(stat.median), spread)]
+        spread = f"by sample {show(by_sample.low)} to {show(by_sample.high)}"
+    return [Figure(label, show(stat.shown), spread)]
 
 
 def _work(summary: Summary) -> list[Block]:
@@ -315,7 +315,15 @@ def _verdicts(summary: Summary) -> list[Block]:
         verdict = summary.verdicts[phase]
         lines = [("to improve", f"{verdict.lever}.")] if verdict.lever else []
         reasons = [("", explain_verdict(verdict)), *(("from", item) for item in verdict.evidence)]
-        cards.append(Card(phase_name(phase), BOUND_NAMES[verdict.bound], lines, reasons, phase))
+        cards.append(
+            Card(
+                phase_name(phase),
+                BOUND_NAMES[shown_bound(summary, phase) or verdict.bound],
+                lines,
+                reasons,
+                phase,
+            )
+        )
     return [Heading("What limits each phase", "verdicts"), Cards(cards)] if cards else []
 
 

@@ -1,4 +1,4 @@
-"""Tables about what runs beside one another: devices, ranks, collectives, and who owns idle time."""
+"""Tables about what runs side by side: devices, ranks, collectives, and who owns idle time."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def write_documents(summary: Summary, out_dir: Path) -> list[Path]:
     return [atomic_write_text(out_dir / name, render(summary)) for name, render in texts.items()]
 
 
-# Pages and tables beside the report, from the facts they show: static analysis, timelines, kernel counters.
+# Pages and tables next to the report, from the facts they show: static analysis, timelines, kernel counters.
 
 
 _MOST_EVENTS = 500_000

@@ -23,7 +23,8 @@ _SUMMARY = ("summary.json",)
 
 def report_document(summary: Summary) -> Document:
     """Return the full report."""
-    title = title_of(summary)
+    ranks = max(len(summary.ranks), summary.workload.ranks or 1)
+    title = f"{title_of(summary)} on {ranks} ranks" if ranks > 1 else title_of(summary)
     return Document(
         f"Performance report: {title}", title, opening(summary), report_sections(summary), _SUMMARY
     )

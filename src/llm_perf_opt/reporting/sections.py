@@ -7,6 +7,7 @@ from typing import Any
 
 from llm_perf_opt.analysis.roofline.what_if import on_other_devices
 from llm_perf_opt.analysis.shares import by_run_share
+from llm_perf_opt.analysis.verdicts import shown_bound
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import PHASES, WHOLE
 from llm_perf_opt.reporting.charts import figures as charts
@@ -196,7 +197,7 @@ def _phase_roofline(summary: Summary) -> list[Block]:
 def _phase_point(summary: Summary, phase: str) -> dict[str, Any]:
     facts: list[tuple[str, str]] = []
     if phase in summary.verdicts:
-        facts.append(("verdict", BOUND_NAMES[summary.verdicts[phase].bound]))
+        facts.append(("verdict", BOUND_NAMES[shown_bound(summary, phase) or "unknown"]))
     use, floor = summary.utilisation.get(phase), summary.predictions.get(phase)
     if use is not None:
         facts += [("MFU", units.percent(use.mfu_ratio)), ("MBU", units.percent(use.mbu_ratio))]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from llm_perf_opt.analysis.metrics import highest_load
 from llm_perf_opt.core import units
 from llm_perf_opt.reporting.charts.bars import Segment, StackedRow, stacked_bars
 from llm_perf_opt.reporting.charts.figures import timeline_chart
 from llm_perf_opt.reporting.charts.lines import Level, Line, line_chart
 from llm_perf_opt.reporting.document import Block, Points, Text, chart, charts_for, source_line
 from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, num, simple, text
-from llm_perf_opt.summary import LatencyStat, LoadPoint, Serving, Summary, TimeParts
+from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
 from llm_perf_opt.summary.serving import PART_NAMES
 
 PART_LABELS = {
@@ -49,6 +50,7 @@ def serving_blocks(summary: Summary) -> list[Block]:
         step_table(serving).named("serving-steps", "Steps by kind and batch size"),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
+        *charts_for(lambda: _start_charts(serving)),
         Points([("", note) for note in point_notes(serving)]),
         Points(list(serving.definitions.items())),
         *source_line(summary.sources.get("serving")),
@@ -57,7 +59,9 @@ def serving_blocks(summary: Summary) -> list[Block]:
 
 def describe_load(serving: Serving) -> str:
     """Say in a few words how the server does at the highest load that the client kept."""
-    point = _highest(serving)
+    point = highest_load(serving)
+    if point is None and any(one.client_bound for one in serving.load):
+        return "the load client could not keep its schedule at any load, so nothing is concluded from this measurement"
     if point is None or point.ttft_s is None:
         return ""
     worst = f", p99 {units.seconds(point.ttft_s.p99)}" if point.ttft_s.p99 is not None else ""
@@ -81,6 +85,13 @@ def describe_serving(serving: Serving) -> list[str]:
         lines.append(
             f"{units.percent(serving.coverage_ratio)} of the completed requests are matched to steps.{clock}"
         )
+    start = serving.cold_start
+    if start is not None:
+        parts = [f"{label} {units.seconds(value)}" for label, value in _start_parts(start)]
+        lines.append(
+            f"Healthy {units.seconds(start.total_s)} after its start"
+            + (f" ({', '.join(parts)})." if parts else ".")
+        )
     steps = serving.steps
     if steps is not None:
         gaps = (
@@ -95,19 +106,10 @@ def describe_serving(serving: Serving) -> list[str]:
     return lines
 
 
-def _highest(serving: Serving) -> LoadPoint | None:
-    measured = [one for one in serving.load if one.ttft_s is not None and not one.client_bound]
-    return max(
-        measured,
-        key=lambda one: (one.rate_per_s or 0.0) if one.kind != "closed" else (one.concurrency or 0.0),
-        default=None,
-    )
-
-
 def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
     """Return (label, value, note) of the few numbers at the top: those of the highest load that the client kept."""
     serving = summary.serving
-    point = _highest(serving) if serving is not None else None
+    point = highest_load(serving) if serving is not None else None
     if serving is None or point is None:
         return []
     at = f"at {load_name(point)}"
@@ -193,7 +195,9 @@ def _interval(stat: LatencyStat | None) -> str:
 
 
 def _remark(point: LoadPoint) -> str:
-    remarks = ["client-bound"] if point.client_bound else []
+    remarks = []
+    if point.client_bound:
+        remarks.append("server saturated" if point.server.get("mean_waiting", 0.0) >= 1 else "client-bound")
     if point.ttft_s is not None and point.ttft_s.n is not None and point.ttft_s.n < 100:
         remarks.append("p99 is the maximum")
     return ", ".join(remarks)
@@ -342,6 +346,26 @@ def _segments(parts: TimeParts) -> list[Segment]:
         for name in PART_NAMES
         if (value := getattr(parts, name)) is not None and value > 0
     ]
+
+
+def _start_parts(start: ColdStart) -> list[tuple[str, float]]:
+    named = {
+        "imports": start.imports_s,
+        "weights": start.weights_s,
+        "compilation": start.compilation_s,
+        "graph capture": start.graph_capture_s,
+        "KV cache and warm-up": start.kv_cache_s,
+        "other": start.other_s,
+    }
+    return [(label, value) for label, value in named.items() if value is not None]
+
+
+def _start_charts(serving: Serving) -> list[str]:
+    parts = _start_parts(serving.cold_start) if serving.cold_start is not None else []
+    if not parts:
+        return []
+    row = StackedRow("start", [Segment(label, value) for label, value in parts])
+    return [stacked_bars("From the start of the server until it was healthy", [row], as_share=False)]
 
 
 def _occupancy_charts(serving: Serving) -> list[str]:

@@ -145,7 +145,7 @@ def _speed_row(summary: Summary, label: str, stat: Stat | None, floor: str | Non
         slow = by_request.high if by_request is not None else None
     return [
         label,
-        show(stat.median if stat is not None else None),
+        show(stat.shown if stat is not None else None),
         show(slow),
         units.seconds(least.floor_s if least is not None else None),
     ]
@@ -166,7 +166,7 @@ def _time_split(summary: Summary) -> list[Block]:
 
 
 def _limits(summary: Summary) -> list[str]:
-    # The whole says nothing new beside its parts.
+    # The whole says nothing beyond its parts.
     phases = [phase for phase in summary.verdicts if phase != "all"] or list(summary.verdicts)
     return [
         f"{capitalised(PHASES.get(phase) or phase)}: {_limit(summary, phase)}."

@@ -193,7 +193,7 @@ def _weights_chart(static: Static) -> str:
 
 
 def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()) -> str:
-    """Return the report as Markdown; ``charts`` are files beside it."""
+    """Return the report as Markdown; ``charts`` are files next to it."""
     name = md_text(document.model.get("name") or "model")
     parts = [
         f"# Static analysis: {name}",
@@ -319,7 +319,7 @@ def _phases(document: StaticDocument) -> str:
 
 
 def _minimum(document: StaticDocument) -> list[str]:
-    """Say which phases do more than they must, with the least beside."""
+    """Say which phases do more than they must, with the minimum next to it."""
     lines = [
         f"- {md_text(name)}: {units.flops(phase.minimum.flops)} and {units.size(phase.minimum.weight_bytes)} of weights would do"
         f" ({md_text('; '.join(phase.minimum.reasons))})"

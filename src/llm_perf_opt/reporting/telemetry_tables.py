@@ -1,4 +1,4 @@
-"""What a device told of itself, and memory against the static model, as tables and words."""
+"""What a device reported, and memory against the static model, as tables and words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ QUANTITIES: dict[str, tuple[str, Formatter]] = {
 
 def describe_telemetry(telemetry: Telemetry) -> str:
     """Say what was sampled, how often and at which cost."""
-    who = f"{telemetry.device} by {telemetry.reader}" if telemetry.reader else "No library told of the device"
+    who = (
+        f"{telemetry.device} by {telemetry.reader}"
+        if telemetry.reader
+        else "No library reported on the device"
+    )
     if not telemetry.reader:
         return f"{who}; the notes say why."
     return (
@@ -55,16 +59,16 @@ def describe_telemetry(telemetry: Telemetry) -> str:
 
 def _describe_throttling(telemetry: Telemetry) -> str:
     if telemetry.throttled_ratio is None:
-        return "Whether it was throttled is not told."
+        return "Throttling was not reported."
     if not telemetry.throttled:
-        return "It told of no throttling."
+        return "No throttling was reported."
     shares = telemetry.throttled_ratio
     held = ", ".join(f"{reason} ({units.percent(shares[reason])})" for reason in telemetry.throttled)
     return f"Throttled, with the share of the samples: {held}."
 
 
 def telemetry_table(telemetry: Telemetry) -> Table:
-    """Return one row per quantity that was told."""
+    """Return one row per quantity that was reported."""
     limits = {"clock_hz": telemetry.clock_max_hz, "power_w": telemetry.power_limit_w}
     rows = []
     for field, (name, show) in QUANTITIES.items():
@@ -76,7 +80,7 @@ def telemetry_table(telemetry: Telemetry) -> Table:
 
 
 def energy_table(telemetry: Telemetry) -> Table:
-    """Return the energy of the measured passes; empty where no meter told."""
+    """Return the energy of the measured passes; empty where no meter reported it."""
     energy = telemetry.energy_j
     if energy.total is None:
         return simple(columns("energy", "value#"), [])
@@ -92,7 +96,7 @@ def energy_table(telemetry: Telemetry) -> Table:
 
 
 def memory_table(summary: Summary) -> Table:
-    """Return the memory in use by phase, beside what the static model says; columns without a value are left out."""
+    """Return the memory in use by phase, next to what the static model says; columns without a value are left out."""
     phases = sorted(summary.memory, key=phase_rank)
     shown: list[tuple[str, Callable[[MemoryUse], float | None]]] = [
         ("peak#", lambda use: use.peak_bytes),

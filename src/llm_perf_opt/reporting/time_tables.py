@@ -10,6 +10,11 @@ from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, column
 from llm_perf_opt.reporting.wording import phase_name, phase_rank
 from llm_perf_opt.summary import Stat, Summary, Timings
 
+TYPICAL_HELP = (
+    "the value every page shows: each sample's median over its repeats, averaged over the samples; "
+    "TPOT: decode time ÷ tokens after the first"
+)
+
 
 def _rate(value: float | None) -> str:
     return units.number(value, "per s")
@@ -24,8 +29,9 @@ def _stat(name: str, stat: Stat | None, *, rate: bool = False, indent: int = 0) 
     return [
         [
             Cell(name, indent=indent),
-            num(stat.median, show),
+            Cell(show(stat.shown), stat.shown, strong=True),
             num(stat.p5 if several else None, show),
+            num(stat.median if several else None, show),
             num(stat.p95 if several else None, show),
             Cell(spread, stat.mean),
             num(stat.n, units.count),
@@ -47,7 +53,7 @@ def _before_prefill(timings: Timings) -> str:
 
 
 def time_table(summary: Summary) -> Table:
-    """Return every repeated measurement: median, spread, how many."""
+    """Return every repeated measurement: the value that is shown elsewhere too, its spread, how many."""
     timings = summary.timings
     rows = [
         *_stat("preprocess", timings.preprocess_s),
@@ -63,8 +69,16 @@ def time_table(summary: Summary) -> Table:
         *_stat("time per output token (TPOT)", timings.tpot_s),
         *_stat("tokens per second", timings.tokens_per_s, rate=True),
     ]
-    header = columns("per sample", "median#", "p5#", "p95#", "mean ± std#", "n#")
-    return simple(header, rows)
+    header = columns(
+        "per sample",
+        Column("typical", True, TYPICAL_HELP),
+        Column("p5", True, "of all repeats of all samples; TPOT: of all tokens"),
+        Column("median", True, "of all repeats of all samples; TPOT: of all tokens"),
+        Column("p95", True, "of all repeats of all samples; TPOT: of all tokens"),
+        "mean ± std#",
+        "n#",
+    )
+    return simple(header, rows).without_empty_columns()
 
 
 def sample_table(summary: Summary) -> Table:

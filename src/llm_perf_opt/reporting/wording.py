@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llm_perf_opt.analysis.roofline.expected_times import COMPUTE_SHARE, KERNEL_S, MEMORY_SHARE
 from llm_perf_opt.analysis.roofline.what_if import Fit
 from llm_perf_opt.core import units
-from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS, PACKAGE
+from llm_perf_opt.hardware.silicon.installation import MISSING_WORDS, describe_tables
 from llm_perf_opt.summary import (
     Compilations,
     Finding,
@@ -122,7 +122,7 @@ BOUNDS = {
     "one-off": "mostly one-time preparation, such as loading and compiling programs: the recording began too early",
     "copy": "mostly busy moving data between the computer and the accelerator",
     "balanced": "well balanced: calculating and reading memory take about the same time",
-    "unknown": "what holds it back cannot be told from this measurement",
+    "unknown": "what limits it cannot be determined from this measurement",
 }
 STAGES = {
     "program": "timing the program",
@@ -171,7 +171,7 @@ FINDINGS = {
     ),
     "host-idle": Plain(
         "The accelerator waits while the computer does something else",
-        "Have the engineers do that work at another time, or beside it.",
+        "Have the engineers do that work at another time, or in parallel.",
     ),
     "queued-work": Plain(
         "The accelerator has work and does not start it",
@@ -184,6 +184,18 @@ FINDINGS = {
     "slow-kernels": Plain(
         "A calculation that takes much of the time runs far slower than the accelerator could do it",
         "Have the engineers try another version of that calculation.",
+    ),
+    "dominant-kernels": Plain(
+        "The accelerator is at work all the time; one kind of calculation holds most of it",
+        "Nothing waits: only faster calculations or less work make it shorter.",
+    ),
+    "recompilation": Plain(
+        "The program keeps preparing its calculations anew while it works",
+        "Have the engineers keep sizes fixed, or prepare all of them before the work begins.",
+    ),
+    "graph-breaks": Plain(
+        "The prepared calculation is interrupted by lines that cannot be prepared",
+        "Have the engineers rewrite or move those lines.",
     ),
     "growing-cache": Plain(
         "The program copies everything it has read so far for every word it writes",
@@ -305,6 +317,7 @@ BOUND_NAMES = {
     "compute": "compute-bound",
     "memory": "memory-bound",
     "launch": "launch-bound",
+    "overhead": "overhead-bound",
     "sync": "synchronisation-bound",
     "copy": "copy-bound",
     "communication": "communication-bound",
@@ -399,8 +412,9 @@ def describe_times(
     if not expects:
         return f"{FLOORS_TEXT} Nothing is expected: no limits are known."
     return (
-        f"Expected: the model's operators as they were timed on real devices ({PACKAGE} {used.version}, {used.framework} kernels "
-        f"first), added up. Operators without a table use a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
+        f"Expected: the model's operators as they were timed on real devices ("
+        f"{describe_tables(used.package, used.version, used.collected)}; {used.framework} kernels first), added up. "
+        f"Operators without a table use a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
         f"{units.percent(MEMORY_SHARE)} of the bandwidth, plus {units.seconds(KERNEL_S)} per kernel; matrix products, attention and "
         f'experts are scaled by the median measured/roofline ratio. "measured" is the share of a step that rests on tables; '
         f"0 % for a device without any. {_describe_eager(row)}{FLOORS_TEXT}"

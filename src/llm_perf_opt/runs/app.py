@@ -24,7 +24,7 @@ from llm_perf_opt.config.hydra_bridge.values import override
 from llm_perf_opt.config.legacy import explicit_keys, note_config_name
 from llm_perf_opt.config.schema import AppConfig
 from llm_perf_opt.core import layout
-from llm_perf_opt.core.artifacts import Artifacts, reserve_directory
+from llm_perf_opt.core.artifacts import Artifacts, PlannedArtifacts, reserve_directory
 from llm_perf_opt.core.console.command_line import print_error
 from llm_perf_opt.core.console.logs import Verbosity, mask_other_logs
 from llm_perf_opt.core.console.signals import interruption_first, raise_if_interrupted
@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user asked for beside the configuration."""
+    """What a user asked for in addition to the configuration."""
 
     overrides: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
@@ -112,7 +112,8 @@ def prepare(
     check_names(config, here=here)
     # Checks get a scratch root: they may ask where files would go, and must leave nothing behind.
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-check-") as scratch:
-        check_stages(stages_of(config), _context(config, Path(scratch), prepared.overrides), here=here)
+        context = _context(config, Artifacts.for_run(scratch), prepared.overrides)
+        check_stages(stages_of(config), context, here=here)
     return prepared
 
 
@@ -227,20 +228,19 @@ def show_plan(prepared: Prepared, *, as_json: bool) -> int:
 def plan_of(prepared: Prepared) -> dict[str, Any]:
     """Return what a run would do."""
     stages = []
+    # The real directory, so that commands are quoted for it; nothing in it is created.
+    context = _context(prepared.config, PlannedArtifacts(prepared.run_dir), prepared.overrides)
     with tempfile.TemporaryDirectory(prefix="llm-perf-opt-plan-") as scratch:
-        context = _context(prepared.config, Path(scratch), prepared.overrides)
+        checked = _context(prepared.config, Artifacts.for_run(scratch), prepared.overrides)
         for stage in stages_of(prepared.config):
-            problems = problems_of(stage, context)
+            problems = problems_of(stage, checked)
             skipped = any(p.severity == "skip" for p in problems)
             stages.append(
                 {
                     "stage": stage.name,
                     "title": stage.title,
                     "skipped": skipped,
-                    "steps": [
-                        line.replace(scratch, str(prepared.run_dir))
-                        for line in _steps(stage, context, skipped=skipped)
-                    ],
+                    "steps": _steps(stage, context, skipped=skipped),
                     "problems": [
                         {"severity": p.severity, "message": p.message, "fix": p.fix} for p in problems
                     ],
@@ -255,7 +255,9 @@ def plan_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
-    """Return what a stage would do; of one that is skipped here, what it would do where it can run."""
+    """Return what a stage would do; for one that this machine cannot run, what it would do on another."""
+    if context.config.workload_command.command and not stage.for_own_program:
+        return []
     try:
         return stage.plan(context)
     except LlmPerfError:
@@ -265,23 +267,22 @@ def _steps(stage: Stage, context: StageContext, *, skipped: bool) -> list[str]:
 
 
 def print_plan(plan: dict[str, Any]) -> None:
-    """Print a plan for people."""
+    """Print a plan for people; files of the run are shown relative to its directory."""
+    inside = f"write {plan['run_dir']}/"
     print(f"run directory: {plan['run_dir']} (not created)\ndevice: {plan['device']}")
     if plan["ranks"] > 1:
         print(f"ranks: {plan['ranks']}, each in {layout.RANKS}/<rank>/ of the run directory")
     for stage in plan["stages"]:
-        print(f"\n{stage['stage']}: {stage['title']}{' - would be skipped here' if stage['skipped'] else ''}")
+        print(f"\n{stage['stage']}: {stage['title']}{' (skipped)' if stage['skipped'] else ''}")
         for problem in stage["problems"]:
             print(f"  ! {problem['message']}\n    fix: {problem['fix']}")
         if stage["skipped"] and stage["steps"]:
-            print("  where it can run it would:")
+            print("  on a machine that supports it:")
         for line in stage["steps"]:
-            print(f"  {line}")
+            print(f"  {line.replace(inside, 'write ', 1)}")
 
 
-def _context(config: AppConfig, root: Path, overrides: tuple[str, ...]) -> StageContext:
+def _context(config: AppConfig, artifacts: Artifacts, overrides: tuple[str, ...]) -> StageContext:
     from llm_perf_opt.core.console.progress import LogProgress
 
-    return StageContext(
-        config=config, artifacts=Artifacts.for_run(root), progress=LogProgress(), overrides=overrides
-    )
+    return StageContext(config=config, artifacts=artifacts, progress=LogProgress(), overrides=overrides)

@@ -148,6 +148,13 @@ def assemble(
     Files below ``root`` are named relative to it, so that a run means the same wherever it is moved.
     """
     merged = merge_facts("", facts)
+    own = merged.wall_clock.workload.compilations if merged.wall_clock is not None else None
+    if merged.compile_traced or merged.compile_logged or (own is not None and own.functions):
+        from llm_perf_opt.analysis.compile_account import account_facts, join_sources, run_events
+
+        # Our own runs are timed and profiled in different processes, whose compilations share no ids.
+        events = run_events(own) or join_sources(merged.compile_traced, merged.compile_logged)
+        merged = merge_facts("", [merged, account_facts(events, has_device=bool(merged.captures))])
     work = join_captures(merged)
     if hardware is None:
         hardware = _look_up(merged, work, choice)

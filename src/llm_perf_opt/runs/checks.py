@@ -12,7 +12,8 @@ from llm_perf_opt.core.stage import Problem, stage_types
 from llm_perf_opt.stages.base import Stage, StageContext, all_stages, enabled_stages
 from llm_perf_opt.stages.program import ProgramStage
 from llm_perf_opt.workloads.base import ModelAdapter
-from llm_perf_opt.workloads.models.model_types import AUTO, HF_ADAPTERS
+from llm_perf_opt.workloads.models.hub import hub_config, is_hub_id
+from llm_perf_opt.workloads.models.model_types import AUTO, HF_ADAPTERS, check_dimensions
 from llm_perf_opt.workloads.setup import check_model_type
 
 _TRANSFORMERS_ADAPTERS = ("deepseek_ocr", "deepseek_ocr2", *HF_ADAPTERS)
@@ -111,7 +112,7 @@ def _check_device_kind(config: AppConfig, kind: str) -> None:
 
 
 def _check_checkpoint(config: AppConfig) -> None:
-    """Look for a checkpoint that is named as a path, and at its dimensions; ``organisation/name`` may be on a hub."""
+    """Look for the checkpoint, locally or on the Hub, and at its dimensions."""
     if config.model.path is None:
         _check_named_document(config)
         return
@@ -120,7 +121,10 @@ def _check_checkpoint(config: AppConfig) -> None:
         "give the directory that holds config.json and the weights",
     )
     if not path.exists():
-        if not config.model.path.startswith(("/", ".", "~")):
+        if is_hub_id(config.model.path):
+            if config.model.adapter in HF_ADAPTERS:
+                document = hub_config(config.model.path, config.model.revision)
+                check_dimensions(document, Path(config.model.path) / "config.json")
             return
         wrong = "does not exist"
     elif not path.is_dir():
@@ -138,7 +142,7 @@ def _check_checkpoint(config: AppConfig) -> None:
 
 def _check_named_document(config: AppConfig) -> None:
     """Look at the dimensions of what ``model.config_name`` names, where an adapter reads it."""
-    from llm_perf_opt.workloads.models.model_types import check_dimensions, named_config
+    from llm_perf_opt.workloads.models.model_types import named_config
 
     name = config.model.config_name
     if name is not None and config.model.adapter in HF_ADAPTERS:
@@ -147,7 +151,6 @@ def _check_named_document(config: AppConfig) -> None:
 
 def _check_document(file: Path) -> None:
     from llm_perf_opt.workloads.models.loading import read_json
-    from llm_perf_opt.workloads.models.model_types import check_dimensions
 
     check_dimensions(read_json(file), file)
 

@@ -20,7 +20,14 @@ from typing import Any
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.artifacts import reserve_directory
 from llm_perf_opt.core.errors import ConfigError, InputError, ToolError
-from llm_perf_opt.core.files import atomic_write_text, explain_os_errors, is_there, read_document
+from llm_perf_opt.core.files import (
+    RUN_DIRECTORY,
+    atomic_write_text,
+    explain_os_errors,
+    is_there,
+    other_directory,
+    read_document,
+)
 from llm_perf_opt.core.stage import StageConfig, stage_types
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import Manifest, read_manifest
@@ -122,7 +129,7 @@ def find_earlier(root: Path, stages: Sequence[str] = ()) -> Earlier | None:
     if strange:
         raise ConfigError(
             f"{root} holds {', '.join(f'{name}/' for name in strange)}, which no run listed as its own",
-            hint="choose another directory (artifacts.runs_dir=DIR), or move these folders away",
+            hint=f"move these folders away, or choose {other_directory(RUN_DIRECTORY)}",
             key="artifacts.runs_dir",
             path=str(root),
         )
@@ -152,7 +159,7 @@ def _move(source: Path, target: Path, keep: Sequence[Path]) -> None:
 
 # ``tmp/stage1`` and ``tmp/stage2``, where earlier releases put runs: for one release they lead to the last run.
 #
-# A link where there is nothing, or a link of ours; a note beside the old runs where there is a directory.
+# A link where there is nothing, or a link of ours; a note next to the old runs where there is a directory.
 
 
 LOGGER = logging.getLogger("llm_perf_opt.run")
@@ -216,7 +223,7 @@ def hold_output(out: Path) -> Iterator[None]:
 
 
 def _refuse_run(out: Path) -> None:
-    """The summary and the reports of a run would be replaced by those of other captures, beside the run's own files."""
+    """The summary and the reports of a run would be replaced by those of other captures, while the run's own files stay."""
     if not is_there(out / layout.MANIFEST) and not _is_summary_of_run(out / layout.SUMMARY):
         return
     raise ConfigError(

@@ -43,7 +43,7 @@ def device_lease(config: AppConfig, artifacts: Artifacts, manifest: Manifest) ->
     with contextlib.ExitStack() as stack:
         if rank.local_rank == 0:
             gpus = _gpus_of_ranks(config, ranks_here())
-            # The other ranks are no children of this one: what is theirs on the processor cannot be told from others'.
+            # The other ranks are no children of this one: what is theirs on the processor cannot be distinguished from others'.
             watch = _watch_of(gpus, root=os.getppid()) if gpus else _no_lease
             stack.enter_context(_leased(config, gpus, watch, artifacts, manifest))
         wait_for_all_ranks("lease", check=raise_if_interrupted)

@@ -2,7 +2,7 @@
 
 The lock is the kernel's: it ends with the process, however that ends. A file that is left behind by a killed run is
 therefore recognised as such and taken over. On file systems without locks whoever made the file holds the directory; one that was
-left behind is told by its process, on another machine by the heartbeat in the run's manifest, and one alone takes it over.
+left behind is recognised by its process, on another machine by the heartbeat in the run's manifest, and one alone takes it over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Holder:
         return f"process {self.pid} on {self.host}, since {self.started}"
 
     def may_live(self, run_dir: Path) -> bool:
-        """Whether the process may still be there; one on another machine is told by its heartbeat, where it has one."""
+        """Whether the process may still be there; one on another machine is judged by its heartbeat, where it has one."""
         if self.host != socket.gethostname():
             return self._beats(run_dir)
         try:
@@ -70,7 +70,7 @@ class Holder:
 def hold(run_dir: Path, *, elsewhere: str = "artifacts.runs_dir=DIR") -> Iterator[None]:
     """Hold a run directory while the block runs; :class:`ConfigError` when another process does.
 
-    ``elsewhere``: how the command is told to write in another one.
+    ``elsewhere``: how to make the command write in another one.
     """
     path = run_dir / layout.LOCK
     descriptor: int | None = None

@@ -90,7 +90,7 @@ PACKAGES = (
     "nvidia-ml-py",
 )
 RUNTIME_PACKAGES = ("cuda-runtime", "cudnn", "cublas", "nccl", "cusparselt")
-"""Libraries of NVIDIA that come as packages beside torch, under a name for every major version of CUDA."""
+"""Libraries of NVIDIA that come as packages next to torch, under a name for every major version of CUDA."""
 ENVIRONMENT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
@@ -172,13 +172,13 @@ def write_inputs(
     """Write the samples that were used, as the stages tell them; else those the configuration gives."""
     if not manifest.stages:
         return  # the run ended before its first stage: nothing was used
-    told = [result.inputs for result in results.values() if result.inputs is not None]
-    document = next((each for each in told if each.get("samples")), None)
+    reported = [result.inputs for result in results.values() if result.inputs is not None]
+    document = next((each for each in reported if each.get("samples")), None)
     if document is None and config.workload_command.command:
-        document = next(iter(told), None) or _program(config, artifacts)
+        document = next(iter(reported), None) or _program(config, artifacts)
     if document is None and any(name not in _NO_SAMPLES for name in manifest.stages):
         document = _configured(config, manifest)
-    document = document or next(iter(told), None) or _configured(config, manifest)
+    document = document or next(iter(reported), None) or _configured(config, manifest)
     import yaml  # not needed by `doctor`, which only reads versions
 
     text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False, width=110)
@@ -215,7 +215,7 @@ def _configured(config: AppConfig, manifest: Manifest) -> dict[str, Any]:
         LOGGER.debug("the samples of the run cannot be listed", exc_info=True)
         return {"count": None, "left_out": [f"{type(error).__name__}: {error}"], "samples": []}
     _really_run(config, manifest, len(samples))
-    return {"source": "the configuration: no stage told which samples it used", **document}
+    return {"source": "the configuration: no stage recorded which samples it used", **document}
 
 
 def _really_run(config: AppConfig, manifest: Manifest, samples: int) -> None:

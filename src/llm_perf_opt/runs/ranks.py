@@ -210,7 +210,7 @@ _GRACE_S = 40.0
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """What the ranks are told."""
+    """What the ranks receive."""
 
     ranks: int
     threads: int | None
@@ -234,7 +234,7 @@ def command_of_ranks(job: RankJob) -> list[str]:
 
 
 def environment_of_ranks(job: RankJob, root: Path, given: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return the variables the ranks get beside this process's own: the cores are shared out, not used by each."""
+    """Return the variables the ranks get in addition to this process's own: the cores are shared out, not used by each."""
     threads = (
         {}
         if "OMP_NUM_THREADS" in given

@@ -67,7 +67,7 @@ def run(overrides: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def _group(config: AppConfig) -> Iterator[None]:
-    """Meet the programs that the other ranks started beside this one, where this is a capture of several ranks."""
+    """Meet the programs that the other ranks started alongside this one, where this is a capture of several ranks."""
     rank = this_rank()
     if rank is None:
         yield

@@ -213,15 +213,15 @@ def judge_memory(facts: Facts) -> Outcome:
 
 
 def judge_telemetry(facts: Facts) -> Outcome:
-    """Which quantities are told, and whether energy grows while there is work."""
+    """Which quantities are reported, and whether energy grows while there is work."""
     name = "telemetry"
     if "refused" in facts:
         return not_possible(name, str(facts["refused"]))
     first, second = facts["first"], facts["second"]
-    told = sorted(key for key, value in second.items() if value is not None)
+    reported = sorted(key for key, value in second.items() if value is not None)
     absent = dict(facts.get("absent") or {})
-    words = f"{facts['reader']} tells {', '.join(told) or 'nothing'}"
-    if not told:
+    words = f"{facts['reader']} tells {', '.join(reported) or 'nothing'}"
+    if not reported:
         return not_possible(name, words, absent=absent)
     energy = [one.get("energy_j") for one in (first, second)]
     if None not in energy and energy[1] <= energy[0]:

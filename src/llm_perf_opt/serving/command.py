@@ -10,6 +10,7 @@ from llm_perf_opt.config.hydra_bridge.values import format_value
 from llm_perf_opt.config.keys import CONF_DIR
 from llm_perf_opt.core.console.command_line import verb_parser
 from llm_perf_opt.core.errors import ConfigError
+from llm_perf_opt.core.files import hint_other_directory
 from llm_perf_opt.stages.serve.config import Arrival, ClientName, Endpoint, EngineName, key_of
 
 _LISTS = ("rate", "concurrency", "slo")
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         for name, wanted in (("--plan", options.plan), ("--json", options.json), ("--quiet", options.quiet))
         if wanted
     ]
-    return run.main([*switches, *overrides, *further])
+    with hint_other_directory("another directory: --out DIR"):
+        return run.main([*switches, *overrides, *further])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         "Start a server, put it under load, stop it, and report where the time of its requests went.\n"
         "Each option stands for a key of pipeline.serve; other keys can be given as key=value. See docs/serving-load.md.",
+        one="a load point failed",
     )
     names = [one.value for one in EngineName]
     parser.add_argument(

@@ -49,7 +49,7 @@ class Stage(ABC):
     for_own_program: ClassVar[bool] = False
     """Whether it works on the program of ``pipeline.workload.command``; with one, every other stage is skipped."""
     has_pages: ClassVar[bool] = False
-    """Whether pages or tables beside the report are made from its facts: ``report`` then reads its files again."""
+    """Whether pages or tables next to the report are made from its facts: ``report`` then reads its files again."""
 
     @abstractmethod
     def check(self, context: StageContext) -> list[Problem]:

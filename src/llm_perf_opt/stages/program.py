@@ -19,7 +19,7 @@ from llm_perf_opt.core.secrets import mask_arguments
 from llm_perf_opt.core.stage import Problem, StageConfig, StageResult
 from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.facts import Part, collect, program_facts
-from llm_perf_opt.stages.workload import program_name, program_problems, workload
+from llm_perf_opt.stages.workload import program_name, program_problems, replay_lines, workload
 
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
@@ -48,7 +48,8 @@ class ProgramStage(Stage):
         program = workload(context.config, context.artifacts.root)
         times = context.config.workload_command.repeats
         return [
-            f"run   {shlex.join(mask_arguments(program.argv))} ({times} times, no tool attached)",
+            f"run   {replay_lines(program.argv)}",
+            f"note  {'once' if times == 1 else f'{times} times'}, without a profiler",
             f"write {context.artifacts.root / NAME / layout.TIMINGS}",
         ]
 

@@ -1,6 +1,6 @@
-"""Clock, power, temperature, throttling and memory beside measured passes: what the device tells while it works.
+"""Clock, power, temperature, throttling and memory during measured passes: what the device tells while it works.
 
-The passes are the stage's own. Other stages measure without a sampler beside them, whether this one is enabled or not.
+The passes are the stage's own. Other stages measure without a sampler running, whether this one is enabled or not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def telemetry_facts(path: Path) -> Facts:
-    """Return what the device told, peaks of memory, and what it did not tell."""
+    """Return what the device reported, peaks of memory, and what it did not tell."""
     from llm_perf_opt.analysis.telemetry import absent_notes, memory_of, telemetry_of
     from llm_perf_opt.captures.documents import read_telemetry
 
@@ -103,7 +103,7 @@ class TelemetryStage(Stage):
         ]
 
     def run(self, context: StageContext) -> StageResult:
-        """Measure with a sampler beside, and keep every sample."""
+        """Measure with a sampler running, and keep every sample."""
         from llm_perf_opt.workloads.engine.memory import memory_meter
         from llm_perf_opt.workloads.measure import measure
         from llm_perf_opt.workloads.outputs.config import OutputConfig, PredictionOutput, VisualizationOutput

@@ -47,13 +47,13 @@ class Workload:
     env: Mapping[str, str] = field(default_factory=dict)
     """What has to be set for the program to run; part of the command that is recorded."""
     named: Mapping[str, str] = field(default_factory=dict)
-    """What the user wants it to get (``pipeline.workload.env``) beside the allow-listed environment."""
+    """What the user wants it to get (``pipeline.workload.env``) in addition to the allow-listed environment."""
     built_in: bool = True
     """False: the user's own command, about whose ranges nothing is known."""
 
     @property
     def added_env(self) -> dict[str, str]:
-        """What is set beside the allow-listed environment."""
+        """What is set in addition to the allow-listed environment."""
         return {**self.named, **self.env}
 
     def base_env(self) -> dict[str, str]:
@@ -79,6 +79,8 @@ def workload(config: AppConfig, root: Path) -> Workload:
     return Workload(argv=tuple(argv), cwd=directory, env=workload_environment(), named=named)
 
 
+_COMMAND_COLUMNS = 96
+"""Width of a wrapped command, without its indentation and the backslash."""
 _INTERPRETERS = re.compile(r"(python|pypy)[\d.]*|sh|bash|dash|zsh|node|perl|ruby|env")
 
 
@@ -166,18 +168,40 @@ def workload_environment() -> dict[str, str]:
 def replay_lines(
     argv: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> str:
-    """Return shell lines that run a command again, one argument a line where the line would be long.
+    """Return shell lines that run a command again, wrapped between arguments where the line would be long.
 
     What looks like a secret is masked; a comment says that it has to be put back.
     """
     arguments, variables = mask_arguments(argv), mask_tree(dict(env or {}))
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    words += [shlex.quote(word) for word in arguments]
-    one_line = " ".join(words)
-    text = one_line if len(one_line) <= 100 else " \\\n  ".join(words)
+    text = _wrap_command([*words, *_with_values([shlex.quote(word) for word in arguments])])
     if arguments != [str(word) for word in argv] or variables != dict(env or {}):
         text += f"\n# {MASK} stands for what looked like a secret: put it back before you run this again"
     return f"cd {shlex.quote(str(cwd))} &&\n{text}" if cwd else text
+
+
+def _with_values(words: Sequence[str]) -> list[str]:
+    """Join each option with the value that follows it, so that both stay on one line."""
+    joined: list[str] = []
+    for word in words:
+        last = joined[-1] if joined else ""
+        is_option = last.startswith("-") and "=" not in last and " " not in last and last != "--"
+        if is_option and not word.startswith("-"):
+            joined[-1] = f"{last} {word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _wrap_command(words: Sequence[str]) -> str:
+    """Break a command between words into lines that a shell joins again; a word with a line break is kept whole."""
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > _COMMAND_COLUMNS:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return " \\\n  ".join(lines)
 
 
 def _outputs(config: AppConfig) -> Iterator[str]:
@@ -191,7 +215,7 @@ def _outputs(config: AppConfig) -> Iterator[str]:
             yield override(f"{key}.save_dir", folder)
 
 
-# Which files a capture wrote, told by what changed and not by the clock.
+# Which files a capture wrote, determined by what changed, not by the clock.
 #
 # The clock of a file server and that of this machine may differ by minutes, and either may be set while a capture runs.
 

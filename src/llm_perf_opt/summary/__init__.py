@@ -46,6 +46,7 @@ from llm_perf_opt.summary.phases import (
 from llm_perf_opt.summary.root import SCHEMA_VERSION, Summary
 from llm_perf_opt.summary.run import (
     Compilations,
+    CompiledFunction,
     Confidence,
     Finding,
     RunInfo,
@@ -62,6 +63,7 @@ from llm_perf_opt.summary.run import (
 )
 from llm_perf_opt.summary.serving import (
     ClientUse,
+    ColdStart,
     Knee,
     LatencyStat,
     LoadPoint,
@@ -111,6 +113,7 @@ __all__ = [  # noqa: RUF022
     "Peak",
     "Hardware",
     "Compilations",
+    "CompiledFunction",
     "Workload",
     "StageInfo",
     "Stat",
@@ -147,6 +150,7 @@ __all__ = [  # noqa: RUF022
     "Telemetry",
     "Serving",
     "LoadPoint",
+    "ColdStart",
     "LatencyStat",
     "TimeParts",
     "StepStats",

@@ -40,7 +40,7 @@ class Hardware:
     bandwidth_source: str | None = None
     """Where the bandwidth comes from: a data sheet, or ``measured on this machine``."""
     measured_peak_flops_per_s: dict[str, Peak] = field(default_factory=dict)
-    """What a large matrix product reached on this machine, beside the data sheet's peaks."""
+    """What a large matrix product reached on this machine, next to the data sheet's peaks."""
     measured_bandwidth_bytes_per_s: Rate | None = None
     """What a streaming copy reached on this machine."""
     measured_at: str | None = None
@@ -65,7 +65,7 @@ class Hardware:
     """Where that comes from."""
 
 
-# What a device told of itself while it worked: memory, clock, power, temperature, energy.
+# What a device reported while it worked: memory, clock, power, temperature, energy.
 
 
 MemoryCounts = Literal["allocator", "process"]
@@ -114,12 +114,12 @@ class TelemetrySeries:
     name: str
     """``clock_hz``, ``power_w``, ``temperature_c``, ``memory_bytes``."""
     points: list[tuple[Ratio, Ratio | None]] = field(default_factory=list)
-    """(Seconds since the first measured pass began, value); ``None``: not told at that moment."""
+    """(Seconds since the first measured pass began, value); ``None``: not reported at that moment."""
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """What the device told of itself during the measured passes; ``None``: it did not, and ``notes`` say why."""
+    """What the device reported during the measured passes; ``None``: it did not, and ``notes`` say why."""
 
     clock_hz: Stat | None = None
     """Clock of the compute units, over the samples."""
@@ -153,7 +153,7 @@ class Telemetry:
     series: list[TelemetrySeries] = field(default_factory=list)
 
 
-# What runs beside one another: devices, ranks, collectives, and who owns the time in which a device idles.
+# What runs side by side: devices, ranks, collectives, and who owns the time in which a device idles.
 
 
 OwnerKind = Literal[

@@ -166,7 +166,7 @@ CpuPartName = Literal[
     "dispatch",
     "outside operators",
 ]
-"""``dispatch``: Python, views and the operators' own cost. ``outside operators``: the same where it cannot be told from what
+"""``dispatch``: Python, views and the operators' own cost. ``outside operators``: the same where it cannot be separated from what
 the profiler adds or from compiled code. ``unknown``: operators that no rule knows."""
 Basis = Literal["wall-clock", "profiled", "operators"]
 """What shares are of: the same work without a profiler, under it, or only the time inside operators."""
@@ -237,7 +237,7 @@ class WhatIf:
     launch_graph_s: SummedSeconds | None = None
     """Term of launching in the floor of a step: products and attention as nodes of a graph."""
     launch_eager_s: SummedSeconds | None = None
-    """The same with every operator launched one by one, at a measured or typical cost: beside the floor, not in it."""
+    """The same with every operator launched one by one, at a measured or typical cost: next to the floor, not in it."""
     prompt_tokens: Count | None = None
     """Positions of the prompt up to the first token."""
     tensor_parallel: Count = 1
@@ -291,3 +291,7 @@ class SiliconUse:
     """Tables and rows that were left out, and why."""
     reason: str | None = None
     """Why none were used: not installed, or switched off."""
+    package: str | None = None
+    """Package that holds them."""
+    collected: str | None = None
+    """Newest day on which a table was collected, as the package states it."""

@@ -104,6 +104,6 @@ class Summary:
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     """Phase → memory in use, where it was watched; ``all`` is the whole pass."""
     telemetry: Telemetry | None = None
-    """Clock, power, temperature and energy beside the measured passes; ``None`` without the telemetry stage."""
+    """Clock, power, temperature and energy during the measured passes; ``None`` without the telemetry stage."""
     serving: Serving | None = None
     """A server under load; ``None`` without records of one."""

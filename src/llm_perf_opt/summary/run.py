@@ -65,6 +65,23 @@ class Section:
 
 
 @dataclass(slots=True)
+class CompiledFunction:
+    """One compilation by ``torch.compile``."""
+
+    place: str
+    """Function, file and line."""
+    compile_id: str | None
+    """``frame/version``: versions above 0 are recompilations."""
+    seconds: SummedSeconds | None
+    where: str
+    """``warmup``, or the phase of the measured pass it fell into."""
+    recompile_cause: str | None = None
+    """Guard that failed."""
+    break_causes: list[str] = field(default_factory=list)
+    """Why its graph was broken, once for each break."""
+
+
+@dataclass(slots=True)
 class Compilations:
     """What ``torch.compile`` compiled; one in a measured pass makes that pass longer than the model is."""
 
@@ -78,6 +95,8 @@ class Compilations:
     """How long those took: part of the timings."""
     phases: dict[str, Count] = field(default_factory=dict)
     """Of those in measured passes, how many fell into which phase."""
+    functions: list[CompiledFunction] = field(default_factory=list)
+    """Each of them, with cause and place; of very many the last ones."""
 
 
 @dataclass(slots=True)
@@ -146,6 +165,14 @@ class Stat:
     """Sample standard deviation; ``None`` for a single value."""
     n: Count
     """How many values."""
+    typical: Ratio | None = None
+    """What reports, comparisons and trends show: each sample's median over its repeats, then the mean over the samples. For
+    ``tpot_s`` of the decode time ÷ steps of a pass. ``None``: no samples are known, and the median is shown."""
+
+    @property
+    def shown(self) -> float:
+        """The one value that every page shows for this quantity."""
+        return self.median if self.typical is None else self.typical
 
 
 @dataclass(slots=True)

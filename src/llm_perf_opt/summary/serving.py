@@ -58,6 +58,8 @@ class LoadPoint:
     """``open``: requests are sent by a schedule; ``closed``: a fixed number is in flight."""
     rate_per_s: PerSecond | None = None
     """Requests per second that were to be sent; measured where the record names none."""
+    offered_per_s: PerSecond | None = None
+    """Requests per second by the times at which they were scheduled; random arrivals differ from ``rate_per_s``."""
     concurrency: Amount | None = None
     """Requests in flight: the limit set, for closed loops; otherwise the mean."""
     seconds: SummedSeconds | None = None
@@ -88,6 +90,9 @@ class LoadPoint:
     """Mean per completed request."""
     output_tokens: Amount | None = None
     """Mean per completed request."""
+    planned_prompt_tokens: Amount | None = None
+    """Mean tokens of the text that was sent, where the client knows it exactly (chat); the rest of ``prompt_tokens`` is the chat
+    template's."""
     cached_ratio: Share | None = None
     """Share of prompt tokens that came from the prefix cache."""
     lag_s: SummedSeconds | None = None
@@ -180,6 +185,22 @@ class SlowRequest:
 
 
 @dataclass(slots=True)
+class ColdStart:
+    """From the start of the server until it was healthy, as its log tells; a part that it does not tell is ``None``."""
+
+    total_s: SummedSeconds
+    imports_s: SummedSeconds | None = None
+    """Until the engine begins to initialise: start of its processes, imports, configuration."""
+    weights_s: SummedSeconds | None = None
+    compilation_s: SummedSeconds | None = None
+    graph_capture_s: SummedSeconds | None = None
+    kv_cache_s: SummedSeconds | None = None
+    """Memory profiling, allocation of the KV cache and warm-up, without compilation and graph capture."""
+    other_s: SummedSeconds | None = None
+    """What is left."""
+
+
+@dataclass(slots=True)
 class Serving:
     """The server under load."""
 
@@ -189,6 +210,8 @@ class Serving:
     steps: StepStats | None = None
     client: ClientUse | None = None
     knee: Knee | None = None
+    cold_start: ColdStart | None = None
+    """Of a server that the stage started."""
     clock_uncertainty_s: SummedSeconds | None = None
     """Half the width of the range in which the difference of the two clocks lies."""
     clock_offset_s: Number | None = None

@@ -36,7 +36,7 @@ class LatentShape:
     rank: Count
     """Size of the compressed vector."""
     rotated: Count
-    """Size of the rotated part of a key, kept beside it."""
+    """Size of the rotated part of a key, kept next to it."""
     value_dim: Count
     """Size of a head's value."""
 
@@ -320,6 +320,14 @@ class ExpertPart:
     """Experts one token is sent to."""
 
 
+def held_positions(context_tokens: float, window: Count | None) -> float:
+    """Return the positions a layer's cache holds after ``context_tokens``.
+
+    A window counts the token that attends, which is not cached before its own step: one position fewer is kept.
+    """
+    return context_tokens if window is None else min(context_tokens, max(window - 1, 0))
+
+
 @dataclass(slots=True)
 class KvPart:
     """Layers that cache alike."""
@@ -328,7 +336,7 @@ class KvPart:
     bytes_per_token: Bytes
     """Key and value of one layer, one position, one sequence."""
     window: Count | None = None
-    """Positions kept at most; ``None``: all."""
+    """Sliding window in positions, the attending token included; ``None``: no window."""
     state_bytes: Bytes = 0.0
     """Of one layer and one sequence, whatever the context: recurrent and convolution states."""
 
@@ -408,7 +416,7 @@ class KvLayers:
     bytes_per_token: Bytes
     """Key and value of one layer, one position, one sequence."""
     window: Count | None
-    """Positions kept at most; ``None``: all."""
+    """Sliding window in positions, the attending token included; ``None``: no window."""
     state_bytes: Bytes = 0.0
     """Of one layer and one sequence, whatever the context: recurrent and convolution states."""
 

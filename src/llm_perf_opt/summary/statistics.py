@@ -114,4 +114,6 @@ def student_quantile(probability: float, degrees: int) -> float:
 def decode_steps(timings: Timings) -> float | None:
     """Return how many steps one sample's decode holds; ``None`` where that is not known."""
     decode, token = timings.decode_s, timings.tpot_s
-    return decode.mean / token.mean if decode is not None and token is not None and token.mean > 0 else None
+    return (
+        decode.shown / token.shown if decode is not None and token is not None and token.shown > 0 else None
+    )

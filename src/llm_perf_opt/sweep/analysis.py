@@ -10,7 +10,7 @@ from statistics import median
 
 from llm_perf_opt.summary.statistics import student_quantile
 from llm_perf_opt.sweep.data import Best, Effect, Front, JobMetric, Sweep, SweepJob, SweptKey, count_statuses
-from llm_perf_opt.sweep.metrics import CONFIDENCE, FLOORS, HEADLINE, METRICS
+from llm_perf_opt.sweep.metrics import CONFIDENCE, FLOORS, HEADLINE, METRICS, WIDEST
 
 # What each swept key does to each metric, between jobs that are equal in everything else.
 
@@ -103,9 +103,9 @@ def _pair(a: JobMetric | None, b: JobMetric | None) -> _Pair | None:
 
 
 def _log_half(metric: JobMetric) -> float | None:
-    if metric.low is None or metric.high is None:
+    if metric.low is None or metric.high is None or metric.low <= 0:
         return None
-    return (metric.high - metric.low) / 2 / metric.value
+    return math.log(metric.high / metric.low) / 2
 
 
 def _add_change(effect: Effect, pairs: Sequence[_Pair]) -> None:
@@ -120,6 +120,8 @@ def _add_change(effect: Effect, pairs: Sequence[_Pair]) -> None:
     elif all(each is not None for each in halves):
         half = math.sqrt(math.fsum((each or 0.0) ** 2 for each in halves)) / count
     else:
+        return
+    if half > WIDEST:
         return
     effect.low, effect.high = math.exp(mean - half), math.exp(mean + half)
 
@@ -173,7 +175,7 @@ def _front(jobs: Sequence[SweepJob], x: str, y: str) -> list[SweepJob]:
 
 
 def best_jobs(jobs: Sequence[SweepJob]) -> list[Best]:
-    """Return the best finished job by each main metric, with those that cannot be told apart from it."""
+    """Return the best finished job by each main metric, with those that cannot be distinguished from it."""
     done = [job for job in jobs if job.status == "ok"]
     names = [name for name in HEADLINE if any(name in job.metrics for job in done)]
     found = []
@@ -192,10 +194,17 @@ def best_jobs(jobs: Sequence[SweepJob]) -> list[Best]:
 
 
 def _overlap(a: JobMetric, b: JobMetric) -> bool:
-    """Whether two intervals share a value; a metric without one is a point."""
-    a_low, a_high = (a.value, a.value) if a.low is None or a.high is None else (a.low, a.high)
-    b_low, b_high = (b.value, b.value) if b.low is None or b.high is None else (b.low, b.high)
+    """Whether two intervals share a value."""
+    (a_low, a_high), (b_low, b_high) = _range(a), _range(b)
     return a_low <= b_high and b_low <= a_high
+
+
+def _range(metric: JobMetric) -> tuple[float, float]:
+    """Return the interval; of repeated values that are too few for one, the widest there is; of others the value."""
+    if metric.low is not None and metric.high is not None:
+        return metric.low, metric.high
+    factor = math.exp(WIDEST) if metric.n is not None and metric.n > 1 else 1.0
+    return metric.value / factor, metric.value * factor
 
 
 def shown_metrics(jobs: Sequence[SweepJob]) -> list[str]:

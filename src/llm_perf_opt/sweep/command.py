@@ -17,8 +17,9 @@ def main(arguments: Sequence[str]) -> int:
     """Read the jobs of a directory, write the documents; 1 where a job failed."""
     parser = verb_parser(
         "sweep-report",
-        "Tell of a sweep from the files of its jobs, also while they run: sweep.json, sweep.html, sweep.md.\n"
-        "The exit code is 1 where a job failed, was interrupted or killed.",
+        "Summarise a sweep from its job files, also while jobs are running: writes sweep.json, sweep.html and sweep.md\n"
+        "into the directory of the sweep.",
+        one="a job failed, was interrupted or was killed",
     )
     parser.add_argument("directory", type=Path, help="directory of a --multirun (hydra.sweep.dir)")
     parser.add_argument("--json", action="store_true", help="print sweep.json alone")

@@ -21,12 +21,13 @@ class JobMetric:
     """A metric of one job."""
 
     value: float
-    """Median over what the job measured."""
+    """As in the report of the job."""
     low: float | None = None
-    """Lower end of the 95 % interval of the median; ``None``: fewer than three values."""
+    """Lower end of the 95 % interval of the value; ``None``: too few repeats (fewer than three, or it would be wider than
+    a factor of two)."""
     high: float | None = None
     n: int | None = None
-    """How many values it is the median of."""
+    """How many values it is made of."""
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Effect:
     change_ratio: float | None = None
     """Metric with this value ÷ metric with the first value, between jobs that are equal in every other key."""
     low: float | None = None
-    """Lower end of the change's 95 % interval."""
+    """Lower end of the change's 95 % interval; ``None``: too few repeats or pairs."""
     high: float | None = None
     pairs: int = 0
     """How many such pairs of jobs there are."""
@@ -103,7 +104,7 @@ class Best:
     job: int
     value: float
     tied: list[int] = field(default_factory=list)
-    """Other jobs whose interval overlaps with the best one's: they cannot be told apart."""
+    """Other jobs whose interval overlaps with the best one's: they cannot be distinguished."""
 
 
 @dataclass(slots=True)

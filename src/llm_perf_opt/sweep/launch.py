@@ -65,7 +65,7 @@ LOGGER = logging.getLogger("llm_perf_opt.sweep")
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What every job of a sweep is told; travels to other processes."""
+    """What every job of a sweep receives; travels to other processes."""
 
     sweep_id: str
     run: RunOptions

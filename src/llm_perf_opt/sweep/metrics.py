@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llm_perf_opt.analysis.metrics import highest_load
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.errors import ConfigError, InputError, nearest_key
 from llm_perf_opt.runs.manifest import read_manifest
-from llm_perf_opt.summary import MemoryUse, Prediction, Stat, Telemetry, Timings
+from llm_perf_opt.summary import LatencyStat, MemoryUse, Prediction, Serving, Stat, Telemetry, Timings
 from llm_perf_opt.summary.codec import decode_file
 from llm_perf_opt.summary.statistics import student_quantile
 from llm_perf_opt.sweep.data import Better, JobMetric
@@ -18,8 +19,8 @@ from llm_perf_opt.sweep.data import Better, JobMetric
 CONFIDENCE = 0.95
 _MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
 """Standard error of the median ÷ that of the mean, for values that spread like a normal distribution."""
-_WIDEST = math.log(1000)
-"""Half an interval on the logarithmic scale; one that is wider says no more than this one: nothing is known."""
+WIDEST = math.log(2)
+"""Half an interval on the logarithmic scale. A wider one means that there are too few repeats: none is given."""
 _INNER_OVER_DEVIATION = 3.29
 """Distance between the 5th and the 95th percentile ÷ standard deviation, likewise."""
 
@@ -32,6 +33,7 @@ class Measured:
     predictions: dict[str, Prediction] = field(default_factory=dict)
     memory: dict[str, MemoryUse] = field(default_factory=dict)
     telemetry: Telemetry | None = None
+    serving: Serving | None = None
     schema_version: str = ""
 
 
@@ -75,6 +77,22 @@ def _energy(name: str) -> Callable[[Measured], JobMetric | None]:
     return of
 
 
+def _served(name: str) -> Callable[[Measured], JobMetric | None]:
+    """Return a p99 with its interval, or a rate, at the highest load that the client kept."""
+
+    def of(measured: Measured) -> JobMetric | None:
+        point = highest_load(measured.serving) if measured.serving is not None else None
+        value = getattr(point, name) if point is not None else None
+        if isinstance(value, LatencyStat):
+            if value.p99 is None:
+                return None
+            low, high = (value.p99_low, value.p99_high) if value.p99_high is not None else (None, None)
+            return JobMetric(value.p99, low, high, value.n)
+        return None if value is None else JobMetric(value)
+
+    return of
+
+
 METRICS: dict[str, SweepMetric] = {
     "ttft_s": SweepMetric("Time to first token", "s", "lower", _timing("ttft_s")),
     "tpot_s": SweepMetric("Time per output token", "s", "lower", _timing("tpot_s")),
@@ -86,11 +104,26 @@ METRICS: dict[str, SweepMetric] = {
     "peak_bytes": SweepMetric("Peak memory", "bytes", "lower", _peak),
     "energy_per_token_j": SweepMetric("Energy per token", "J", "lower", _energy("per_token")),
     "energy_per_sample_j": SweepMetric("Energy per sample", "J", "lower", _energy("per_sample")),
+    "served_ttft_p99_s": SweepMetric("TTFT p99 of the server", "s", "lower", _served("ttft_s")),
+    "served_tpot_p99_s": SweepMetric("TPOT p99 of the server", "s", "lower", _served("tpot_s")),
+    "served_requests_per_s": SweepMetric("Requests per second", "1/s", "higher", _served("completed_per_s")),
+    "goodput_per_s": SweepMetric("Goodput", "1/s", "higher", _served("goodput_per_s")),
     "prefill_floor_s": SweepMetric("Prefill, least by the roofline", "s", "lower", _floor("prefill")),
     "decode_floor_s": SweepMetric("Decode step, least by the roofline", "s", "lower", _floor("decode")),
 }
 """By the name they have in ``sweep.json``; in the order of tables."""
-HEADLINE = ("ttft_s", "tpot_s", "tokens_per_s", "program_s", "peak_bytes", "energy_per_token_j")
+HEADLINE = (
+    "ttft_s",
+    "tpot_s",
+    "tokens_per_s",
+    "program_s",
+    "served_ttft_p99_s",
+    "served_tpot_p99_s",
+    "served_requests_per_s",
+    "goodput_per_s",
+    "peak_bytes",
+    "energy_per_token_j",
+)
 """What tables and effects show; where nothing was measured, the floors."""
 FLOORS = ("prefill_floor_s", "decode_floor_s")
 
@@ -102,15 +135,17 @@ def job_metrics(measured: Measured) -> dict[str, JobMetric]:
 
 
 def with_interval(stat: Stat) -> JobMetric:
-    """Return a median with its 95 % interval, from the spread of the values; without one below three values."""
-    if stat.std is None or stat.n < 3 or stat.median <= 0:
-        return JobMetric(stat.median, n=stat.n)
+    """Return the value that reports show with its 95 % interval, from the spread of the values; none where they are too few."""
+    if stat.std is None or stat.n < 3 or stat.shown <= 0:
+        return JobMetric(stat.shown, n=stat.n)
     # The inner nine tenths tell the spread as well, and one stall does not widen them as it does the deviation.
     spread = min(stat.std, (stat.p95 - stat.p5) / _INNER_OVER_DEVIATION)
-    error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.median
+    error = _MEDIAN_OVER_MEAN * spread / math.sqrt(stat.n) / stat.shown
     half = student_quantile((1 + CONFIDENCE) / 2, stat.n - 1) * error
-    factor = math.exp(min(half, _WIDEST))
-    return JobMetric(stat.median, stat.median / factor, stat.median * factor, stat.n)
+    if half > WIDEST:
+        return JobMetric(stat.shown, n=stat.n)
+    factor = math.exp(half)
+    return JobMetric(stat.shown, stat.shown / factor, stat.shown * factor, stat.n)
 
 
 def metric_named(name: str) -> str | None:

@@ -29,7 +29,7 @@ from llm_perf_opt.reporting.html.page import write_html
 from llm_perf_opt.reporting.markdown import write_markdown
 from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, columns, num, text
 from llm_perf_opt.sweep.analysis import largest_effects, settings_of, shown_metrics
-from llm_perf_opt.sweep.data import BAD, Best, Front, JobMetric, Sweep, SweepJob, SweptKey
+from llm_perf_opt.sweep.data import BAD, Best, Effect, Front, JobMetric, Sweep, SweepJob, SweptKey
 from llm_perf_opt.sweep.metrics import METRICS
 
 # The tables of a sweep, as data.
@@ -183,6 +183,8 @@ def effect_table(key: str, swept: SweptKey) -> Table:
             span = (
                 f"{format_change(effect.low)} to {format_change(effect.high)}"
                 if effect.low is not None
+                else "too few repeats"
+                if effect.change_ratio is not None
                 else None
             )
             rows.append(
@@ -265,14 +267,15 @@ def describe_counts(sweep: Sweep) -> str:
 
 
 MOST_POINTS = 1500
-"""Marks of a front's chart beside the front itself; more cannot be told apart, and make the page heavy."""
+"""Marks of a front's chart next to the front itself; more cannot be distinguished, and make the page heavy."""
 _MOST_PANELS = 6
 _MOST_LINES = 8
 _MOST_ROWS = 24
-_FIRST = Kind("first value: compared with", "square", 6)
+_FIRST = Kind("first value: compared with", "diamond", 6)
 _BETTER = Kind("better", "circle", 2)
 _WORSE = Kind("worse", "circle", 5)
 _OPEN = Kind("no significant difference", "hollow")
+_TOO_FEW = Kind("too few repeats for an interval", "square", 6)
 
 
 def effect_charts(key: str, swept: SweptKey) -> list[str]:
@@ -287,8 +290,7 @@ def effect_charts(key: str, swept: SweptKey) -> list[str]:
                 dot = Dot(
                     effect.change_ratio, _kind(metric, effect.low, effect.high), effect.low, effect.high
                 )
-                pairs = f"{effect.pairs} pair{'s' if effect.pairs > 1 else ''}"
-                rows.append(DotRow(effect.value, [dot], f"{format_change(effect.change_ratio)}, {pairs}"))
+                rows.append(DotRow(effect.value, [dot], _change_note(effect)))
         if len(rows) > 1:
             charts.append(
                 dot_chart(
@@ -302,8 +304,16 @@ def effect_charts(key: str, swept: SweptKey) -> list[str]:
     return charts
 
 
+def _change_note(effect: Effect) -> str:
+    pairs = f"{effect.pairs} pair{'s' if effect.pairs > 1 else ''}"
+    few = ": too few repeats" if effect.low is None else ""
+    return f"{format_change(effect.change_ratio)}, {pairs}{few}"
+
+
 def _kind(metric: str, low: float | None, high: float | None) -> Kind:
-    if low is None or high is None or low <= 1 <= high:
+    if low is None or high is None:
+        return _TOO_FEW
+    if low <= 1 <= high:
         return _OPEN
     lower = METRICS[metric].better == "lower"
     return _BETTER if (high < 1) == lower else _WORSE
@@ -328,6 +338,7 @@ def pareto_chart(sweep: Sweep, front: Front) -> str:
                 job.metrics[front.y].value,
                 job.number in on_front,
                 job_name(sweep, job) if len(sweep.keys) <= 3 else f"job {job.number}",
+                f"job {job.number}",
             )
             for job in shown
         ],
@@ -403,9 +414,9 @@ EFFECTS = (
 )
 NO_EFFECTS = "too many for a comparison of each; the trade-offs and the table of jobs have them."
 METHOD = (
-    "Read from the manifest and the summary of each job. A value is the median over the measurements of the job, with "
-    "the 95 % interval of that median. A job counts as killed if its manifest says that it runs and its process no "
-    "longer exists. To make this page again: `llm-perf-opt sweep-report DIR`."
+    "Read from the manifest and the summary of each job. A value is the one in the job's report (each sample's median over "
+    "its repeats, averaged over the samples), with its 95 % interval. A job counts as killed if its manifest says that it "
+    "runs and its process no longer exists. To make this page again: `llm-perf-opt sweep-report DIR`."
 )
 
 

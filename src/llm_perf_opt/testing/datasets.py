@@ -53,7 +53,7 @@ class DatasetConformance:
         assert not missing, f"the class lacks {', '.join(missing)}"
 
     def test_samples_have_ids_of_their_own(self, tmp_path: Path) -> None:
-        """Predictions and timings are told apart by them, over epochs too."""
+        """Predictions and timings are distinguished by them, over epochs too."""
         ids = self.ids(tmp_path)
         assert len(ids) >= 3, "config() must give at least three samples"
         assert all(ids)
@@ -62,7 +62,7 @@ class DatasetConformance:
         assert len(set(twice)) == len(twice) == 2 * len(ids)
 
     def test_samples_can_be_run(self, tmp_path: Path) -> None:
-        """Each has a prompt, a file, a length or a description; a file exists and has the hash that is told."""
+        """Each has a prompt, a file, a length or a description; a file exists and has the hash that is given."""
         for sample in self.opened(tmp_path).samples():
             assert isinstance(sample, Sample)
             given = (sample.prompt, sample.path, sample.synthetic_tokens, sample.extra or None)

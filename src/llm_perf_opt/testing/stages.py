@@ -129,7 +129,7 @@ class StageConformance:
         }
 
     def test_a_second_run_leaves_the_same_files(self, finished: Path) -> None:
-        """Idempotent: what the first run left is moved aside, and nothing piles up beside it."""
+        """Idempotent: what the first run left is moved aside, and nothing piles up next to it."""
         before = _files_of_the_last_run(finished)
         self.run_stage(finished)
         assert _files_of_the_last_run(finished) == before
@@ -145,7 +145,7 @@ class StageConformance:
         assert self.instance().facts(tmp_path).is_empty()
 
     def test_damaged_files_are_notes(self, finished: Path) -> None:
-        """What was cut off is told in a note; the other stages' facts must not be lost over it."""
+        """What was cut off is reported in a note; the other stages' facts must not be lost over it."""
         for path in sorted((finished / self.stage).rglob("*")):
             if path.is_file():
                 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # How often the samples are measured: a number, or until the time of a pass is known well enough.
 #
-# Two runs can only be told apart when each has blocks enough (a rank test of three against three cannot say anything at
+# Two runs can only be distinguished when each has blocks enough (a rank test of three against three cannot say anything at
 # the usual level) and when its times are narrow. So by default passes are repeated until the interval is narrow, within
 # a time limit.
 
@@ -166,7 +166,7 @@ class Reference:
     token_ids: list[list[int]]
     """One list per sequence."""
     logits: list[torch.Tensor] | None = None
-    """Of each step, before anything is banned, ``[batch, vocab]``; ``None``: not told."""
+    """Of each step, before anything is banned, ``[batch, vocab]``; ``None``: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class ModelAdapter(ABC):
     Abstract members must be written; the others have defaults that suit a text model without a cache.
     """
 
-    # Abstract properties, so that a class without them is told what it lacks; a class attribute fills them.
+    # Abstract properties, so that a class without them gets an error that names what it lacks; a class attribute fills them.
     @property
     @abstractmethod
     def name(self) -> str:
@@ -360,7 +360,7 @@ class ModelAdapter(ABC):
         return None if tokens is None else Reference(tokens)
 
     def notes(self) -> Sequence[str]:
-        """Say what was changed beside what was asked for, for the summary; nothing unless a subclass changes something."""
+        """Say what was changed in addition to what was asked for, for the summary; nothing unless a subclass changes something."""
         return []
 
     def why_not_split(self, ranks: int) -> str | None:

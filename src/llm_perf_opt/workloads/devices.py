@@ -151,8 +151,27 @@ _TOTAL = re.compile(rf"total capacity of {_AMOUNT}")
 _FREE = re.compile(rf"of which {_AMOUNT} is free")
 _ALLOCATED = re.compile(rf"{_AMOUNT} is allocated by PyTorch")
 _UNUSED = re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated")
-# The host's allocators have no class of their own for having run out.
-_HOST_WORDS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "std::bad_alloc")
+_OUT_OF_MEMORY_TEXTS = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "out of memory",
+    # Libraries report that they could not allocate their workspace; torch raises a plain RuntimeError.
+    "cublas_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+    "cusparse_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "cudnn_status_internal_error_device_allocation_failed",
+    "cufft_alloc_failed",
+    "hipblas_status_alloc_failed",
+    "rocblas_status_memory_error",
+    "miopenstatusallocfailed",
+    "hiperroroutofmemory",
+    "cudaerrormemoryallocation",
+    "cuda_error_out_of_memory",
+    "ur_result_error_out_of_device_memory",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +200,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and (
-        any(words in text for words in _HOST_WORDS) or "out of memory" in text
-    )
+    return isinstance(error, RuntimeError) and (any(words in text for words in _OUT_OF_MEMORY_TEXTS))
 
 
 def shortage(error: BaseException, host_free_bytes: int | None = None) -> Shortage:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core import layout
 from llm_perf_opt.core.files import atomic_write_json
 from llm_perf_opt.core.stage import StageResult
@@ -85,6 +86,15 @@ class Measurement:
         if self.problems:
             result.status, result.reason = "degraded", remarks(self.problems)
             result.fix = "see run.log for all of them"
+        if self.run is not None and self.run.result.tokens_verified is False:
+            result.status = "degraded"
+            result.reason = "; ".join(
+                filter(None, [result.reason, "its tokens differ from those of generate() (see the notes)"])
+            )
+            static = self.run.engine.workload.model.cache is CacheKind.static
+            result.fix = (
+                "use model.cache=dynamic" if static else "check model and checkpoint before using the timings"
+            )
         if self.not_released is not None:
             result.status = "degraded"
             result.reason = "; ".join(filter(None, [result.reason, self.not_released]))
@@ -161,7 +171,7 @@ def check_tokens(run: EngineRun, workload: WorkloadConfig, progress: Progress) -
     found = SWITCHED_OFF
     if workload.infer.verify_tokens:
         first = run.result.samples[: len(run.result.batches[0].ids)]
-        with progress.task("checking tokens") as task:
+        with progress.task("comparing tokens with generate()") as task:
             found = verify_tokens(
                 run.engine, [answer.sample for answer in first], [answer.token_ids for answer in first]
             )

@@ -1,4 +1,4 @@
-"""Whether a model fits into memory, told before it is loaded: from its configuration, without torch.
+"""Whether a model fits into memory, determined before it is loaded: from its configuration, without torch.
 
 Weights, key-value cache and activations are estimated from the closed form of the architecture; an architecture
 without one is not judged here, and the engine explains it when memory runs out.

@@ -30,11 +30,11 @@ _STORE_S = 60.0
 def enter_group(rank: Rank, device: str, timeout_s: float, *, name: str | None = None) -> None:
     """Meet the other ranks; no rank waits longer than ``timeout_s`` for another, here or later.
 
-    ``name``: of a further group, of programs that the ranks have started beside themselves. They meet where the ranks met,
+    ``name``: of a further group, of programs that the ranks have started next to themselves. They meet where the ranks met,
     which is still open, under a name that no other group has.
     """
     if device == "cpu":
-        # transformers splits over whatever accelerator torch sees, and this run was told not to use one.
+        # transformers splits over whatever accelerator torch sees, and this run was configured not to use one.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
     import torch.distributed as dist
@@ -161,7 +161,7 @@ def wait_for_all_ranks(name: str, *, check: Callable[[], None]) -> None:
 
 
 def leave_group() -> None:
-    """Close the connections to the other ranks; whoever waits for this one is told by a broken connection."""
+    """Close the connections to the other ranks; whoever waits for this one is determined by a broken connection."""
     if not in_group():
         return
     import torch.distributed as dist
@@ -182,7 +182,7 @@ def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-# Settings of the whole process: processors it may use, threads beside the operators' own.
+# Settings of the whole process: processors it may use, threads next to the operators' own.
 
 
 _KEY = "run.affinity"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from llm_perf_opt.core.errors import ConfigError, nearest_key
 from llm_perf_opt.core.stage import PluginError, load_entry_point
+from llm_perf_opt.process.tools import missing_engine
 from llm_perf_opt.workloads.base import Dataset, ModelAdapter
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _load_entry_point(name: str, group: str, key: str) -> Any:
             hint=f"{hint}known: {', '.join(sorted(known))}; or write package.module:Class",
             key=key,
         )
+    if (missing := missing_engine()) is not None:
+        raise missing
     try:
         return load_entry_point(known[name])
     except PluginError as error:
@@ -79,6 +82,8 @@ def _load_entry_point(name: str, group: str, key: str) -> Any:
 
 def _import_dotted(name: str, key: str) -> Any:
     module_name, _, path = name.partition(":")
+    if (missing := missing_engine()) is not None:
+        raise missing
     try:
         found: Any = importlib.import_module(module_name)
     except (ImportError, ValueError) as error:

@@ -12,6 +12,7 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.workloads.base import LEAST_REPEATS, UntilNarrow, WorkloadConfig
 from llm_perf_opt.workloads.devices import missing_compiler
 from llm_perf_opt.workloads.models import loading
+from llm_perf_opt.workloads.models.hub import hub_config, is_hub_id
 from llm_perf_opt.workloads.models.model_types import (
     AUTO,
     DATASETS,
@@ -73,13 +74,11 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
     """Return what is written down of the model: its configuration file, and ``model.arch`` over it."""
     document: dict[str, Any] = {}
     if model.path is not None:
-        if not Path(model.path).expanduser().exists() and not model.path.startswith(("/", ".", "~")):
-            raise ConfigError(
-                f"model.path={model.path} is no directory here, so its config.json cannot say which adapter fits",
-                hint=f"name it: model={' or model='.join(HF_ADAPTERS)}",
-                key="model.path",
-            )
-        document = loading.read_json(loading.checkpoint_dir(model.path) / "config.json")
+        document = (
+            hub_config(model.path, model.revision)
+            if is_hub_id(model.path)
+            else loading.read_json(loading.checkpoint_dir(model.path) / "config.json")
+        )
     elif model.config_name is not None:
         document = dict(named_config(model.config_name))
     if not document and "model_type" not in model.arch:
@@ -92,11 +91,11 @@ def _model_document(model: ModelConfig) -> dict[str, Any]:
 
 
 def check_model_type(model: ModelConfig) -> None:
-    """Refuse a model that the chosen adapter cannot run, told from its configuration alone."""
+    """Refuse a model that the chosen adapter cannot run, judged by its configuration alone."""
     if model.adapter not in HF_ADAPTERS or model.trust_remote_code:
         return
-    local = model.path is None or Path(model.path).expanduser().is_dir()
-    if not local or not (model.path or model.config_name or "model_type" in model.arch):
+    found = model.path is None or Path(model.path).expanduser().is_dir() or is_hub_id(model.path)
+    if not found or not (model.path or model.config_name or "model_type" in model.arch):
         return
     document = _model_document(model)
     refuse_model_type(str(document.get("model_type")), model.adapter, is_decoder=document.get("is_decoder"))

@@ -30,7 +30,11 @@ VICTIM, CANCELLED, STAYING, CRASHING = 0, 1, (2, 3), 4
 
 
 def launcher(ray: Ray) -> tuple[str, ...]:
-    return ("hydra/launcher=ray_cluster", f"hydra.launcher.ray.init.address='{ray.address}'", *CHEAP)
+    return ("hydra/launcher=ray_cluster", _address(ray), *CHEAP)
+
+
+def _address(ray: Ray) -> str:
+    return f"hydra.launcher.ray.init.address='{ray.address}'"
 
 
 def test_jobs_that_ray_puts_on_one_device_wait_for_each_other(
@@ -103,9 +107,9 @@ def test_twelve_jobs_and_everything_that_can_happen(ray: Ray, engine_python: Pat
         programs.release(names[job])
     second.communicate(timeout=100)
     done = {name: (sweep / name / "manifest.json").read_bytes() for name in _done(sweep)}
-    # Programs are not taken over from the plan in the directory: they are named again.
-    code, out = client.run("run", "--resume=sweep", "--json", programs.override)
-    assert code == 0, client.errors()
+    # What can execute code is not taken over from the plan in the directory: it is named again.
+    code, out = client.run("run", "--resume=sweep", "--json", _address(ray), programs.override)
+    assert code == 0, (out, client.errors())
     assert json.loads(out)["counts"] == {"ok": 12}
 
     # Nothing is lost, nothing was done twice, no device was shared.

@@ -94,9 +94,9 @@ def test_twelve_jobs_and_everything_that_can_happen(
     again.communicate(timeout=250)
     _start_now(slurm)
     wait_until("the queue is empty", lambda: slurm.command("squeue", "-h").strip() == "", 200)
-    # Programs are not taken over from the plan in the directory: they are named again.
+    # What can execute code is not taken over from the plan in the directory: it is named again.
     code, out = client.run("run", "--resume=sweep", "--json", programs.override)
-    assert code == 0, client.errors()
+    assert code == 0, (out, client.errors())
     assert json.loads(out)["counts"] == {"ok": 12}
 
     # Nothing is lost, nothing was done twice, no device was shared.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llm_perf_opt.analysis.cpu import PhaseClock, cpu_answer, phase_work
+from llm_perf_opt.analysis.verdicts import judge, shown_bound
 from llm_perf_opt.summary import Prediction, Summary
 from tests.text_facts import tells
 from tests.unit.summaries import cpu, gpu, operator, summary, timings
@@ -61,6 +64,48 @@ def test_the_largest_part_decides(
     assert found is not None
     assert (found.bound, found.sources) == (bound, sources)
     assert tells(found.arithmetic, *facts)
+
+
+def small_products(calls: int, *, floor_s: float, shared: bool = False, bound: str = "memory") -> Summary:
+    """One second: 0.46 s of products in ``calls``, 0.35 s of dispatch, the rest element-wise."""
+    rows = [operator("aten::mm", calls, 0.46), operator("aten::mul", calls, 0.19)]
+    data = summary(hardware=cpu(), operators=rows, timings=timings(decode=1.0))
+    work = phase_work(rows, PhaseClock(1.2, 1.0))
+    assert work is not None
+    data.cpu_work = {"decode": work}
+    data.predictions = {"decode": Prediction(floor_s, bound, 1.0 / floor_s, "bytes ÷ bandwidth")}  # type: ignore[arg-type]
+    data.environment["device_use"] = {"shared": "others used 80 %"} if shared else {}
+    return data
+
+
+def test_products_that_are_too_small_for_the_machine_are_overhead() -> None:
+    """2,000 products of 230 µs, of which the limit explains 25 µs: calling them is what takes the time."""
+    data = small_products(2000, floor_s=0.05)
+    found = cpu_answer(data, "decode")
+    assert found is not None and found.bound == "launch"
+    assert tells(found.arithmetic, "230 µs", "25.0 µs", "41.0 %", "35.0 %", "76.0 %")
+    assert shown_bound(replace(data, verdicts=judge(data)), "decode") == "overhead"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(small_products(20, floor_s=0.05), id="the products are long: 2.5 ms at their limit"),
+        pytest.param(small_products(2000, floor_s=0.4), id="the products are at their limit"),
+    ],
+)
+def test_products_that_are_long_or_near_their_limit_are_no_overhead(data: Summary) -> None:
+    found = cpu_answer(data, "decode")
+    assert found is not None and found.bound != "launch"
+
+
+def test_slow_products_are_a_verdict_only_where_nobody_else_used_the_processor() -> None:
+    alone = cpu_answer(phase(matrix=0.7, floor_s=0.1, bound="compute"), "decode")
+    data = phase(matrix=0.7, floor_s=0.1, bound="compute")
+    data.environment["device_use"] = {"shared": "others used 80 %"}
+    shared = cpu_answer(data, "decode")
+    assert alone is not None and alone.bound == "compute"
+    assert shared is not None and shared.bound == "unknown"
 
 
 def test_the_profilers_own_time_is_not_dispatch() -> None:

@@ -112,3 +112,35 @@ def test_completion_imports_nothing_that_is_slow(line: str) -> None:
         [sys.executable, "-c", code], env={**os.environ, "COMP_LINE": line}, stdout=subprocess.DEVNULL,
         timeout=60, check=True,
     )  # fmt: skip
+
+
+_ZSH_SESSION = r"""
+zmodload zsh/zpty
+zpty shell "PS1='%%' zsh -f -i"
+zpty -w shell 'autoload -Uz compinit && compinit -D -u; eval "$(llm-perf-opt completion zsh)"; echo REA''DY'
+zpty -r shell output '*READY*'
+zpty -n -w shell "$1"$'\t'
+zpty -r shell output "*$2*" && print -r -- completed
+zpty -d shell
+"""
+
+
+@pytest.mark.needs("zsh")
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("llm-perf-opt run pipeline.ns", "pipeline.nsys."),
+        ("llm-perf-opt run model=llama_t", "model=llama_tiny"),
+        ("llm-perf-opt what", "what-if"),
+    ],
+)
+def test_zsh_completes_at_the_tab_key(line: str, completed: str, tmp_path: Path) -> None:
+    program = tmp_path / "llm-perf-opt"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llm_perf_opt "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["zsh", "-f", "-c", _ZSH_SESSION, "zsh", line, completed],
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "TERM": "dumb"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stdout.endswith("completed\n"), done.stderr

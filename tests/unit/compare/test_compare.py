@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from llm_perf_opt.analysis.origin import Side
+from llm_perf_opt.captures.timings import load_timings
 from llm_perf_opt.cli import main
 from llm_perf_opt.compare.command import parse_arguments
 from llm_perf_opt.compare.compare import compare, default_method
@@ -151,13 +152,21 @@ def test_a_component_nobody_has_is_a_mistake() -> None:
         compare(side("a", document()), side("b", document()), [parse_gate("component.sam:+3%")])
 
 
-def test_time_per_token_is_the_median_token_as_in_the_summary() -> None:
-    tokens = document()
-    for sample in tokens["samples"]:
+def test_values_are_those_of_the_report(tmp_path: Path) -> None:
+    """One repeat that stalled changes neither; the time per token and that to the first one add up to the answer."""
+    stalled = document()
+    for sample in stalled["samples"]:
+        sample["repeats"][0]["decode_s"] *= 40
         for repeat in sample["repeats"]:
-            repeat["token_s"] = [0.1, 0.1, 0.1, 9.0]  # one stall
-    found = metrics(compare(side("a", tokens), side("b", tokens)))
-    assert found["tpot"].a == pytest.approx(0.1)
+            repeat["token_s"] = [0.1, 0.1, 0.1, 9.0]
+    found = metrics(compare(side("a", stalled), side("b", stalled)))
+    path = tmp_path / "timings.json"
+    path.write_text(json.dumps(stalled))
+    timings = load_timings(path).timings
+    for name in ("prefill", "ttft", "decode", "tpot", "tokens_per_s"):
+        shown = getattr(timings, name if name == "tokens_per_s" else f"{name}_s").shown
+        assert found[name].a == pytest.approx(shown, rel=2e-3), name
+    assert found["total"].a == pytest.approx(timings.ttft_s.shown + 10 * timings.tpot_s.shown, rel=0.01)
 
 
 def test_samples_pair_by_id_and_strangers_are_named() -> None:
@@ -397,8 +406,9 @@ def test_the_page_draws_intervals_causes_and_pairs() -> None:
     result = compare(side("A", document()), side("B", document(1.5)))
     page = comparison_html(result)
     assert page.count("<title id=") >= 5
+    assert page.count(' lpo-waterfall"') == 2, "one waterfall, for a desk and a phone"
     sections = dict(re.findall(r'<section id="([\w-]+)">(.*?)</section>', page, re.S))
-    assert "lpo-dots" in sections["metrics"] and "lpo-waterfall" in sections["causes"]
+    assert "lpo-dots" in sections["metrics"] and "lpo-waterfall" in sections["why-0"]
     assert sections["samples"].count("lpo-dots") == 6, (
         "whole answer, first token and each token, for a desk and a phone"
     )
@@ -408,9 +418,11 @@ def test_the_page_draws_intervals_causes_and_pairs() -> None:
     for ratio in (tpot.ratio, tpot.low_ratio, tpot.high_ratio):
         assert format_signed_percent(ratio) in described
     told = comparison_markdown(result)
-    (split,) = result.splits
-    for cause in split.causes:
+    (why,) = result.conclusions
+    total = metrics(result)["total"]
+    assert (why.a_s, why.b_s) == (total.a, total.b), "the ends of the waterfall are in the table"
+    for cause in why.causes:
         assert re.search(
-            rf"\| {cause.name} \|.*{units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", told
+            rf"\| {cause.name} \| {units.seconds(cause.a_s)} \| {units.seconds(cause.b_s)} \|", told
         )
     assert all(told.count(f"| `{name}` |") == 3 for name in ("s0", "s1", "s2"))

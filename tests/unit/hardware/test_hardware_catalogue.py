@@ -388,3 +388,23 @@ def test_nearest_names_are_near(typed: str, first: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_catalogue().named(typed)
     assert first in (caught.value.hint or "").split("; or")[0]
+
+
+@pytest.mark.parametrize(
+    ("reported", "near"),
+    [
+        ("NVIDIA GeForce RTX 5090 D", "NVIDIA GeForce RTX 5090"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "NVIDIA GeForce RTX 5090"),
+        ("NVIDIA H800 PCIe", "NVIDIA H100 PCIe"),
+        ("NVIDIA A800-SXM4-80GB", "NVIDIA A100 SXM4 80GB"),
+    ],
+)
+def test_a_device_that_is_not_known_is_refused_with_the_nearest_name(reported: str, near: str) -> None:
+    device, reason = load_catalogue().look_up(reported)
+    assert device is None
+    assert reason is not None and f"nearest: {near};" in reason
+
+
+@pytest.mark.parametrize("reported", ["NVIDIA GB10", "NVIDIA H800"])
+def test_no_limits_are_assumed_for_a_relative(reported: str) -> None:
+    assert load_catalogue().look_up(reported)[0] is None

@@ -17,6 +17,7 @@ from llm_perf_opt.history.data import History
 from llm_perf_opt.history.page import describe_empty, skipped_lines
 from llm_perf_opt.reporting.wording import sentence
 from llm_perf_opt.summary.codec import decode_file
+from llm_perf_opt.summary.file import load_summary, save_summary
 from tests.unit.history.runs_made import make_run
 
 
@@ -165,3 +166,65 @@ def test_junit_and_comment(runs: Path, tmp_path: Path, capsys: pytest.CaptureFix
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("skipped")) == ("1", "0")
     capsys.readouterr()
+
+
+def test_shared_runs_are_left_out_unless_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "alone", tpot_s=0.01)
+    make_run(tmp_path, "shared", tpot_s=0.02, day=2, device_use={"shared": "others used 80 %"})
+
+    def points(*words: str) -> list[float]:
+        assert main(["history", str(tmp_path), "--metric", "tpot", *words, "--json"]) == 0
+        (trend,) = json.loads(capsys.readouterr().out)["trends"]
+        return [point["value"] for point in trend["points"]]
+
+    assert points() == [pytest.approx(0.01)]
+    assert points("--include-shared") == [pytest.approx(0.01), pytest.approx(0.02)]
+    assert main(["history", str(tmp_path)]) == 0
+    assert "--include-shared" in capsys.readouterr().out
+
+
+def test_sides_of_experiments_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path, "search/baseline")
+    make_run(tmp_path, "search/experiments/001/a", config=None)
+    (tmp_path / "search" / "experiments" / "001" / "spec.json").write_text("{}")
+    assert main(["history", str(tmp_path), "--json"]) == 0
+    history = json.loads(capsys.readouterr().out)
+    assert history["runs"] == 1 and history["left_out"] == []
+    assert {point["run"] for trend in history["trends"] for point in trend["points"]} == {"search/baseline"}
+
+
+def test_configurations_of_one_label_are_told_apart_by_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings after the sixth are not in the label."""
+    common = "".join(f"  k{number}: 1\n" for number in range(6))
+    for name, last in (("one", "aa"), ("two", "bb")):
+        make_run(tmp_path, name, config=f"model:\n  name: tiny\ninfer:\n{common}  z: {last}\n")
+    assert main(["history", str(tmp_path), "--metric", "tpot", "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["trends"]
+    assert one["label"] != two["label"]
+    assert {label.rpartition(" · ")[2] for label in (one["label"], two["label"])} == {
+        "infer.z=aa",
+        "infer.z=bb",
+    }
+
+
+def test_a_trend_has_one_statistic_also_with_runs_of_an_earlier_release(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, typical in (("old", None), ("new", 0.5)):
+        folder = make_run(tmp_path, name, tpot_s=0.01)
+        summary = load_summary(folder)
+        assert summary.timings.tpot_s is not None
+        summary.timings.tpot_s.typical = typical
+        save_summary(summary, folder)
+
+    def values(directory: Path) -> list[float]:
+        assert main(["history", str(directory), "--metric", "tpot", "--json"]) == 0
+        trends = json.loads(capsys.readouterr().out)["trends"]
+        return [point["value"] for trend in trends for point in trend["points"]]
+
+    assert values(tmp_path / "new") == [0.5]
+    assert values(tmp_path) == [pytest.approx(0.01), pytest.approx(0.01)]

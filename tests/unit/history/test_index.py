@@ -285,3 +285,23 @@ def test_ranks_are_counted_as_they_were_not_as_they_were_set(tmp_path: Path) -> 
 def test_index_of_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["index", str(tmp_path / "no")]) == 3
     assert "is not a directory" in capsys.readouterr().err
+
+
+def test_every_load_point_of_a_server_has_rows() -> None:
+    from llm_perf_opt.history.rows import metric_rows
+    from llm_perf_opt.summary import Hardware, LatencyStat, LoadPoint, RunInfo, Serving, Summary, Workload
+
+    points = [
+        LoadPoint(
+            "open", rate, ttft_s=LatencyStat(p50=0.1, p99=rate), completed_per_s=rate, client_bound=rate > 9
+        )
+        for rate in (2.0, 4.0, 10.0)
+    ]
+    summary = Summary(
+        RunInfo("r", "ok", "2026-01-01T10:00:00+00:00", 2.0, []), {}, Hardware("c", "cpu", {}, None, "none"),
+        Workload(), serving=Serving(load=points),
+    )  # fmt: skip
+    rows = {(row.name, row.phase): (row.value, row.unit) for row in metric_rows(summary, "r")}
+    assert rows["ttft_p99", "open 2"] == (2.0, "s")
+    assert rows["requests_per_s", "open 4"] == (4.0, "1/s")
+    assert not any(phase == "open 10" for _, phase in rows)

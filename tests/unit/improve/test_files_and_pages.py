@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shlex
@@ -271,7 +272,9 @@ def test_the_command_line() -> None:
     )
     assert (options.run, options.overrides) == (Path("RUN"), ["model=llama_tiny"])
     assert (options.budget, options.only, options.least_gain) == (7200.0, ["threads"], 0.05)
-    assert [duration(text) for text in ("90", "90s", "10m")] == [90.0, 90.0, 600.0]
+    assert [duration(text) for text in ("90s", "1.5m", "10m", "2 h")] == [90.0, 90.0, 600.0, 7200.0]
+    with pytest.raises(argparse.ArgumentTypeError, match="2s, 2m or 2h"):
+        duration("2")
     assert percentage("0.02") == 0.02
     with pytest.raises(ConfigError, match="one run"):
         parse_arguments(["A", "B"])
@@ -285,6 +288,7 @@ def test_the_command_line() -> None:
         (["no-such-run", "--plan"], 3, "no-such-run"),
         (["artifacts.runs_dir=/x", "model=llama_tiny", "--out", "o"], 2, "--out"),
         (["--try", "threads", "--plan"], 2, "--try 'key=value"),
+        (["model=llama_tiny", "--budget", "20s", "--out", "o"], 2, "--budget 60s"),
     ],
 )
 def test_mistakes_are_told(

@@ -19,8 +19,9 @@ from llm_perf_opt.improve import plan as measurable
 from llm_perf_opt.improve.configurations import merged, needs_own_process, other_work
 from llm_perf_opt.improve.improve import Request, make_plan
 from llm_perf_opt.improve.plan import plan
+from llm_perf_opt.improve.show_plan import describe_combinations
 from llm_perf_opt.remedies import conditions
-from llm_perf_opt.remedies.base import Machine, Situation, own_remedy
+from llm_perf_opt.remedies.base import Machine, Situation, conflicting_key, own_remedy
 from llm_perf_opt.remedies.built_in import BUILT_IN
 from llm_perf_opt.remedies.data import SearchSettings
 from llm_perf_opt.remedies.registry import all_remedies
@@ -61,7 +62,8 @@ def test_every_setting_of_every_remedy_composes(tmp_path: Path) -> None:
     pages.write_text("always [madvise] never\n")
     known = situation(metric="tokens_per_s", root=tmp_path, samples=8, mixture=True)
     known.phases = ("vision", "prefill", "decode")
-    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name != "cuda-graphs"]  # not on a CPU
+    needs_gpu = ("cuda-graphs", "compile-graphs")
+    chosen = [remedy.options(known) for remedy in BUILT_IN if remedy.name not in needs_gpu]
     assert sum(map(len, chosen)) > 30
     # As few compositions as the keys allow: the settings at one place of all remedies go together.
     for place in range(max(map(len, chosen))):
@@ -131,7 +133,9 @@ def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch)
     known.phases = ("vision", "prefill", "decode")
     planned = plan(compiling, known)
     assert planned.candidates == []
-    assert ["g++" in one.reason for one in planned.not_tried] == [True] * 3
+    on_gpu = ["compile-graphs"]
+    reasons = {one.remedy: one.reason for one in planned.not_tried if one.remedy not in on_gpu}
+    assert len(reasons) == 3 and all("g++" in reason for reason in reasons.values())
 
 
 def test_threads_are_halved_and_batches_doubled() -> None:
@@ -345,3 +349,24 @@ def test_two_models_may_not_fit_on_any_device() -> None:
     known.machine = Machine(cpus=2, memory_bytes=24 << 30)
     known.config = dataclasses.replace(known.config, resolved_device="cuda")
     assert plan([], known).two_do_not_fit
+
+
+def test_the_plan_of_the_default_workload_on_a_gpu_has_compiling_with_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device is only said to be there: nothing of a plan runs on it."""
+    known = situation(mixture=False)
+    known.config = dataclasses.replace(known.config, resolved_device="cuda:0")
+    monkeypatch.setattr(conditions, "missing_compiler", lambda _device: None)
+    planned = plan(BUILT_IN, known)
+    by_name = {candidate.remedy.name: set(candidate.overrides) for candidate in planned.candidates}
+    assert by_name["compile-graphs"] == {
+        "model.compile=true",
+        "model.cuda_graphs=true",
+        "model.cache=static",
+    }
+    excluded = [line for line in describe_combinations(planned, "nothing") if "model.cache)" in line]
+    assert len(excluded) == 1, "a growing cache excludes the static one; nothing else is about that key"
+    one, two = by_name["compile-decode"], by_name["cuda-graphs"]
+    assert conflicting_key(one, two) is None
+    assert conflicting_key(one, by_name["preallocated-cache"]) == "model.cache"

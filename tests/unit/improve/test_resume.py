@@ -19,8 +19,8 @@ from llm_perf_opt.improve.experiment import Outcome
 from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.page import headline
 from llm_perf_opt.improve.plan import plan
-from llm_perf_opt.improve.search import TIME_IS_OVER, Search
-from llm_perf_opt.remedies.data import Improvement, load_improvement
+from llm_perf_opt.improve.search import Search
+from llm_perf_opt.remedies.data import TIME_IS_OVER, Improvement, load_improvement
 from llm_perf_opt.summary import Summary
 from tests.unit.improve.test_search import REMEDIES, Effects, finding, result, runner, situation
 from tests.unit.summaries import summary
@@ -44,7 +44,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(baseline, "read_run", start)
-    monkeypatch.setattr(baseline, "run_first", lambda _, out: start(out / baseline.FOLDER))
+    monkeypatch.setattr(baseline, "run_first", lambda _, out, **_limits: start(out / baseline.FOLDER))
 
 
 def improve(monkeypatch: pytest.MonkeyPatch, run: Run, *words: str) -> int:

@@ -10,8 +10,9 @@ import pytest
 
 from llm_perf_opt.improve.configurations import checked
 from llm_perf_opt.improve.experiment import Outcome
-from llm_perf_opt.improve.measuring import Spec
+from llm_perf_opt.improve.measuring import OUT_OF_BUDGET, Spec
 from llm_perf_opt.improve.outputs import Answers
+from llm_perf_opt.improve.page import cut_by_budget, improve_markdown
 from llm_perf_opt.improve.plan import Planned, plan
 from llm_perf_opt.improve.search import Search
 from llm_perf_opt.remedies.base import Machine, Remedy, Situation, fixed
@@ -276,8 +277,10 @@ def test_small_gains_that_alone_are_not_shown_are_tried_at_once(tmp_path: Path) 
     assert not any(" + " in t.remedy for t in search(one, tmp_path / "one", too_small=0.07)[0].tried)
 
 
-def test_the_first_remedy_is_tried_even_when_the_baseline_took_all_the_time(tmp_path: Path) -> None:
+def test_nothing_is_begun_when_the_baseline_took_all_the_time(tmp_path: Path) -> None:
+    """A budget is kept; the page says what was cut and how to go on."""
     made = result()
+    made.budget_s = 120.0
     Search(
         plan(REMEDIES, situation()),
         made,
@@ -287,7 +290,30 @@ def test_the_first_remedy_is_tried_even_when_the_baseline_took_all_the_time(tmp_
         runner=runner({}, []),
         clock=lambda: 0.0,
     ).run()
+    assert made.tried == [] and made.status == "out of time"
+    assert {item.remedy for item in cut_by_budget(made)} == {each.name for each in REMEDIES}
+    page = improve_markdown(made, "/searches/one")
+    assert "improve --resume /searches/one" in page.partition("\n## ")[0]
+    assert "Nothing was tried" in page
+
+
+def test_an_experiment_has_the_time_that_is_left_and_one_that_is_cut_is_no_trial(tmp_path: Path) -> None:
+    """Loading and warming up count: what is not measured when the budget ends says nothing of the remedy."""
+    now: list[float] = [0.0]
+    seen: list[float | None] = []
+
+    def run(spec: Spec, folder: Path, *, own_processes: bool = False) -> Outcome:
+        seen.append(spec.total_s)
+        now[0] += 90.0 if len(seen) == 1 else spec.total_s or 0.0
+        if len(seen) == 1:
+            return runner({}, [])(spec, folder, own_processes=own_processes)
+        return Outcome(None, None, failure=OUT_OF_BUDGET, out_of_budget=True)
+
+    made = result()
+    Search(plan(REMEDIES, situation()), made, tmp_path, 120.0, lambda _: None, run, lambda: now[0]).run()
+    assert seen == [120.0, 30.0] and now[0] == 120.0
     assert len(made.tried) == 1 and made.status == "out of time"
+    assert len(cut_by_budget(made)) == len(REMEDIES) - 1
 
 
 def test_of_each_remedy_one_setting_is_tried_on_top_of_the_others(tmp_path: Path) -> None:
@@ -378,9 +404,8 @@ def test_the_time_is_kept_and_something_of_it_for_what_was_found(tmp_path: Path)
     assert made.best.confirmed
     now[0] = 990.0
     late, _, _ = search({}, tmp_path, clock=lambda: now.__setitem__(0, now[0] + 1000.0) or now[0])
-    assert len(late.tried) == 1, "the first one is always tried"
-    assert late.status == "out of time"
-    assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES} - {"eager"}
+    assert late.tried == [] and late.status == "out of time"
+    assert {item.remedy for item in late.not_tried} == {each.name for each in REMEDIES}
 
 
 def test_combinations_leave_time_for_the_confirmation(tmp_path: Path) -> None:
@@ -434,3 +459,68 @@ def test_an_interrupted_search_keeps_what_it_measured_and_goes_on(tmp_path: Path
     assert len(later) == len([t for t in again.tried[before:] if t.measured is not None])
     assert again.status == "complete"
     assert again.best.overrides == ["model.attn_implementation=eager"]
+
+
+def test_remedies_with_an_equal_setting_in_common_are_combined(tmp_path: Path) -> None:
+    """Both need a static cache: that is no conflict, and it is set once."""
+    remedies = [
+        remedy("compile-decode", "model.compile=true", "model.cache=static"),
+        remedy("experts", "model.experts_implementation=eager", "model.cache=static"),
+        remedy("cache", "model.cache=preallocated"),
+        remedy("static", "model.cache=static"),
+    ]
+    effects = {
+        "model.compile=true": 0.5,
+        "model.experts_implementation=eager": 0.8,
+        "model.cache=preallocated": 0.9,
+        "model.cache=static": 0.95,
+    }
+    made, _, _ = search(effects, tmp_path, remedies)
+    assert made.best.overrides == [
+        "model.compile=true",
+        "model.cache=static",
+        "model.experts_implementation=eager",
+    ]
+    grown = [trial.remedy for trial in made.tried if trial.role == "combination"]
+    assert grown == ["experts"], "neither what sets the key otherwise nor what is contained already"
+
+
+@pytest.mark.parametrize(("allow", "kept"), [("nothing", False), ("rounding", False), ("quality", True)])
+def test_quality_is_built_upon_where_the_user_allows_it(tmp_path: Path, allow: Any, kept: bool) -> None:
+    remedies = [
+        remedy("int8", "model.quantise_weights=int8", effect="quality"),
+        remedy("compile-decode", "model.compile=true", "model.cache=static", effect="rounding"),
+    ]
+    effects = {"model.quantise_weights=int8": 0.5, "model.compile=true": 0.7}
+    made = result()
+    made.method = SearchSettings(bound="", allow=allow)
+    other_tokens = "model.quantise_weights=int8"
+    search(
+        effects,
+        tmp_path,
+        remedies,
+        made,
+        equal=lambda spec: (other_tokens in spec.a) == (other_tokens in spec.b),
+    )
+    expected = ["model.compile=true", "model.cache=static"]
+    assert made.best.overrides == ([other_tokens, *expected] if kept else expected)
+    assert made.best.confirmed and made.best.output == ("differs" if kept else "equal")
+    planned = plan(remedies, situation(), allow=allow)
+    assert [each.remedy.name for each in planned.candidates] == (
+        ["int8", "compile-decode"] if kept else ["compile-decode", "int8"]
+    )
+
+
+def test_other_tokens_of_a_remedy_that_should_leave_them_are_never_kept() -> None:
+    from llm_perf_opt.improve.judge import is_allowed
+
+    allowed = {
+        (effect, allow): is_allowed(effect, SearchSettings(allow=allow))  # type: ignore[arg-type]
+        for effect in ("nothing", "rounding", "quality")
+        for allow in ("nothing", "rounding", "quality")
+    }
+    assert {pair for pair, value in allowed.items() if value} == {
+        ("rounding", "rounding"),
+        ("rounding", "quality"),
+        ("quality", "quality"),
+    }

@@ -6,14 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.runs.provenance import current_commit
-from llm_perf_opt.runs.sinks import load_sink
+from llm_perf_opt.runs.sinks import check_sinks, load_sink
 from llm_perf_opt.testing.sinks import SinkConformance
 from tests.support import QUICK, REPOSITORY, cli, install_example, read_json
 
@@ -101,6 +103,78 @@ class TestMlflow(SinkConformance):
         assert first.data.metrics["tpot.decode.median"] == pytest.approx(0.0105)
         assert [file.path for file in client.list_artifacts(first.info.run_id)] == ["summary.json"]
         return sorted(run.info.run_name for run in runs)
+
+
+@pytest.mark.needs("opentelemetry")
+class TestOpenTelemetry(SinkConformance):
+    sink = "opentelemetry"
+
+    @pytest.fixture(autouse=True)
+    def collector(self) -> Iterator[None]:
+        """A collector on loopback that keeps the requests it gets."""
+        received: list[bytes] = []
+
+        class Collector(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                received.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.received, self.port = received, server.server_address[1]
+        yield
+        server.shutdown()
+        server.server_close()
+
+    def prepare(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{self.port}")
+
+    def stored(self, folder: Path) -> Sequence[str]:
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+        runs = []
+        for body in self.received:
+            request = ExportMetricsServiceRequest.FromString(body)
+            metrics = {
+                metric.name: metric
+                for resource in request.resource_metrics
+                for scope in resource.scope_metrics
+                for metric in scope.metrics
+            }
+            (point,) = metrics["llm_perf_opt.run.duration"].gauge.data_points
+            runs += [one.value.string_value for one in point.attributes if one.key == "llm_perf_opt.run"]
+            if runs[-1] == "first":
+                tpot = metrics["llm_perf_opt.tpot"]
+                medians = [
+                    point.as_double
+                    for point in tpot.gauge.data_points
+                    if any(one.value.string_value == "median" for one in point.attributes)
+                ]
+                assert tpot.unit == "s" and medians == [pytest.approx(0.0105)]
+        return runs
+
+    def test_a_collector_that_is_not_there_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        monkeypatch.setattr(
+            "opentelemetry.exporter.otlp.proto.http.metric_exporter.OTLPMetricExporter.export",
+            lambda *_, **__: MetricExportResult.FAILURE,
+        )
+        with pytest.raises(ConnectionError):
+            load_sink(self.sink).write(*self.finished_run(tmp_path, "lost", tpot_s=0.01))
+
+    def test_without_an_address_nothing_is_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(ConfigError) as refused:
+            check_sinks([self.sink])
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in refused.value.message
 
 
 def test_the_commit_is_read_from_the_files_of_a_repository(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from llm_perf_opt.sweep.analysis import MOST_VALUES, largest_effects, swept_keys
+from llm_perf_opt.summary.statistics import describe
+from llm_perf_opt.sweep.analysis import MOST_VALUES, best_jobs, largest_effects, swept_keys
 from llm_perf_opt.sweep.data import JobMetric, JobStatus, SweepJob
+from llm_perf_opt.sweep.metrics import with_interval
+from llm_perf_opt.sweep.page import effect_charts
 
 
 def job(
@@ -57,8 +61,23 @@ def test_one_pair_takes_the_intervals_of_its_measurements() -> None:
     effect = swept_keys(jobs, ["tpot_s"])["dtype"].effects["tpot_s"][1]
     assert effect.low is not None and effect.high is not None
     assert effect.change_ratio == pytest.approx(1.1)
-    assert effect.low == pytest.approx(1.1 * 2.718281828**-0.05)
-    assert effect.high == pytest.approx(1.1 * 2.718281828**0.05)
+    assert effect.low == pytest.approx(1.1 * 2.718281828**-0.05, rel=1e-3)
+    assert effect.high == pytest.approx(1.1 * 2.718281828**0.05, rel=1e-3)
+
+
+def test_too_few_repeats_are_a_statement_and_no_axis() -> None:
+    """Intervals wider than a factor of two say that nothing is known: none is drawn, and the page says why."""
+    jobs = [job(0, {"dtype": "a"}, 1.0), job(1, {"dtype": "b"}, 1.1), job(2, {"dtype": "c"}, 1.2)]
+    for each in jobs:
+        wild = describe([1e-5, 1.0, 9.0])
+        assert wild is not None
+        each.metrics["tpot_s"] = with_interval(wild)
+    swept = swept_keys(jobs, ["tpot_s"])["dtype"]
+    assert all(effect.low is None for effect in swept.effects["tpot_s"])
+    (drawn,) = effect_charts("dtype", swept)
+    assert "too few repeats" in drawn
+    assert not re.search(r"\d{6,} %", drawn)
+    assert best_jobs(jobs)[0].tied, "none is the best without an interval"
 
 
 def test_one_pair_without_intervals_has_none() -> None:

@@ -25,6 +25,7 @@ SPREAD = (
     "gemma3n_text",
     "gpt2",
     "gpt_neox",
+    "mistral",
     "jetmoe",
     "lfm2",
     "mamba",
@@ -105,3 +106,14 @@ def test_the_table_shows_what_is_wrong() -> None:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert [number for number, cell in enumerate(cells) if cell == "**no**"] == [4]
     assert cells[-1] == "FLOPs 1 for 2"
+
+
+@pytest.mark.parametrize(
+    "family", ["bloom", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "gpt_neo", "hy_v4"]
+)
+def test_a_static_cache_is_refused_where_the_model_does_not_run_right_with_it(family: str) -> None:
+    """Before anything is built; with the others a difference from generate() degrades the stage."""
+    with pytest.raises(ConfigError) as caught:
+        adapter(family, cache=CacheKind.static).build("meta", torch.float32)
+    assert caught.value.data["key"] == "model.cache"
+    adapter(family).build("meta", torch.float32)

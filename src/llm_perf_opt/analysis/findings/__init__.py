@@ -47,7 +47,9 @@ def find_all(summary: Summary) -> list[Finding]:
         for rule in RULES
         for finding in rule(summary)
     ]
-    return rank_findings(context.keep_supported(found, summary))
+    kept = context.keep_supported(found, summary)
+    kept += context.keep_supported(kernels.find_dominant_kernels(summary, kept), summary)
+    return rank_findings(kept)
 
 
 def rank_findings(found: Iterable[Finding]) -> list[Finding]:

@@ -166,7 +166,7 @@ def _phase(summary: Summary, phase: str | None) -> _Phase | None:
 
 
 def _is_attention(parts: _Phase) -> bool:
-    """Return whether softmax stands in layers, beside products, and no fused kernel does their work."""
+    """Return whether softmax appears in layers together with products, and no fused kernel does their work."""
     if parts.fused >= parts.launches:
         return False
     if parts.batched >= _BATCHED_PER_SOFTMAX * parts.launches:
@@ -209,7 +209,7 @@ def _advice(math: bool) -> str:
     if math:
         return (
             "SDPA fell back to its math path: look for a mask, data type, head size or layout that no fused backend takes, "
-            "and name the backend (torch.nn.attention.sdpa_kernel) to be told why."
+            "and name the backend (torch.nn.attention.sdpa_kernel) to learn why."
         )
     return (
         "Use a fused attention kernel: model.attn_implementation=sdpa, or flash_attention_2 where it is installed; in a program "

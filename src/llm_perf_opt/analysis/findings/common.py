@@ -15,9 +15,9 @@ def phase_seconds(summary: Summary, phase: str) -> float | None:
     if phase == WHOLE:
         first = summary.timings.ttft_s or summary.timings.prefill_s
         decode = summary.timings.decode_s
-        return first.median + decode.median if first is not None and decode is not None else None
+        return first.shown + decode.shown if first is not None and decode is not None else None
     stat: Stat | None = getattr(summary.timings, f"{phase}_s", None)
-    return stat.median if stat is not None else None
+    return stat.shown if stat is not None else None
 
 
 def sample_seconds(summary: Summary) -> float | None:
@@ -89,7 +89,16 @@ def describe_phase(phase: str) -> str:
 
 def sources(summary: Summary, *kinds: str) -> list[str]:
     """Name the files a finding rests on."""
-    return [f"{kind}: {summary.sources[kind]}" for kind in kinds if kind in summary.sources]
+    return [f"{kind}: {_shortened(summary.sources[kind])}" for kind in kinds if kind in summary.sources]
+
+
+def _shortened(files: str) -> str:
+    """Name one of many files; the list of sources has them all."""
+    listed = files.split(", ")
+    return files if len(listed) <= _FILES_NAMED else f"{listed[0]} and {len(listed) - 1} more"
+
+
+_FILES_NAMED = 2
 
 
 # What rules about kernels share: how long a launch lasts, and kernels as evidence.
@@ -102,7 +111,8 @@ def sources(summary: Summary, *kinds: str) -> list[str]:
 # 4. ``old-flash-attention``: fused attention;
 # 5. ``far-from-measured``: matrix products, attention and experts that are left;
 # 6. ``slow-kernels``: shapes of matrix products and attention that are left;
-# 7. ``unfused-elementwise``: element-wise, norm and reduction kernels that are left.
+# 7. ``unfused-elementwise``: element-wise, norm and reduction kernels that are left;
+# 8. ``dominant-kernels``: the largest family of a busy device, where nothing above is worth a twentieth of the time.
 #
 # ``copy-kernels`` has the families of copies, which none of these touches. ``underfilled-grids`` speaks of the same
 # kernels from another side (how full the device is, by counters) and is not added to them.

@@ -192,7 +192,7 @@ def _hertz(value: float) -> str:
     return f"{value / 1e6:.0f} MHz"
 
 
-# Where a processor spends its time beside matrix work: a cache that grows by copying, memory movement, dispatch.
+# Where a processor spends its time apart from matrix work: a cache that grows by copying, memory movement, dispatch.
 #
 # The advice of these rules was tried on the default workload (docs/decisions/0010-advice-on-a-cpu.md): what made the whole answer
 # slower there is not advised.
@@ -303,11 +303,11 @@ def _bandwidth(summary: Summary, part: CpuPart) -> list[str]:
         or not phase.kv_bytes
         or whole is None
         or step is None
-        or step.median <= 0
+        or step.shown <= 0
         or part.seconds <= 0
     ):
         return []
-    moved = 2 * phase.kv_bytes * (whole.median / step.median)
+    moved = 2 * phase.kv_bytes * (whole.shown / step.shown)
     reached = moved / part.seconds
     limit = summary.hardware.bandwidth_bytes_per_s
     of = f", {units.percent(reached / limit)} of this machine's bandwidth" if limit else ""

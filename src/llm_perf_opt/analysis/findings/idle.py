@@ -6,7 +6,7 @@ the owner. Where phases are known, time outside all of them is a loss of the who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llm_perf_opt.analysis.findings.common import (
@@ -56,8 +56,8 @@ _ADVICE: dict[Loss, str] = {
     "load), a slower or throttled device, or host work that the others do not have. Its own capture tells which.",
     "copies": "Pin host memory (infer.pinned_inputs=true), copy asynchronously, prepare the next input while the device "
     "computes; keep on the device what is used again.",
-    "host-sync": "Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing "
-    "is the usual place) and keep the decision on the device, or read it one step later.",
+    "host-sync": "Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop and keep the decision on the "
+    "device, or read it one step later.",
     "launch-bound": "Replay the step as a CUDA graph (model.cuda_graphs=true with model.cache=static) or compile it "
     "(model.compile=true with model.cache=static); fuse small kernels; a larger infer.batch_size shares the launches.",
     "allocation": "Let the caching allocator keep its memory: do not call empty_cache in the loop, allocate buffers once, use "
@@ -282,8 +282,7 @@ def _host_syncs_finding(
         evidence=evidence,
         gain_upper_s=gain,
         arithmetic=arithmetic,
-        advice="Find .item(), .cpu(), .tolist(), nonzero and boolean indexing inside the loop (expert routing "
-        "is the usual place) and keep the decision on the device.",
+        advice=_ADVICE["host-sync"],
         confidence="high" if confidence == "high" else "medium",
     )
 
@@ -391,13 +390,13 @@ def _communication(
 ) -> list[Finding]:
     """Split exposed communication into waiting for a rank that comes late, and moving data."""
     talk = summary.communication
-    exposed = seconds * part.share
+    exposed = whole = seconds * part.share
     found = []
     late = _straggler(summary)
     if late is not None:
         gain = min(seconds, exposed * late.of_others)
         if gain >= MATTERS * seconds:
-            found.append(_late_rank(summary, phase, late, gain))
+            found.append(replace(_late_rank(summary, phase, late, gain), time_s=whole))
             exposed *= 1.0 - late.of_all
     if exposed < MATTERS * seconds:
         return found
@@ -430,6 +429,7 @@ def _communication(
                 *sources(summary, "nsys", "trace"),
             ],
             gain_upper_s=exposed,
+            time_s=whole,
             arithmetic=f"{how} = at most {units.seconds(exposed)}",
             advice=_many_small(summary) or advice_for("exposed-communication", None, summary.hardware.kind),
             confidence="high",

@@ -20,6 +20,7 @@ from llm_perf_opt.analysis.findings.common import (
     sources,
     span_seconds,
 )
+from llm_perf_opt.analysis.kernels.chains import is_fused_already
 from llm_perf_opt.analysis.kernels.families import ALIGNED_BYTES, load_narrowing
 from llm_perf_opt.core import units
 from llm_perf_opt.core.phases import WHOLE
@@ -132,8 +133,7 @@ def _stray_kernels(summary: Summary) -> list[Finding]:
             gain_upper_s=gain * saved if gain is not None and saved is not None else None,
             time_s=gain,
             arithmetic=f"{units.seconds(stray)} of {units.seconds(total)} kernel time; {reason}",
-            advice="Find which module keeps float32 weights or up-casts its input (vision encoders and "
-            "routers often do).",
+            advice=_precision_advice(summary),
             confidence="medium",
         )
     ]
@@ -154,6 +154,17 @@ def _saved_share(summary: Summary) -> tuple[float | None, str]:
         largest = max(largest, ratio)
     saved = 1 - left / seconds if seconds else 0.0
     return saved, f"half precision is at most {units.number(largest)} times as fast by the peaks"
+
+
+def _precision_advice(summary: Summary) -> str:
+    """A program that has no other products runs in float32 as a whole; a few among others are one module's."""
+    products = kernel_seconds(summary, lambda kernel: kernel.family in ("gemm", "gemv", "conv"))
+    if kernel_seconds(summary, is_full_precision) >= 0.8 * products:
+        return (
+            "The matrix products run in float32 throughout: use half precision (autocast, or weights in bfloat16 or float16) and "
+            "compare the results."
+        )
+    return "Find which module keeps float32 weights or up-casts its input (vision encoders and routers often do)."
 
 
 def is_full_precision(kernel: Kernel) -> bool:
@@ -235,7 +246,7 @@ def _above_measured(rows: Sequence[Kernel], narrow: float) -> float | None:
 
 
 def _at_aligned_rate(summary: Summary, narrow: float) -> float | None:
-    """Return what the products would save at the rate of the aligned ones beside them; ``None`` where shapes do not tell."""
+    """Return what the products would save at the rate of the aligned ones next to them; ``None`` where shapes do not tell."""
     flops, seconds, rate = (
         summary.metrics.get(name)
         for name in ("narrow_product_flops", "narrow_product_s", "wide_product_flops_per_s")
@@ -253,7 +264,7 @@ _FAR_FROM_MEASURED_ENOUGH = 0.05
 _FAR = 1.5
 """Times the best; tables of one shape and device lie within a few percent of one another, interpolation within ten."""
 _FAR_FROM_MEDIAN = 1.25
-"""A single good table is not enough: the kernel must be slow beside the usual ones too."""
+"""A single good table is not enough: the kernel must be slow compared with the usual ones too."""
 _LEAST_EXCESS_S = 3e-6
 """Per call. Tables repeat one call, so that small operands are in a cache; what that saves is less than this."""
 _NAMED = 3
@@ -482,6 +493,101 @@ def _sibling_term(one: _Shaped) -> str:
     return f"{units.seconds(one.work.total_s)} × (1 − {units.flops_per_s(one.rate)} ÷ {units.flops_per_s(one.best_sibling)})"
 
 
+# A device that is busy throughout, with nothing above to blame: which kernels hold the time, and what is known of their distance.
+
+
+_DOMINANT_BUSY = 0.9
+"""Share of the time that kernels fill, from which nothing else can be the conclusion."""
+NOTHING_ELSE = 0.05
+"""Share of the time; a finding with a larger gain is the better conclusion."""
+
+
+def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Finding]:
+    """Name the family that holds most of a busy device's time, where no other finding explains a good part of it."""
+    total = kernel_seconds(summary, lambda k: True)
+    busy = kernel_busy_share(summary, WHOLE)
+    span = span_seconds(summary, WHOLE)
+    if not total or not span or busy is None or busy < _DOMINANT_BUSY or summary.hardware.kind == "cpu":
+        return []
+    if any((one.gain_upper_s or one.time_s or 0.0) >= NOTHING_ELSE * span for one in found):
+        return []
+    seconds: dict[str, float] = {}
+    for kernel in summary.kernels:
+        seconds[kernel.family] = seconds.get(kernel.family, 0.0) + (kernel.total_s or 0.0)
+    family = max(seconds, key=lambda name: (seconds[name], name))
+    rows = [kernel for kernel in summary.kernels if kernel.family == family]
+    distance = _reached(summary, rows)
+    share = seconds[family] / total
+    return [
+        Finding(
+            id="dominant-kernels",
+            title=f"The device is busy throughout; {_FAMILY_TITLES.get(family, family)} kernels hold {units.percent(share)} of the "
+            "kernel time",
+            phase=None,
+            evidence=[
+                f"kernels run for {units.percent(busy)} of {units.seconds(span)}: waiting is not the problem",
+                *longest_named(rows),
+                distance or _why_no_distance(summary, rows),
+                *sources(summary, "nsys", "trace"),
+            ],
+            gain_upper_s=None,
+            time_s=share_of_sample(summary, share),
+            arithmetic=f"{units.seconds(seconds[family])} of {units.seconds(total)} kernel time; "
+            + (
+                "no shape is far below its limit or its siblings"
+                if distance
+                else "how far it is from the device's limits is not known"
+            ),
+            advice="Only less work, lower precision or faster kernels shorten this."
+            + (
+                ""
+                if distance
+                else " Measure the longest kernel with counters (Nsight Compute, rocprof-compute) to see how far it is from the limits."
+            ),
+            confidence="high",
+        )
+    ]
+
+
+_FAMILY_TITLES = {
+    "gemm": "matrix-product",
+    "gemv": "matrix-vector",
+    "moe": "expert",
+    "conv": "convolution",
+    "norm": "normalisation",
+    "elementwise": "element-wise",
+}
+
+
+def _reached(summary: Summary, rows: Sequence[Kernel]) -> str | None:
+    """Say how near the shapes of these kernels come to their limits, weighted by time; ``None`` where shapes are not known."""
+    limits = [
+        (work.total_s, limit)
+        for kernel in rows
+        for work in kernel.work
+        if (limit := shape_limit(work, kernel, summary.hardware)) is not None
+    ]
+    known = sum(seconds for seconds, _ in limits)
+    if known < 0.5 * seconds_of(rows):
+        return None
+    side = max(
+        ("compute", "memory"), key=lambda name: sum(seconds for seconds, one in limits if one.side == name)
+    )
+    mean = sum(seconds * one.reached_ratio for seconds, one in limits) / known
+    return f"they reach {units.percent(mean)} of the limits of their shapes (mostly {side})"
+
+
+def _why_no_distance(summary: Summary, rows: Sequence[Kernel]) -> str:
+    if not summary.hardware.peak_flops_per_s:
+        return "the limits of this device are not known, so neither is the distance"
+    if not any(kernel.work for kernel in rows):
+        behind = summary.metrics.get("graph_kernel_time_ratio")
+        return "the capture has no shapes for these kernels" + (
+            ": they run behind graph launches" if behind else ""
+        )
+    return "the shapes of these kernels do not tell their work"
+
+
 # Kernels too small to fill the device.
 
 
@@ -577,7 +683,11 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
     if gain is not None and span is not None and gain < _WORTH_IT * span:
         return []  # kernels are a small part of the time
     seconds = summary.metrics.get("kernel_chain_s") or 0.0
-    rows = [kernel for kernel in summary.kernels if kernel.family in (*_UNFUSED_ELEMENTWISE_FAMILIES, "copy")]
+    rows = [
+        kernel
+        for kernel in summary.kernels
+        if kernel.family in (*_UNFUSED_ELEMENTWISE_FAMILIES, "copy") and not is_fused_already(kernel.name)
+    ]
     return [
         Finding(
             id="unfused-elementwise",
@@ -632,7 +742,9 @@ def _fusible(summary: Summary) -> list[Kernel]:
     rows = [
         kernel
         for kernel in summary.kernels
-        if kernel.family in _UNFUSED_ELEMENTWISE_FAMILIES and id(kernel) not in taken
+        if kernel.family in _UNFUSED_ELEMENTWISE_FAMILIES
+        and id(kernel) not in taken
+        and not is_fused_already(kernel.name)
     ]
     longest = _LARGE_S if _in_pieces(summary, rows) else _SMALL_S
     return [kernel for kernel in rows if (mean := mean_launch_s(kernel)) is not None and mean <= longest]

@@ -242,20 +242,20 @@ def find_vision_share(summary: Summary) -> list[Finding]:
     if (
         vision is None
         or first is None
-        or first.median <= 0
-        or vision.median / first.median < _VISION_SHARE_MOSTLY
+        or first.shown <= 0
+        or vision.shown / first.shown < _VISION_SHARE_MOSTLY
     ):
         return []
-    share = min(vision.median, first.median) / first.median
-    gain, arithmetic = _bound(summary, min(vision.median, first.median))
+    share = min(vision.shown, first.shown) / first.shown
+    gain, arithmetic = _bound(summary, min(vision.shown, first.shown))
     parts = {
-        name.removesuffix("_s"): stat.median
+        name.removesuffix("_s"): stat.shown
         for name, stat in summary.timings.components.items()
-        if stat.median > 0 and split_component(name)[1] == "vision"
+        if stat.shown > 0 and split_component(name)[1] == "vision"
     }
     largest = max(parts, key=lambda name: parts[name], default=None)
     evidence = [
-        f"vision {units.seconds(vision.median)} of {units.seconds(first.median)} to the first token "
+        f"vision {units.seconds(vision.shown)} of {units.seconds(first.shown)} to the first token "
         f"({units.percent(share)})"
     ]
     if largest is not None:

@@ -1,4 +1,4 @@
-"""Kernels that run one after the other between two heavy ones, and could be one: told from the order on a stream.
+"""Kernels that run one after the other between two heavy ones, and could be one: derived from the order on a stream.
 
 Element-wise work, reductions, norms and copies between two products form a chain. A fused kernel has to read and write
 the data once, as the longest of the chain does at least; the rest of the chain is what fusing can save.
@@ -8,6 +8,7 @@ attention kernel has none of it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,9 @@ _LONGEST_ATTENTION = 12
 """Kernels between the two products of attention: scale, mask, casts, softmax, dropout; more is something else."""
 _LONG_NS = 1_000_000
 """In 1 ms a device of 1 to 3 TB/s streams over a gigabyte: such a kernel is no small piece of a chain."""
+_FUSED_ALREADY = re.compile(
+    r"multi_tensor_apply|multi_tensor_(?:adam|sgd|lamb|scale)|^triton_(?:poi|red|per|tem|for)_fused"
+)
 _NONE, _FUSES, _SOFTMAX, _PRODUCT = range(4)
 
 
@@ -94,6 +98,11 @@ def chain_metrics(found: Chains) -> dict[str, float | None]:
 CHAIN_METRICS = tuple(chain_metrics(Chains()))
 
 
+def is_fused_already(name: str) -> bool:
+    """Whether a kernel is the result of fusing: many tensors in one launch, or made by a compiler."""
+    return bool(_FUSED_ALREADY.search(name))
+
+
 def _meanings(timeline: Timeline, used: Int32) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     meaning, copies = np.zeros(len(timeline.names) + 1, np.int8), np.zeros(len(timeline.names) + 1, bool)
     for name in np.unique(used).tolist():
@@ -102,7 +111,7 @@ def _meanings(timeline: Timeline, used: Int32) -> tuple[npt.NDArray[np.int8], np
             _SOFTMAX
             if family == "softmax"
             else _FUSES
-            if family in _FUSIBLE
+            if family in _FUSIBLE and not is_fused_already(timeline.names[name])
             else _PRODUCT
             if family in _PRODUCTS
             else _NONE

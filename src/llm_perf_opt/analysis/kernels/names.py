@@ -117,7 +117,7 @@ def make_short_names_distinct(kernels: Sequence[Kernel]) -> None:
 
 
 def without_ending(short_name: str) -> str:
-    """Return a short name as it was before it was told apart."""
+    """Return a short name as it was before it was distinguished."""
     return short_name.partition(APART)[0]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.captures.ncu.launches import NcuLaunch
 
 
-# In which phase a launch was profiled: from the ranges around it, else from the ranges ncu was told to profile in.
+# In which phase a launch was profiled: from the ranges around it, else from the ranges ncu was asked to profile in.
 
 
 _PATTERN_TAIL = re.compile(r"(\.\*|\.\+|\*|\?|\$)+$")
@@ -33,7 +33,7 @@ def profiled_phase(launch: NcuLaunch) -> str | None:
             return phase
     if launch.ranges or launch.settings is None:
         return None
-    # A page without ranges: all launches are inside what ncu was told to look at, which may be one phase.
+    # A page without ranges: all launches are inside what ncu was asked to look at, which may be one phase.
     phases = {phase_of_filter(expression) for expression in launch.settings.nvtx_include}
     return phases.pop() if len(phases) == 1 else None
 

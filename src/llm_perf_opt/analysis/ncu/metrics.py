@@ -216,6 +216,6 @@ def candidates(metrics: Mapping[str, Quantity], names: Iterable[str]) -> Iterato
 
 
 def _same_unit(found: str, wanted: str) -> bool:
-    """Compare units; counts are counts whatever word stands beside them (``block``, ``inst`` or nothing)."""
+    """Compare units; counts are counts whatever word stands next to them (``block``, ``inst`` or nothing)."""
     measured = {"s", "B", "B/s", "Hz", "ratio", "B/cycle"}
     return found == wanted or not (found in measured or wanted in measured)

@@ -197,7 +197,7 @@ def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list
     """Say how the counters were taken, which do not stand for the run, and what the capture does not tell."""
     if found.clock_control is None or found.cache_control is None:
         notes = [
-            "The counters' capture does not record clock and cache control: unless told otherwise, ncu locks clocks to "
+            "The counters' capture does not record clock and cache control: unless configured otherwise, ncu locks clocks to "
             "base and flushes caches before every replay, so that kernels last longer than in the run."
         ]
     else:

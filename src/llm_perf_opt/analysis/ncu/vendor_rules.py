@@ -155,15 +155,15 @@ def phase_times(summary: Summary) -> dict[str, float]:
     times: dict[str, float] = {}
     prefill = timings.prefill_s or timings.ttft_s
     if prefill is not None:
-        times["prefill"] = prefill.mean
+        times["prefill"] = prefill.shown
     if timings.vision_s is not None:
-        times["vision"] = timings.vision_s.mean
+        times["vision"] = timings.vision_s.shown
     if timings.encode_s is not None:
-        times["encode"] = timings.encode_s.mean
+        times["encode"] = timings.encode_s.shown
     if timings.tpot_s is not None:
-        times["decode"] = timings.tpot_s.mean
+        times["decode"] = timings.tpot_s.shown
     if timings.ttft_s is not None and timings.decode_s is not None:
-        times[WHOLE] = timings.ttft_s.mean + timings.decode_s.mean
+        times[WHOLE] = timings.ttft_s.shown + timings.decode_s.shown
     return times
 
 

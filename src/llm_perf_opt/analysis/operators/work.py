@@ -63,7 +63,7 @@ class PhaseWork:
 
 @dataclass(frozen=True, slots=True)
 class ProductRates:
-    """How fast matrix products with narrow loads are beside those with wide ones."""
+    """How fast matrix products with narrow loads are compared with those with wide ones."""
 
     narrow_flops: int
     narrow_s: float

@@ -13,7 +13,7 @@ from llm_perf_opt.analysis.static.counts import expected_distinct_experts
 from llm_perf_opt.core.phases import BEFORE_PREFILL
 from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
 from llm_perf_opt.summary import AttentionPart, KvPart, Scaling, Static
-from llm_perf_opt.summary.static import Split
+from llm_perf_opt.summary.static import Split, held_positions
 
 _WEIGHT_ONLY = ("int8", "int4", "float4")
 """Types used for weights while keys and values stay in the run's own type."""
@@ -321,7 +321,7 @@ def _state_bytes(static: Static, scaling: Scaling | None) -> float:
 def _kv_held(static: Static, scaling: Scaling | None, positions: float) -> float:
     """Return cache bytes of one sequence with ``positions`` in it."""
     return sum(
-        part.layers * (part.bytes_per_token * min(positions, part.window or positions) + part.state_bytes)
+        part.layers * (part.bytes_per_token * held_positions(positions, part.window) + part.state_bytes)
         for part in _kv_parts(static, scaling)
     )
 

@@ -225,8 +225,8 @@ def _products(products: list[ProductShape], attention: list[AttentionShape], at:
             outputs = outputs_of_rank(group, attention, at.tensor_parallel)
         elif split == "inputs":
             inputs = math.ceil(inputs / at.tensor_parallel)
-        beside = group[0].phase == "decode" and ".shared_expert" in group[0].name
-        yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, beside)
+        overlapped = group[0].phase == "decode" and ".shared_expert" in group[0].name
+        yield Call(name, Gemm(round(rows), outputs, inputs, _product_dtype(group[0], at)), times, overlapped)
 
 
 def _product_dtype(product: ProductShape, at: At) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_perf_opt.analysis.roofline.demand import Point
 from llm_perf_opt.analysis.roofline.expected_calls import (
@@ -235,9 +235,9 @@ def pass_time(
             return None
         parts.append(timing)
     routed = sum(p.seconds for p, c in zip(parts, found, strict=True) if isinstance(c.operator, MoeLayer))
-    beside = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
+    overlapped = sum(part.seconds for part, call in zip(parts, found, strict=True) if call.beside_experts)
     # Of two streams the longer is seen.
-    hidden = min(routed, beside) / beside if beside else 0.0
+    hidden = min(routed, overlapped) / overlapped if overlapped else 0.0
     total = PassTime(parts=parts)
     for part, call in zip(parts, found, strict=True):
         share = 1.0 - hidden if call.beside_experts else 1.0
@@ -261,9 +261,17 @@ def eager_work_s(timed: PassTime, small: tuple[Work, int] | None, target: Target
 def _timing(call: Call, target: Target, times: Silicon | None, framework: str | None) -> Part | None:
     if not isinstance(call.operator, Work) and times is not None:
         known = times.time(call.operator, target.name, framework=framework)
+        if isinstance(call.operator, MoeLayer) and call.operator.dtype == "float8":
+            # Engines choose among kernels with one scale and with scales by block; on Hopper the former can be far slower.
+            by_block = times.time(replace(call.operator, dtype="fp8_block"), target.name, framework=framework)
+            known = min((one for one in (known, by_block) if one is not None), key=_seconds, default=None)
         if known is not None:
             return _known_part(call, call.operator, known, target)
     return _roofline_part(call, target)
+
+
+def _seconds(known: Timing) -> float:
+    return known.seconds
 
 
 def _roofline_part(call: Call, target: Target) -> Part | None:
@@ -484,7 +492,13 @@ def silicon_use(silicon: Silicon | None, framework: str | None = None) -> Silico
     """Return what was used: its version, and what of it was left out; without tables why there are none."""
     if silicon is None:
         return SiliconUse(None, reason=describe_absence())
-    return SiliconUse(silicon.version, framework or silicon.framework, list(silicon.problems))
+    return SiliconUse(
+        silicon.version,
+        framework or silicon.framework,
+        list(silicon.problems),
+        package=silicon.installation.package,
+        collected=silicon.installation.collected,
+    )
 
 
 # A point of a counted model and a device of the catalogue, translated to what expected times need.

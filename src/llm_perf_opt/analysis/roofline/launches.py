@@ -1,7 +1,7 @@
 """The third term of a floor: every kernel must be started, however little it does.
 
 A floor takes the least of it: only products and attention (small operators between them can be fused), started by a graph.
-What launching one by one costs stands beside it, because most programs still do. Both are linear in the kernels and do not
+What launching one by one costs is given as well, because most programs still do. Both are linear in the kernels and do not
 depend on batch, context or the device's speed.
 """
 
@@ -170,4 +170,4 @@ def host_step_s(summary: Summary, tables: Tables | None) -> float | None:
     target = target_of(hardware.name or "", *limits, tables)
     found = expect(static.operators, (), at, target, tables)
     work = found.eager_step_s if found is not None else None
-    return timed.median if work is not None and timed.median >= HOST_BOUND * work else None
+    return timed.shown if work is not None and timed.shown >= HOST_BOUND * work else None

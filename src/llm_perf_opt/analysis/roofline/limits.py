@@ -43,7 +43,7 @@ class Limits:
     missing: tuple[str, ...] = ()
     """Why a limit is absent, one sentence each."""
     reached_peak: Ceiling | None = None
-    """The best measured rate of such a device; stands beside ``peak``, never in its place."""
+    """The best measured rate of such a device; given next to ``peak``, never in its place."""
     reached_bandwidth: Ceiling | None = None
 
 

@@ -74,9 +74,8 @@ def _launches(hardware: Hardware, phase: StaticPhase) -> Launches | None:
 def _graded(floor: Floor, measured: Stat | None) -> Prediction:
     if measured is None or floor.seconds <= 0:
         return Prediction(floor.seconds, floor.bound, None, floor.arithmetic, floor.flops, floor.moved_bytes)
-    # The work is a mean over the samples, so it is compared with their mean time.
-    ratio = measured.mean / floor.seconds
-    text = f"{floor.arithmetic}; measured {units.seconds(measured.mean)} (mean) = {units.number(ratio)} × the floor"
+    ratio = measured.shown / floor.seconds
+    text = f"{floor.arithmetic}; measured {units.seconds(measured.shown)} = {units.number(ratio)} × the floor"
     return Prediction(floor.seconds, floor.bound, ratio, text, floor.flops, floor.moved_bytes)
 
 

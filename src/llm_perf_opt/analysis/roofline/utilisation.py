@@ -100,12 +100,12 @@ def phase_utilisation(
         ),
     ]
     result = {
-        name: utilisation(amount, stat.mean, limits)
+        name: utilisation(amount, stat.shown, limits)
         for name, amount, stat in rows
         if amount is not None and stat is not None
     }
     if both is not None and decode is not None and first_s is not None and timings.decode_s is not None:
-        result["total"] = utilisation(_sum((both, decode)), first_s.mean + timings.decode_s.mean, limits)
+        result["total"] = utilisation(_sum((both, decode)), first_s.shown + timings.decode_s.shown, limits)
     return result
 
 

@@ -118,7 +118,11 @@ def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
     if not own and (here := _here(summary)) is not None:
         chosen.insert(0, here)
     return sorted(
-        chosen[:most], key=lambda each: (each.tpot_expected_s or each.tpot_floor_s or 0.0, each.device)
+        chosen[:most],
+        key=lambda each: (
+            each.tpot_measured_s or each.tpot_expected_s or each.tpot_floor_s or 0.0,
+            each.device,
+        ),
     )
 
 
@@ -185,10 +189,10 @@ def _here(summary: Summary) -> OtherDevices | None:
 
 
 def _median(stat: Stat | None) -> float | None:
-    return stat.median if stat is not None else None
+    return stat.shown if stat is not None else None
 
 
-# Expected times beside the floors of a row: what to expect of a device, or why nothing can be said.
+# Expected times next to the floors of a row: what to expect of a device, or why nothing can be said.
 
 
 _OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on every device than the engines that were timed"
@@ -197,7 +201,7 @@ _OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on 
 def add_expected(
     row: WhatIf, static: Static, device: Device, point: Point, started: Started, tables: Tables
 ) -> None:
-    """Put the expected times of a point beside its floors, where the model's operators are known by shape."""
+    """Put the expected times of a point next to its floors, where the model's operators are known by shape."""
     if static.operators is None:
         return
     passes = [name for name in ("vision", "prefill") if name in static.phases]

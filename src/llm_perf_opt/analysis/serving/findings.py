@@ -60,6 +60,8 @@ _KV_FULL = 0.95
 _KV_ROOM = 0.7
 _GAPS = 0.15
 _FAILED = 0.01
+_TEMPLATE_TOKENS, _TEMPLATE_SHARE = 32, 0.3
+"""A chat template that adds at least so many tokens, and at least this share of the prompt, is named."""
 Rule = Callable[[Analysed, "Point"], list[Finding]]
 
 
@@ -95,7 +97,9 @@ def find_serving(found: Analysed) -> list[Finding]:
         if load.requests is None and load.completed is None:
             continue
         point = Point(found, place)
-        rules: tuple[Rule, ...] = (_failures, _client) if load.client_bound else (*_RULES, _failures)
+        # Requests that wait in the server show that it is saturated, even where the client sent late.
+        late: tuple[Rule, ...] = (_failures, _find_overload if _waiting(load) else _client)
+        rules = late if load.client_bound else (*_RULES, _failures)
         for rule in rules:
             for finding in rule(found, point):
                 held = best.get(finding.id)
@@ -279,6 +283,28 @@ def _queue_cause(
     return "queue", "Requests queue: more arrive than the server can serve"
 
 
+def _waiting(load: LoadPoint) -> bool:
+    return load.server.get("mean_waiting", 0.0) >= 1
+
+
+def _saturated_batch(found: Analysed) -> list[str]:
+    """Requests that decode at once at every load with waiting requests (Little's law), where that number does not grow."""
+    held = []
+    for load in found.serving.load:
+        whole, first = (load.e2e_s.mean if load.e2e_s else None), (load.ttft_s.mean if load.ttft_s else None)
+        if _waiting(load) and load.completed_per_s and whole is not None and first is not None:
+            held.append((load, load.completed_per_s * (whole - first)))
+    batches = [batch for _, batch in held]
+    if len(held) < 2 or min(batches) < 2 or max(batches) > 1.3 * min(batches):
+        return []
+    done = [load.completed_per_s or 0.0 for load, _ in held]
+    return [
+        f"{units.number(min(done))} to {units.number(max(done))} requests/s are completed at all {len(held)} loads with waiting "
+        f"requests, {units.number(min(batches))} to {units.number(max(batches))} decoding at once (throughput × time after the "
+        "first token): the batch does not grow with the load"
+    ]
+
+
 def _find_overload(found: Analysed, point: Point) -> list[Finding]:
     """Without parts: a load point beyond the knee, and what the server's own metrics say of it."""
     knee, load = found.serving.knee, point.load
@@ -302,6 +328,11 @@ def _find_overload(found: Analysed, point: Point) -> list[Finding]:
         evidence.append(f"{units.number(waiting)} requests wait in the server (mean)")
     if kv:
         evidence.append(f"KV cache usage {units.percent(kv)} (mean)")
+    if load.client_bound:
+        evidence.append(
+            f"the client sent up to {units.seconds(load.lag_s)} late (its limit of requests in flight); that wait is not in the TTFT"
+        )
+    evidence += _saturated_batch(found)
     limited = waiting is not None and waiting > 0 and kv is not None and 0 < kv < 0.5
     name = "batch-limit" if limited else "queue"
     title = (
@@ -473,18 +504,10 @@ def _client(found: Analysed, point: Point) -> list[Finding]:
     late = client if client else lag
     if not load.client_bound or not _matters(late, point.ttft or late, 0.1):
         return []
-    waiting = load.server.get("mean_waiting", 0.0)
     evidence = [f"requests are sent up to {units.seconds(lag)} late (99th percentile)"]
     advice = (
         "Give the client more processes or connections, or CPU cores of its own, and measure this load again."
     )
-    if waiting >= 1:
-        evidence.append(
-            f"{units.number(waiting)} requests wait in the server: the client's limit of requests in flight holds others back"
-        )
-        advice = "The server cannot serve this load. " + advice.replace(
-            "processes or connections", "requests in flight"
-        )
     return [
         _finding(
             "client",
@@ -552,7 +575,34 @@ def _find_prefix_misses(found: Analysed, point: Point) -> list[Finding]:
     ]
 
 
+def _find_template(found: Analysed, point: Point) -> list[Finding]:
+    """The chat template adds more tokens than the messages have."""
+    sent, counted, own = point.load.planned_prompt_tokens, point.load.prompt_tokens, point.first.own_prefill
+    if not sent or not counted or counted - sent < max(_TEMPLATE_TOKENS, _TEMPLATE_SHARE * counted):
+        return []
+    added = counted - sent
+    gain = own * added / counted if own is not None else None
+    if gain is not None and not _matters(gain, point.ttft, 0.05):
+        return []
+    return [
+        _finding(
+            "template",
+            f"The chat template adds {units.number(added)} tokens to every prompt",
+            point,
+            gain,
+            point.ttft,
+            "the mean TTFT",
+            [f"{units.number(sent)} tokens per message are sent, the server counts {units.number(counted)}"],
+            f"own prefill × {units.number(added)} ÷ {units.number(counted)} tokens",
+            "Shorten the default system prompt or tool descriptions of the chat template (`--chat-template`); with a prefix cache the "
+            "part that all prompts share is computed once.",
+            confidence="medium",
+        )
+    ]
+
+
 _RULES: tuple[Rule, ...] = (
+    _find_template,
     _find_queue,
     _find_prefill,
     _find_host,

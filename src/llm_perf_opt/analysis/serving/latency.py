@@ -12,7 +12,6 @@ import numpy as np
 
 from llm_perf_opt.captures.serving.records import (
     CANCELLED,
-    LAG_S,
     OK,
     STATUS_NAMES,
     Bool,
@@ -20,6 +19,7 @@ from llm_perf_opt.captures.serving.records import (
     Int64,
     LoadRecord,
     Requests,
+    is_late,
 )
 from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError
@@ -168,7 +168,8 @@ def load_points(
         _check_consistency(load.point)
         _mark_small_samples(load.point)
         point = load.point
-        if point.kind != "closed" and (point.lag_s or 0.0) > LAG_S and not point.client_bound:
+        first = point.ttft_s.p99 if point.ttft_s is not None else None
+        if point.kind != "closed" and is_late(point.lag_s, first) and not point.client_bound:
             point.client_bound = True
             point.notes.append(
                 f"The client sent late (99th percentile {units.seconds(point.lag_s)}), so this is not the requested load"
@@ -281,6 +282,9 @@ def _fill_rates(point: LoadPoint, requests: Requests, chosen: Bool, done: Bool) 
             if point.concurrency is None:
                 point.concurrency = float(np.nansum(requests.e2e_s[done]) / span)
         sending = float(np.nanmax(sent) - np.nanmin(sent))
+        if not np.isnan(requests.scheduled_s[chosen]).any() and point.kind == "open" and len(sent) > 1:
+            offered = float(np.ptp(requests.scheduled_s[chosen]))
+            point.offered_per_s = (len(sent) - 1) / offered if offered >= _LEAST_SPAN_S else None
         if point.rate_per_s is None and point.kind != "closed" and sending >= _LEAST_SPAN_S and len(sent) > 1:
             point.rate_per_s = (len(sent) - 1) / sending
     if point.seconds:
@@ -380,7 +384,11 @@ def _sustains(point: LoadPoint) -> bool:
         return True
     # The last answers come after the last request was sent: a short measurement completes less than it was offered.
     tail = point.e2e_s.p99 or point.e2e_s.mean or 0.0
-    expected = point.rate_per_s * max(point.seconds - tail, 0.5 * point.seconds) / point.seconds
+    expected = (
+        (point.offered_per_s or point.rate_per_s)
+        * max(point.seconds - tail, 0.5 * point.seconds)
+        / point.seconds
+    )
     return point.completed_per_s >= _KNEE_SUSTAINED * expected
 
 

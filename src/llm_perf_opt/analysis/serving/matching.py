@@ -362,7 +362,7 @@ def _pair(
     )
     ok = chosen >= 0
     rows, chosen = rows[ok], slots[chosen[ok]]
-    # Requests of one step are told apart by their arrival: who was sent first arrived first.
+    # Requests of one step are distinguished by their arrival: who was sent first arrived first.
     rows = rows[np.lexsort((requests.sent_s[rows], slot_step[chosen]))]
     chosen = chosen[np.lexsort((slot_arrival[chosen], slot_step[chosen]))]
     step = slot_step[chosen]

@@ -118,12 +118,16 @@ def _add_parts(found: Analysed) -> None:
     if not np.isnan(matches.arrival_s[matches.matched]).all():
         return
     serving.notes.append(
-        "The engine does not record when requests arrive: network cannot be told from the step or queue they wait for."
+        "The engine does not record when requests arrive: network cannot be distinguished from the step or queue they wait for."
     )
 
 
 def _add_stated_parts(found: Analysed) -> None:
-    """Without steps: what the server states of each request. Who used the time between scheduling and first token is not known."""
+    """Without steps: what the server states of each request.
+
+    Everything else is under other. What is left of the TTFT after the server's own statements is not the network: vLLM's queue
+    time begins when the scheduler takes the request over, so a request that waits for a running step is in neither.
+    """
     requests = found.requests
     if requests is None:
         return
@@ -134,19 +138,11 @@ def _add_stated_parts(found: Analysed) -> None:
             continue
         queue = np.minimum(requests.server_queue_s, requests.ttft_s)[stated]
         client = (found.ttft_s - requests.ttft_s)[stated]
-        inside = requests.server_prefill_s[stated]
-        inside = np.where(np.isnan(inside), 0.0, np.minimum(inside, requests.ttft_s[stated] - queue))
-        mean = point.ttft_s.mean or 0.0
         parts = TimeParts(client=float(client.mean()), queue=float(queue.mean()))
-        if inside.any():
-            # The engine's time from scheduling to the first token holds own and other prompts and decodes alike.
-            parts.other = float(inside.mean())
-            parts.network = max(mean - float(client.mean() + queue.mean() + inside.mean()), 0.0)
-        else:
-            parts.other = max(mean - float(client.mean() + queue.mean()), 0.0)
+        parts.other = max((point.ttft_s.mean or 0.0) - float(client.mean() + queue.mean()), 0.0)
         point.ttft_parts_s = parts
         point.notes.append(
-            "Without step records the time from scheduling to the first token cannot be split; it is under other."
+            "Without step records only client and queue can be split off the TTFT; network, prompts and decode are under other."
         )
 
 
@@ -215,7 +211,8 @@ def _client(records: ServingRecords, points: list[LoadPoint]) -> ClientUse | Non
     return ClientUse(
         capacity_per_s=records.client_capacity_per_s,
         lag_s=max(lags, default=None),
-        bottleneck=any(one.client_bound for one in points),
+        # Requests that wait in the server: it is the limit, and the client's limit of requests in flight only follows.
+        bottleneck=any(one.client_bound and one.server.get("mean_waiting", 0.0) < 1 for one in points),
     )
 
 

@@ -29,7 +29,7 @@ from llm_perf_opt.summary import (
     StaticModule,
     StaticPhase,
 )
-from llm_perf_opt.summary.static import KvLayers, Minimum, ResidentRow
+from llm_perf_opt.summary.static import KvLayers, Minimum, ResidentRow, held_positions
 
 OTHER = "other"
 """Component label of work outside every labelled module."""
@@ -147,10 +147,10 @@ def growing_states(counts: Mapping[str, PhaseCount]) -> set[str]:
 
 
 def kv_resident_bytes(layers: list[KvLayers], context_tokens: int, batch_size: int) -> float:
-    """Cache size with ``context_tokens`` positions per sequence; windowed layers keep their window only."""
+    """Cache size with ``context_tokens`` positions per sequence; windowed layers keep what the next token can see."""
     return batch_size * sum(
         group.layers
-        * (group.bytes_per_token * min(context_tokens, group.window or context_tokens) + group.state_bytes)
+        * (group.bytes_per_token * held_positions(context_tokens, group.window) + group.state_bytes)
         for group in layers
     )
 

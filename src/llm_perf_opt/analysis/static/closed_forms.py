@@ -15,7 +15,7 @@ from llm_perf_opt.analysis.static.counts import (
 )
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.summary import Coverage, Params, Static, StaticModule, StaticPhase
-from llm_perf_opt.summary.static import KvLayers
+from llm_perf_opt.summary.static import KvLayers, held_positions
 
 # Decoder-only language models: dense, grouped-query, experts, latent attention, sliding windows.
 
@@ -545,7 +545,7 @@ def _cache_bytes(phase: str, shapes: Shapes, layers: list[KvLayers]) -> float:
     else:
         context = shapes.context_tokens
         per_sequence = sum(
-            group.layers * group.bytes_per_token * (min(context, (group.window or context + 1) - 1) + 1)
+            group.layers * group.bytes_per_token * (held_positions(context, group.window) + 1)
             for group in layers
         )
     return shapes.batch_size * per_sequence

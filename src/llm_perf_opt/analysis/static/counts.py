@@ -242,7 +242,7 @@ class Conventions:
     computes it: 2 × frequencies FLOPs per position and layer."""
 
     def describe(self) -> dict[str, str]:
-        """Return every convention in words, to stand beside the numbers."""
+        """Return every convention in words, to be shown next to the numbers."""
         return {
             "mac": "one multiply-add = 2 FLOPs; only matrix products, convolutions and attention are counted",
             "attention": _ATTENTION_WORDS[self.causal],

@@ -1,12 +1,14 @@
 """``quantization_config`` of a checkpoint read: which modules are stored in which format.
 
-The rules which modules are left alone are those of the library that loads the method; each is said beside its reader.
+The rules which modules are left alone are those of the library that loads the method; each is said next to its reader.
 A method or a variant that is not known gives a :class:`Scheme` with a reason and no formats: sizes are then unknown, never
 those of 16 bits.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -339,10 +341,11 @@ def _computed_in(inputs: Any, bits: int, kind: str) -> str | None:
 
 
 def cache_dtype_of(config: Mapping[str, Any]) -> str | None:
-    """Return the type a checkpoint sets for its key-value cache (``kv_cache_scheme``)."""
+    """Return the type a checkpoint sets for its key-value cache (``kv_cache_scheme``, or modelopt's word)."""
     scheme = config.get("kv_cache_scheme")
     if not isinstance(scheme, Mapping):
-        return None
+        by_name = {"FP8": "float8", "NVFP4": "float4", "INT8": "int8"}
+        return by_name.get(str(config.get("kv_cache_quant_algo")))
     bits = number(scheme.get("num_bits"))
     return f"{scheme.get('type', 'float')}{bits}" if bits is not None else None
 
@@ -390,6 +393,8 @@ def method_of(config: Mapping[str, Any]) -> str:
         return "bitsandbytes"
     found = config.get("quant_method")
     name = str(getattr(found, "value", found) or "unnamed")
+    if name.startswith("modelopt_"):  # engines' spelling of the format: modelopt_fp4
+        return "modelopt"
     return {"compressed_tensors": "compressed-tensors", "bitsandbytes_4bit": "bitsandbytes"}.get(name, name)
 
 
@@ -552,6 +557,62 @@ def _torchao(config: Mapping[str, Any], head: str | None, size: float) -> list[R
     return [Rule(_linear(skipped, experts=False), known[plain]())]
 
 
+_NVFP4_BLOCK = 16
+
+
+def _modelopt(config: Mapping[str, Any], _head: str | None, size: float) -> list[Rule]:
+    """NVIDIA ModelOpt: linear layers and experts that ``ignore`` (``exclude_modules``) does not name, ``*`` being a wildcard.
+
+    MIXED_PRECISION names the algorithm of each layer.
+    """
+    excluded = [str(name) for name in config.get("ignore") or config.get("exclude_modules") or ()]
+
+    def covers(target: Target, wanted: Sequence[str] | None = None) -> bool:
+        if not (target.is_linear or target.is_experts):
+            return False
+        if any(fnmatch.fnmatchcase(name, pattern) for name in target.names for pattern in excluded):
+            return False
+        return wanted is None or any(name in wanted for name in target.names)
+
+    algorithm = str(config.get("quant_algo"))
+    if algorithm != "MIXED_PRECISION":
+        return [Rule(covers, _modelopt_format(algorithm, number(config.get("group_size")), int(size)))]
+    layers = config.get("quantized_layers")
+    if not isinstance(layers, Mapping) or not layers:
+        raise NotKnown("MIXED_PRECISION without quantized_layers")
+    by_format: dict[tuple[str, int | None], list[str]] = {}
+    for name, layer in layers.items():
+        found = layer if isinstance(layer, Mapping) else {}
+        kind = (str(found.get("quant_algo")), number(found.get("group_size")))
+        by_format.setdefault(kind, []).append(str(name))
+    return [
+        Rule(functools.partial(covers, wanted=names), _modelopt_format(kind, group, int(size)))
+        for (kind, group), names in by_format.items()
+    ]
+
+
+def _modelopt_format(algorithm: str, group: int | None, size: int) -> WeightFormat:
+    """FP8: a 4-byte scale of the weight and of its inputs. NVFP4: a 1-byte scale per 16 values, and the same two."""
+    if algorithm == "FP8":
+        return WeightFormat("float8", block_scaled(8, None, _FP32, activation_scale=True), "float8")
+    if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
+        return WeightFormat("float8", per_row(8, _FP32), "float8")
+    if algorithm == "FP8_PB_WO":
+        return WeightFormat("float8", block_scaled(8, (128, 128), _FP32), "float8", (128, 128))
+    if algorithm in ("NVFP4", "NVFP4_AWQ"):
+        block = (1, group or _NVFP4_BLOCK)
+        values = block_scaled(4, block, 1)
+        smoothing = size if algorithm == "NVFP4_AWQ" else 0
+
+        def nbytes(matrix: Matrix) -> int:
+            return values(matrix) + matrix.stack * (2 * _FP32 + smoothing * matrix.columns)
+
+        return WeightFormat("float4", nbytes, "float4", block)
+    if algorithm == "W4A16_AWQ":
+        return WeightFormat("int4", per_row(4, size, group or 128))
+    raise NotKnown(f"quant_algo={algorithm}")
+
+
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str | None, float], Sequence[Rule]]] = {
     "fp8": _fp8,
     "gptq": _gptq,
@@ -560,6 +621,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str | None, float], Sequence
     "bitsandbytes": _bitsandbytes,
     "torchao": _torchao,
     "compressed-tensors": compressed_rules,
+    "modelopt": _modelopt,
 }
 
 

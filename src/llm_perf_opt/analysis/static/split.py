@@ -1,7 +1,7 @@
 """A model over several ranks, on paper: what each holds, and what they must say to one another.
 
 The rules are those by which transformers carries out the plan of an architecture. A style that is not known here, or whose
-payload cannot be told from the structure, is said and not guessed at.
+payload cannot be distinguished from the structure, is said and not guessed at.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PHASES = ("prefill", "decode")
 
 
 class _NotKnownError(Exception):
-    """What cannot be told, in words."""
+    """What cannot be determined."""
 
 
 @dataclass(frozen=True, slots=True)

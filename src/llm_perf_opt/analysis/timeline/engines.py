@@ -1,4 +1,4 @@
-"""What the ranges and launches of an engine's capture say beside kernels and budgets."""
+"""What the ranges and launches of an engine's capture say in addition to kernels and budgets."""
 
 from __future__ import annotations
 

@@ -73,9 +73,22 @@ _RANK_WAIT = re.compile(
     r"^(?:gloo|ucc|mpi)[:_]|c10d::(?:barrier|monitored_barrier)|\bbarrier\b", re.IGNORECASE
 )
 _COMPILING = re.compile(
-    r"torch[._]?(?:compile|_dynamo|_inductor)|inductor|triton.*compil|compile_fx|ptxas|nvrtc", re.IGNORECASE
+    r"torch[._]?(?:compile|_dynamo|_inductor)|inductor|triton.*compil|compile_fx|ptxas|nvrtc|\(dynamo_timed\)"
+    r"|^entire_frame_compile",
+    re.IGNORECASE,
+)
+_WARM_UP = re.compile(r"(?<![a-z])warm[-_ ]?(?:up|ing[-_ ]?up)(?![a-z])", re.IGNORECASE)
+_NOT_WARM_UP = re.compile(
+    r"(?:after|post|no|without|skip|non|past)[-_ ]*warm|(?:lr|learning|schedul)\w*[-_ ]?\w*warm|with_warmup|warm[-_ ]?up[-_ ]?"
+    r"(?:ratio|steps|schedule|lr|done|finished|complete)",
+    re.IGNORECASE,
 )
 _BOOKKEEPING = re.compile(r"^(?:ProfilerStep|Iteration|Trace|PyTorch Profiler|ProfilerStart|step ?#?\d+$)")
+
+
+def is_warm_up(name: str) -> bool:
+    """Whether a range is a warm-up by its name."""
+    return bool(_WARM_UP.search(name)) and not _NOT_WARM_UP.search(name)
 
 
 def is_sync_call(name: str) -> bool:
@@ -379,7 +392,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
         return np.empty(0, np.int64)
     work = unite(parts["launch"], parts["host"])
     start = gaps.start[dry]
-    # Waiting beside an idle device is lost itself; only what was waited beside a busy one would have put the host ahead.
+    # Waiting while the device is idle is lost itself; only waiting while it is busy would have put the host ahead.
     waited = complement(parts["sync"], waiting).length_before(start + DRAINED_NS)
     done = work.length_before(start)
     until = np.append(done[1:], work.length_ns)

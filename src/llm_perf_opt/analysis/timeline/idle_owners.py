@@ -22,8 +22,9 @@ from llm_perf_opt.analysis.timeline.idle import (
     is_data_loading,
     is_rank_wait,
     is_tokenising,
+    is_warm_up,
 )
-from llm_perf_opt.analysis.timeline.one_off import is_preparing, is_preparing_frame, is_warm_up
+from llm_perf_opt.analysis.timeline.one_off import is_preparing, is_preparing_frame
 from llm_perf_opt.captures.timeline import HostCalls, HostSpans, Int32, Int64, Timeline
 from llm_perf_opt.core.arrays import enclosing, innermost
 from llm_perf_opt.summary.devices import IdleOwner, OwnerKind

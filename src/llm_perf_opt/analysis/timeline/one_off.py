@@ -11,16 +11,11 @@ import re
 
 import numpy as np
 
-from llm_perf_opt.analysis.intervals import EMPTY, IntervalSet, union, unite
-from llm_perf_opt.analysis.timeline.idle import OneOff, frame_threads, named, named_spans
+from llm_perf_opt.analysis.intervals import EMPTY, IntervalSet, complement, union, unite
+from llm_perf_opt.analysis.timeline.compilations import steady_compilations
+from llm_perf_opt.analysis.timeline.idle import OneOff, frame_threads, is_warm_up, named, named_spans
 from llm_perf_opt.captures.timeline import Int64, Timeline
 
-_WARM_UP = re.compile(r"(?<![a-z])warm[-_ ]?(?:up|ing[-_ ]?up)(?![a-z])", re.IGNORECASE)
-_NOT_WARM_UP = re.compile(
-    r"(?:after|post|no|without|skip|non|past)[-_ ]*warm|(?:lr|learning|schedul)\w*[-_ ]?\w*warm|with_warmup|warm[-_ ]?up[-_ ]?"
-    r"(?:ratio|steps|schedule|lr|done|finished|complete)",
-    re.IGNORECASE,
-)
 _PREPARES = re.compile(
     r"\(dynamo_timed\)|auto[-_ ]?tun(?:e|ing)|\bjit[-_ ]?compil|nvrtc|ptxas|triton.*compil|compile_fx"
     r"|(?:capture|record)[-_ ]?(?:cuda|hip)?[-_ ]?graph|(?:cuda|hip)[-_ ]?graph[-_ ]?(?:capture|record)",
@@ -47,11 +42,6 @@ _LATER_LAUNCHES = 10
 """Fewer do not tell how long a launch usually takes."""
 _FIRST_OPERATOR_NS = 1_000_000
 _LATER_CALLS = 2
-
-
-def is_warm_up(name: str) -> bool:
-    """Whether a range is a warm-up by its name."""
-    return bool(_WARM_UP.search(name)) and not _NOT_WARM_UP.search(name)
 
 
 def is_preparing(name: str) -> bool:
@@ -107,15 +97,17 @@ def find_one_off(timeline: Timeline, threads: Int64, low: int, high: int) -> One
     chosen = np.concatenate(rows)
     chosen = chosen[np.isin(calls.thread[chosen], threads)]
     named_so = (timeline.ranges, timeline.operators)
+    preparing = unite(
+        *(named_spans(timeline, table, threads, is_preparing) for table in named_so),
+        named_spans(timeline, timeline.frames, frame_threads(timeline, threads), is_preparing_frame),
+        named_spans(timeline, calls, threads, is_loading_call),
+        union(calls.start_ns[chosen], calls.end_ns[chosen]),
+        _first_operators(timeline, threads, first),
+    )
+    recurs = steady_compilations(timeline) if len(preparing) else EMPTY
     return OneOff(
         warm_up=unite(*(named_spans(timeline, table, threads, is_warm_up) for table in named_so)),
-        preparing=unite(
-            *(named_spans(timeline, table, threads, is_preparing) for table in named_so),
-            named_spans(timeline, timeline.frames, frame_threads(timeline, threads), is_preparing_frame),
-            named_spans(timeline, calls, threads, is_loading_call),
-            union(calls.start_ns[chosen], calls.end_ns[chosen]),
-            _first_operators(timeline, threads, first),
-        ),
+        preparing=complement(recurs, preparing) if len(recurs) else preparing,
     )
 
 

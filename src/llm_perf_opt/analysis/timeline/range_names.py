@@ -63,10 +63,10 @@ class StepSize:
 
 
 def _of_both(*kinds: tuple[int | None, int | None]) -> int | None:
-    """Add an amount over the kinds of requests; ``None`` where a kind has requests and its amount is not told."""
-    told = [amount for requests, amount in kinds if requests or amount is not None]
-    known = [amount for amount in told if amount is not None]
-    return sum(known) if known and len(known) == len(told) else None
+    """Add an amount over the kinds of requests; ``None`` where a kind has requests and its amount is not reported."""
+    reported = [amount for requests, amount in kinds if requests or amount is not None]
+    known = [amount for amount in reported if amount is not None]
+    return sum(known) if known and len(known) == len(reported) else None
 
 
 @dataclass(frozen=True, slots=True)

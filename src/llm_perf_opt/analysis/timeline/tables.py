@@ -191,17 +191,17 @@ def split_by_shares(
     The profiler slows everything, so its own seconds are not used. Where the measured prefill holds the vision
     encoder, its time is taken off; where that is not known, prefill is not split.
     """
-    prefill = timings.prefill_s.mean if timings.prefill_s is not None else None
+    prefill = timings.prefill_s.shown if timings.prefill_s is not None else None
     if prefill is not None and prefill_includes_vision:
         if timings.vision_s is not None:
-            prefill = max(0.0, prefill - timings.vision_s.mean)
+            prefill = max(0.0, prefill - timings.vision_s.shown)
         elif any(phase == "vision" for _, phase in shares):
             prefill = None
     whole = {
-        "vision": timings.vision_s.mean if timings.vision_s is not None else None,
-        "encode": timings.encode_s.mean if timings.encode_s is not None else None,
+        "vision": timings.vision_s.shown if timings.vision_s is not None else None,
+        "encode": timings.encode_s.shown if timings.encode_s is not None else None,
         "prefill": prefill,
-        "decode": timings.tpot_s.mean if timings.tpot_s is not None else None,
+        "decode": timings.tpot_s.shown if timings.tpot_s is not None else None,
     }
     found = {
         (module, phase): share * seconds

@@ -314,7 +314,7 @@ def _kind(event: RawEvent) -> str | None:
 
 
 def read_recorded(path: Path) -> list[RecordedRun]:
-    """Read the trace of a recording: one run per recorded graph, and one per thread of what ran beside them."""
+    """Read the trace of a recording: one run per recorded graph, and one per thread of what ran alongside them."""
     threads: dict[tuple[bytes, bytes], list[_Mark]] = {}
     ran: dict[float, str] = {}
     for event in _host_events(path):
@@ -363,7 +363,7 @@ def _runs(marks: list[_Mark], ran: dict[float, str]) -> list[RecordedRun]:
         elif mark.correlation in ran:
             executed.append(_recorded(ran[mark.correlation], open_marks))
         elif graph is not None:
-            # Without its name a kernel cannot be told from another: the graph stays unknown.
+            # Without its name a kernel cannot be distinguished from another: the graph stays unknown.
             graph.append(_recorded(mark.kernel or "", open_marks))
     whole = [each for each in graphs if each and all(kernel.name for kernel in each)]
     return [

@@ -97,7 +97,7 @@ _DEPTH_CHANGE[[ord("}"), ord("]")]] = -1
 
 
 class EventStream:
-    """Iterate over lists of events; afterwards ``metadata`` holds everything beside them."""
+    """Iterate over lists of events; afterwards ``metadata`` holds everything else."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class Host:
     ranges: Ranges
     calls: HostCalls
     correlation: Int64
-    """Of every call, told apart by rank; -1: unknown."""
+    """Of every call, distinguished by rank; -1: unknown."""
     range_of_call: Int32
     ranks: RankLabels
     ambiguous: bool = False
@@ -71,7 +71,7 @@ def _times(table: Table, origin_ns: int) -> tuple[Int64, Int64]:
 
 
 class RankLabels:
-    """Several ranks in one file, told apart by the label in front of their process ids."""
+    """Several ranks in one file, distinguished by the label in front of their process ids."""
 
     def __init__(self, columns: Columns) -> None:
         labels = [rank_label(pid) for pid, _ in columns.threads]
@@ -170,6 +170,13 @@ def process_id(value: Any) -> int:
 _LIST = "deviceProperties"
 _NAMES_OF_AN_ENTRY = ("name", "deviceName", "device_name", "gpu_name", "gpuName", "productName")
 _NAMING_KEY = re.compile(r"(\w+_)?(gpu|device|accelerator)_?(name|model)s?", re.IGNORECASE)
+_BY_PROPERTIES: dict[tuple[Any, ...], str] = {
+    (9, 4, 64, 304, 192): "AMD Instinct MI300X",
+    (9, 4, 64, 304, 256): "AMD Instinct MI325X",
+    (9, 4, 64, 228, 128): "AMD Instinct MI300A",
+    (9, 0, 64, 110, 64): "AMD Instinct MI250X",
+}
+"""Architecture, wave size, compute units and GiB; models that share all of them (MI250 and MI210, MI350X and MI355X) are left out."""
 _DEEPEST = 6
 """Levels of the metadata that are looked through."""
 
@@ -195,9 +202,20 @@ def _listed(metadata: Mapping[str, Any]) -> dict[int, str]:
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("id"), int):
             name = next((text for key in _NAMES_OF_AN_ENTRY if (text := _text(entry.get(key)))), None)
+            name = name or _name_by_properties(entry)
             if name is not None:
                 found[entry["id"]] = name
     return found
+
+
+def _name_by_properties(entry: Mapping[str, Any]) -> str | None:
+    """ROCm may write an empty name; where units and memory fit one model only, they tell it."""
+    keys = ("computeMajor", "computeMinor", "warpSize", "numSms", "totalGlobalMem")
+    values = [entry.get(key) for key in keys]
+    if not all(isinstance(value, int) for value in values):
+        return None
+    *units, memory = values
+    return _BY_PROPERTIES.get((*units, round(memory / 2**30)))  # type: ignore[operator]
 
 
 def _named_elsewhere(node: Mapping[str, Any], depth: int) -> Iterator[str]:

@@ -40,14 +40,14 @@ Shape = tuple[int, int, int]
 
 
 class NcuSettings(NamedTuple):
-    """How ncu was told to measure."""
+    """How ncu was asked to measure."""
 
     clock_control: str
     """``base``: clocks locked to base; ``none``: as the run has them."""
     cache_control: str
     """``all``: caches flushed before every replay; ``none``: as the launch before left them."""
     nvtx_include: tuple[str, ...] = ()
-    """Ranges it was told to profile in, in ncu's own words; empty: everywhere."""
+    """Ranges it was asked to profile in, in ncu's own words; empty: everywhere."""
     source: str = ""
     """File that says so."""
 

@@ -14,7 +14,7 @@ from llm_perf_opt.core.errors import InputError
 
 _KERNEL_FOLDER = re.compile(r"kernel_(\d+)(?:_([0-9a-f]{32}))?")
 _REPORT_SUFFIXES = (".ncu-rep", ".nsight-cuprof-report")
-# Tables this project itself writes beside a capture are not captures.
+# Tables this project itself writes next to a capture are not captures.
 _OWN_TABLES = ("kernels.csv", "rules.csv", "targets.csv")
 
 
@@ -53,7 +53,7 @@ def _read_folder(folder: Path) -> NcuCapture:
         if capture is None:
             continue
         _mark_origin(capture, each)
-        # The command of a run stands beside its captures, or beside the folders of their phases or kernels.
+        # The command of a run stands next to its captures, or next to the folders of their phases or kernels.
         for place in dict.fromkeys((each, each.parent if each != folder else each)):
             _with_settings(capture, place)
         result.launches.extend(capture.launches)

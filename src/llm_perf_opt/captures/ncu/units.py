@@ -1,6 +1,6 @@
 """Units and numbers as NVIDIA's tools write them, turned into SI.
 
-Nsight Compute scales each value on its own (``3.35 Mbyte`` beside ``0 byte``), and its unit names changed
+Nsight Compute scales each value on its own (``3.35 Mbyte`` next to ``0 byte``), and its unit names changed
 over the years (``usecond`` and ``us``, ``cycle/second`` and ``hz``). Prefixes are decimal: 1 Kbyte is 1000
 byte.
 A number without its unit is never used.

@@ -1,7 +1,7 @@
 """Summary tables that ``nsys stats --format csv`` writes, old and new report names alike.
 
 ``gpukernsum`` (2022) has a row per (name, grid, block), ``cuda_gpu_kern_sum`` (2023 and later) one per name: rows
-of one name are added up. Reports are told apart by their columns, never by the file's name.
+of one name are added up. Reports are distinguished by their columns, never by the file's name.
 """
 
 from __future__ import annotations

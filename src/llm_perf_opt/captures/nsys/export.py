@@ -45,7 +45,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An open export; read-only, and no file is left beside it."""
+    """An open export; read-only, and no file is left next to it."""
 
     path: Path
     database: sqlite3.Connection
@@ -259,7 +259,7 @@ def _check_file(path: Path) -> None:
         side = path.with_name(path.name + suffix)
         if side.is_file() and side.stat().st_size:
             raise InputError(
-                f"{path.name} is being written, or its writer did not finish ({side.name} is beside it)",
+                f"{path.name} is being written, or its writer did not finish ({side.name} is next to it)",
                 hint="wait for the export to end, or export again",
                 path=str(path),
             )

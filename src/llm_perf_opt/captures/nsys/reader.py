@@ -33,7 +33,7 @@ _SUBFOLDERS = ("nsys", ".")
 
 
 def read_nsys(path: Path, *, cache_dir: Path | None = None) -> Timeline | KernelTotals:
-    """Read a capture, told by content. ``cache_dir`` is a place of ours for the cache (default: the user's).
+    """Read a capture, detected by its content. ``cache_dir`` is a place of ours for the cache (default: the user's).
 
     A ``.nsys-rep`` has to be exported by the tool first: :func:`export_command` is the command, and the error
     carries it as ``data["command"]``.
@@ -69,7 +69,7 @@ def _read_export(path: Path) -> Timeline:
 
 
 def export_command(report: Path) -> list[str]:
-    """Return the command that turns a report into a SQLite file beside it."""
+    """Return the command that turns a report into a SQLite file next to it."""
     output = report.with_suffix(".sqlite")
     return [
         "nsys",
@@ -137,18 +137,18 @@ def _is_summary(path: Path) -> bool:
         return False
 
 
-# How a capture was taken, from the files beside it: ``cmd.txt`` of the run, or its ``config.yaml``.
+# How a capture was taken, from the files next to it: ``cmd.txt`` of the run, or its ``config.yaml``.
 
 
 _LEVELS = 2
-"""``<run>/nsys/summary.csv``: the configuration is beside the table or one folder up."""
+"""``<run>/nsys/summary.csv``: the configuration is next to the table or one folder up."""
 _MOST_BYTES = 1 << 20
 _ONE_RANGE = ("", "stop", "stop-shutdown", "repeat", "repeat-shutdown")
 """Ends of a capture after which it holds its range once (``repeat`` writes a file for each)."""
 
 
 def read_capture_configuration(path: Path) -> CaptureConfiguration | None:
-    """Return what is known of a capture's range; ``None`` when no file beside it tells, or none fits this one."""
+    """Return what is known of a capture's range; ``None`` when no file next to it tells, or none fits this one."""
     folder = path if path.is_dir() else path.parent
     for place in (folder, *folder.parents)[:_LEVELS]:
         command, settings = place / "cmd.txt", place / "config.yaml"
@@ -253,11 +253,11 @@ def by_process(timeline: Timeline) -> dict[int, Timeline]:
 
 def marked_ranks(timeline: Timeline) -> dict[int, int]:
     """Return rank → process, where several processes say which rank of one group they are."""
-    told: list[list[int]] = timeline.facts.get("rank_processes") or []
-    found = {rank: process for process, rank, _ in told}
-    sizes = {size for _, _, size in told}
+    reported: list[list[int]] = timeline.facts.get("rank_processes") or []
+    found = {rank: process for process, rank, _ in reported}
+    sizes = {size for _, _, size in reported}
     # Two groups in one capture, or a rank that is there twice: nobody can say who belongs together.
-    return found if len(sizes) == 1 and len(found) == len(told) > 1 else {}
+    return found if len(sizes) == 1 and len(found) == len(reported) > 1 else {}
 
 
 def of_process(timeline: Timeline, process: int) -> Timeline:

@@ -172,15 +172,15 @@ def _marked_ranks(columns: dict[str, Int64], pool: TextPool) -> list[list[int]]:
         return []
     is_mark = (columns["eventType"] == _MARK) & (columns["text"] != NULL) & (columns["globalTid"] != NULL)
     texts, processes = columns["text"][is_mark], process_of(columns["globalTid"][is_mark])
-    told = {
+    reported = {
         text: found
         for text in np.unique(texts).tolist()
         if 0 <= text < len(pool.strings) and (found := rank_in_mark(pool.strings[text])) is not None
     }
     by_process = {
-        process: told[text]
+        process: reported[text]
         for process, text in zip(processes.tolist(), texts.tolist(), strict=True)
-        if text in told
+        if text in reported
     }
     return [[process, *found] for process, found in sorted(by_process.items(), key=lambda one: one[1])]
 

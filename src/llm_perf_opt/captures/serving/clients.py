@@ -468,7 +468,7 @@ def is_inference_perf_requests(one: object) -> bool:
 
 def read_inference_perf(objects: Iterable[Object], content: ClientContent, stem: str) -> None:
     """Read the report of a stage; the number of the stage is in the file's name."""
-    stage = re.search(r"stage_(\d+)", stem)
+    stage = re.search(r"stage_(-?\d+)", stem)
     label = f"stage {stage[1]}" if stage else stem
     for one in objects:
         good = _object(one.get("successes"))
@@ -530,6 +530,10 @@ def _prometheus_facts(good: Object) -> dict[str, float]:
         value = _amount(_object(good.get(theirs)).get("mean"))
         if value is not None:
             found[ours] = value * scale
+    usage = _object(good.get("kv_cache_usage_percentage"))
+    if _count(good.get("count")) and not any(_amount(value) for value in usage.values()):
+        # Requests were served, so the cache was in use: the engine has renamed this metric.
+        found.pop("kv_usage_ratio", None)
     return found
 
 
@@ -745,6 +749,7 @@ def _own_header(one: Object, content: ClientContent) -> None:
             rate_per_s=_rate(load.get("rate_per_s")),
             concurrency=_amount(load.get("concurrency")),
             label=_text(load.get("label")),
+            planned_prompt_tokens=_amount(load.get("planned_prompt_tokens")),
             tool="llm-perf-opt",
         )
         if reason := _text(load.get("client_reason")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from llm_perf_opt.captures.serving.records import (
     time_or_nan,
 )
 from llm_perf_opt.core.limits import Count, Seconds, Share, is_number
+from llm_perf_opt.summary.serving import ColdStart
 
 Object = Mapping[str, Any]
 OWN_STEPS = "llm-perf-opt.serve.steps"
@@ -181,14 +182,20 @@ _STEP_LINE = re.compile(
 )
 
 
+_LINE_TIME = re.compile(r"(\d{10}\.\d{1,9}) ")
+"""Seconds since 1970 before a line."""
+
+
 def is_vllm_log(text: str) -> bool:
     """Tell whether text is a server log with a line per step."""
     return _STEP_LINE.search(text) is not None
 
 
 def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
-    """Read the step lines of a server log. Their durations are exact; the time stamps are whole seconds, so no step is placed."""
+    """Read the step lines of a server log. Their durations are exact; the time stamps are whole seconds, so a step is placed only
+    where the time at which its line came stands before it, as in ``serve/steps.log``."""
     content.engine = "vllm"
+    placed = 0
     for line in lines:
         found = _STEP_LINE.search(line)
         if found is None or found["dummy"]:
@@ -203,8 +210,10 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
         if duration != duration:
             content.skipped += 1
             continue
+        came = _LINE_TIME.match(line)
+        placed += came is not None
         content.rows.add(
-            end_s=NAN,
+            end_s=time_or_nan(_number(came[1])) if came else NAN,
             duration_s=duration,
             engine=int((found["engine"] or "0")[:6]),
             prefill=(numbers["ctx"], numbers["ctx_tokens"]),
@@ -212,8 +221,58 @@ def read_vllm_log(lines: Iterable[str], content: EngineContent) -> None:
             kv_ratio=kv,
         )
     content.notes.append(
-        "The step log gives durations only (its time stamps are whole seconds): steps are counted, not matched to requests."
+        "The steps are from the server's log and placed by the time at which their lines came."
+        if placed
+        else "The step log gives durations only (its time stamps are whole seconds): steps are counted, not matched to requests."
     )
+
+
+# The start of a server, from its log.
+
+INITIALISES = re.compile(
+    r"Initializing a V\d LLM engine|Init torch distributed begin|^\[transformers\] Loading "
+)
+"""Line of vLLM, SGLang or transformers after imports and configuration."""
+_START_LINES = {
+    "weights_s": r"Loading weights took ([\d.]+) seconds|Load weight end\. elapsed=([\d.]+) s",
+    "compilation_s": r"\(compilation: ([\d.]+) s|torch\.compile takes ([\d.]+) s in total",
+    "graph_capture_s": r"Graph capturing finished in ([\d.]+) secs|Capture cuda graph end\. Time elapsed: ([\d.]+) s",
+    "init_s": r"init engine \(profile, create kv cache, warmup model\) took ([\d.]+) s",
+}
+
+
+def read_cold_start(log: str, total_s: float, imports_s: float | None) -> ColdStart:
+    """Split the start of a vLLM or SGLang server by what its log says; of several ranks the slowest counts."""
+    found: dict[str, float] = {}
+    for name, pattern in _START_LINES.items():
+        values = [seconds_or_nan(_number(a or b)) for a, b in _pairs(pattern, log)]
+        known = [value for value in values if 0 <= value <= total_s]
+        if known:
+            found[name] = max(known)
+    start = ColdStart(total_s, imports_s if imports_s is not None and imports_s <= total_s else None)
+    start.weights_s, start.graph_capture_s = found.get("weights_s"), found.get("graph_capture_s")
+    start.compilation_s = found.get("compilation_s")
+    if "init_s" in found:
+        # Compilation and graph capture happen while the engine is initialised.
+        within = (start.compilation_s or 0.0) + (start.graph_capture_s or 0.0)
+        start.kv_cache_s = max(found["init_s"] - within, 0.0)
+    parts = (start.imports_s, start.weights_s, start.compilation_s, start.graph_capture_s, start.kv_cache_s)
+    if any(part is not None for part in parts):
+        start.other_s = max(total_s - sum(part or 0.0 for part in parts), 0.0)
+    return start
+
+
+def _pairs(pattern: str, log: str) -> Iterator[tuple[str, str]]:
+    for found in re.finditer(pattern, log):
+        groups = [group or "" for group in found.groups()]
+        yield groups[0], groups[1] if len(groups) > 1 else ""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return NAN
 
 
 # Forward-pass metrics (SGLang, Dynamo, TensorRT-LLM).

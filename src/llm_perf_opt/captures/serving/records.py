@@ -35,6 +35,13 @@ NAN = float("nan")
 
 LAG_S = 0.010
 """A 99th percentile of lateness above this means that the client limited an open loop."""
+LAG_SHARE = 0.1
+"""… and this share of the p99 of the time to first token: less than that hardly changes what was measured."""
+
+
+def is_late(lag_s: float | None, ttft_s: float | None) -> bool:
+    """Whether a client that sent so late (99th percentile) limited a load point with this TTFT (99th percentile)."""
+    return lag_s is not None and lag_s > LAG_S and (ttft_s is None or lag_s > LAG_SHARE * ttft_s)
 
 
 @dataclass(slots=True)

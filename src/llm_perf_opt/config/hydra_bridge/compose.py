@@ -67,7 +67,7 @@ def compose_raw(
         with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error) from error
+        raise _with_given_value(explain(error), overrides) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, AssertionError) as error:
         # Hydra's own answer to an override that its grammar takes and its composition does not.
         reason = reprlib.repr(str(error).splitlines()[0] if str(error) else type(error).__name__)
@@ -79,6 +79,16 @@ def compose_raw(
     refuse_composed_calls(raw)
     HydraConfig.instance().set_config(raw)
     return raw
+
+
+def _with_given_value(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
+    """Let a hint that names the right key show it with the value that was given: what to type."""
+    found = re.fullmatch(r"did you mean '([\w.]+)'\?", error.hint or "")
+    given = [item for item in overrides if item.partition("=")[0].lstrip("+") == error.data.get("key")]
+    if found and given and "=" in given[-1]:
+        typed = translate_overrides([f"{found[1]}={given[-1].partition('=')[2]}"])
+        error.hint = f"did you mean {' '.join(typed)}?"
+    return error
 
 
 def plain_tree(raw: RawConfig) -> Any:
@@ -103,7 +113,7 @@ def sweep_directory(raw: RawConfig) -> Path:
 
 
 def sweep_subdirectory(raw: RawConfig, number: int) -> str:
-    """Return the name of one job's directory in that of its sweep; the configuration is told the job's number."""
+    """Return the name of one job's directory in that of its sweep; the configuration receives the job's number."""
     OmegaConf.set_readonly(raw.hydra, False)
     OmegaConf.update(raw, "hydra.job.num", number, force_add=True)
     return str(OmegaConf.select(raw, "hydra.sweep.subdir"))

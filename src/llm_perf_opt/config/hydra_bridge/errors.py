@@ -187,12 +187,21 @@ def _unknown_preset(message: str) -> ConfigError | None:
         return None
     group, wanted = found.groups()
     choices = [line.strip() for line in listed.group(1).splitlines() if line.startswith(("\t", " "))]
+    group, _, rest = group.partition("/")
+    wanted = f"{rest}/{wanted}" if rest else wanted
     near = nearest_key(wanted, choices)
-    guess = f"did you mean {group}={near}? " if near else ""
+    guess = f"did you mean {group}={near}? " if near else _checkpoint_hint(wanted) if group == "model" else ""
     return ConfigError(
-        f"there is no preset '{wanted}' of {group}",
-        hint=f"{guess}the presets are: {', '.join(choices)}",
-        key=group,
+        f"{group}={wanted} is not a preset", hint=f"{guess}presets: {', '.join(choices)}", key=group
+    )
+
+
+def _checkpoint_hint(wanted: str) -> str:
+    """Say how a checkpoint is given, which is what a name that resembles no preset probably is."""
+    if Path(wanted).is_dir():
+        return f"for the directory: model=./{wanted}; "
+    return (
+        f"for the Hugging Face Hub model: model=hf model.path={wanted}; for a local directory: model=./DIR; "
     )
 
 

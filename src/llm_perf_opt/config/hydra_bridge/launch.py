@@ -216,7 +216,7 @@ def run_sweep(
     """Hand jobs to the launcher, or, with ``None``, everything to a sweeper that chooses them.
 
     A job that leaves no result (cancelled, its machine gone) does not end the wait for the others: what became of
-    each is in its own directory, if it got so far. Of those without a result ``on_lost`` is told as soon as it is known.
+    each is in its own directory, if it got so far. Of those without a result ``on_lost`` is called as soon as it is known.
     """
     register_schema()
     add_search_path(config_dir)

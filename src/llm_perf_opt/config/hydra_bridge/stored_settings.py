@@ -36,7 +36,17 @@ _ADAPTER_GROUPS = {"model.adapter": "llm_perf_opt.models", "dataset.adapter": "l
 _AUTO = "auto"
 _MOST_BRACKETS = 500
 _EXECUTING_NAMES = frozenset(
-    {"executable", "args", "extra_args", "command", "sinks", "auto_map", "custom_pipelines", "_target_"}
+    {
+        "executable",
+        "client_executable",
+        "args",
+        "extra_args",
+        "command",
+        "sinks",
+        "auto_map",
+        "custom_pipelines",
+        "_target_",
+    }
 )
 """Parts of keys that name a program, its options, a plug-in or code."""
 _SENDING_NAMES = frozenset({"url", "metrics_urls", "allow_remote", "api_key_env"})
@@ -128,7 +138,9 @@ def executing_settings(
     # Hydra would already follow its own keys while it composes; without presets and references there is nothing to compose.
     if not plain and not of_hydra:
         jobs = [first_choice([text])[0] for text in own_overrides(texts)[0]]
-        single = _classified(_resolved(compose_raw(jobs, config_dir=config_dir, config_name=config_name)))
+        composed = _classified(_resolved(compose_raw(jobs, config_dir=config_dir, config_name=config_name)))
+        # Of a swept key the composition holds the first value; the whole sweep is what was stored and what is repeated.
+        single = {key: value for key, value in composed.items() if key not in map(new_key, swept)}
     return {**of_hydra, **swept, **{key: format_value(value) for key, value in single.items()}}
 
 

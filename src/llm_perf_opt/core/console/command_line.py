@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from llm_perf_opt.core.console.logs import discard_output, safe_streams
 from llm_perf_opt.core.console.signals import (
@@ -20,7 +21,7 @@ from llm_perf_opt.core.console.signals import (
     raise_if_interrupted,
     stop_signals,
 )
-from llm_perf_opt.core.errors import LlmPerfError, ToolError
+from llm_perf_opt.core.errors import ConfigError, LlmPerfError, ToolError, nearest_key
 from llm_perf_opt.core.escape import visible
 from llm_perf_opt.core.secrets import mask_arguments, mask_text, mask_tree
 from llm_perf_opt.core.version import __version__
@@ -71,24 +72,51 @@ def _written(details: str) -> Path | None:
 
 _MOST_TIMEOUT_S = 30 * 86_400.0
 _OUTPUT_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
-EXIT_CODES = """\
-exit codes:
-  0    done (skipped stages included)
-  1    a stage failed, or compare --gate found a regression
-  2    the command line or the configuration is wrong; nothing was written
-  3    an input cannot be used
-  4    an external tool or the machine did not do what was needed
-  70   a defect of this program; the message names a file with the details
-  130  interrupted (143: SIGTERM, 129: SIGHUP)
-"""
+_CODES = {
+    "0": "success",
+    "2": "invalid command line or configuration; nothing was written",
+    "3": "an input cannot be read or used",
+    "4": "an external tool or the machine failed (disk, memory, permissions)",
+    "70": "internal error; the message names a file with the details",
+    "130": "interrupted (143: SIGTERM, 129: SIGHUP)",
+}
+"""Exit codes of every verb; 1 means something different in each verb that uses it."""
 
 
-def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser for ``llm-perf-opt VERB`` whose help ends with the exit codes."""
-    return argparse.ArgumentParser(
+def exit_codes(one: str | None = None) -> str:
+    """Return the table of exit codes of a verb; ``one``: what 1 means there, if it is used."""
+    codes = _CODES | ({"1": one} if one else {})
+    lines = (f"  {code:<4} {codes[code]}\n" for code in sorted(codes, key=int))
+    return "exit codes:\n" + "".join(lines)
+
+
+EXIT_CODES = exit_codes("a stage or a job failed, a gate found a regression, or a self-test failed")
+"""The table of all verbs."""
+
+
+class VerbParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with the nearest valid option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise :class:`ConfigError` instead of printing the usage."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            first = unknown.split()[0]
+            near = nearest_key(first.partition("=")[0], self._option_string_actions)
+            message = (
+                f"'{first}' is not an option" if first.startswith("-") else f"unexpected argument '{first}'"
+            )
+            if near is not None and first.startswith("-"):
+                raise ConfigError(message, hint=f"did you mean {near}?")
+        raise ConfigError(message.removeprefix("argument "), hint=f"see {self.prog} --help")
+
+
+def verb_parser(verb: str, description: str, *, one: str | None = None) -> VerbParser:
+    """Return a parser for ``llm-perf-opt VERB`` whose help ends with the exit codes; ``one``: what 1 means."""
+    return VerbParser(
         prog=f"llm-perf-opt {verb}",
         description=description,
-        epilog=EXIT_CODES,
+        epilog=exit_codes(one),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
@@ -105,7 +133,10 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
     """Return what reads a whole number between two limits, for ``type=`` of an option."""
 
     def number(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be at least {least} and at most {most}")
         return value

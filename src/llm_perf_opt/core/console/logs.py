@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from io import TextIOWrapper
 from pathlib import Path
@@ -34,6 +34,8 @@ PLAIN = "llm_perf_opt.plain"
 _ASCII = {
     "…": "...", "–": "-", "—": "-", "µ": "u", "μ": "u", "×": "x", "·": "-", "→": "->", "÷": "/", "≥": ">=",
     "≤": "<=", "≈": "~", "±": "+-", "“": '"', "”": '"', "‘": "'", "’": "'", "\N{REPLACEMENT CHARACTER}": "?",
+    "−": "-", "↔": "<->", "°": " deg", "√": "sqrt", "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "#",
+    "▎": "|", "▏": "|", "━": "-", "╸": "-", "╺": "-",
 }  # fmt: skip
 
 
@@ -72,13 +74,22 @@ class PlainFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
+def asks_for_ascii(environ: Mapping[str, str]) -> bool:
+    """Whether the locale is C or POSIX, in which Python writes UTF-8 although the terminal may not know it."""
+    if environ.get("PYTHONUTF8") or environ.get("PYTHONIOENCODING"):
+        return False  # chosen by the user
+    named = next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), "")
+    return named in ("C", "POSIX")
+
+
 @contextlib.contextmanager
 def safe_streams() -> Iterator[None]:
     """Make both streams take any text, and standard output harmless, while the block runs."""
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=PLAIN)
+            is_ascii = stream.isatty() and asks_for_ascii(os.environ)
+            stream.reconfigure(errors=PLAIN, encoding="ascii" if is_ascii else None)
     before = sys.stdout
     sys.stdout = cast(TextIO, CleanText(before))
     try:

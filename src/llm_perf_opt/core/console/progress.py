@@ -1,21 +1,25 @@
-"""Progress for people: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress for people: one line that updates on a terminal, few plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llm_perf_opt.core.console.logs import Verbosity
 from llm_perf_opt.core.secrets import mask_text
 
 if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
     from rich.progress import Progress as RichBars
     from rich.progress import TaskID
 
 LOGGER = logging.getLogger("llm_perf_opt")
+_NARROW_COLUMNS = 80
+"""A narrower terminal shows no bar."""
 
 
 class Progress(Protocol):
@@ -34,30 +38,43 @@ class Task(Protocol):
     """One piece of work under way."""
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        """Move on by ``steps``; ``note`` replaces the text beside the bar."""
+        """Move on by ``steps``; ``note`` replaces the text next to the bar. Zero steps: it is still running."""
         ...
 
 
+_LINE_EVERY_S = 10.0
+"""Without a terminal, a task prints at most one line in this time."""
+
+
 class _LogTask:
-    def __init__(self, title: str, total: int | None) -> None:
-        self._title, self._total, self._done = title, total, 0
+    def __init__(self, title: str, total: int | None, clock: Callable[[], float]) -> None:
+        self._title, self._total, self._done, self._note = title, total, 0, ""
+        self._clock, self._began = clock, clock()
+        self._printed = self._began
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
         self._done += steps
-        if self._total is None and note is None:
-            return  # nothing to count and nothing to say; the next line tells that it is over
-        place = f"{self._done}/{self._total}" if self._total else str(self._done)
-        LOGGER.info("%s: %s%s", self._title, place, f" ({note})" if note else "")
+        self._note = self._note if note is None else note
+        now = self._clock()
+        if now - self._printed < _LINE_EVERY_S:
+            return
+        self._printed = now
+        place = f": {self._done} of {self._total}" if self._total else ""
+        note = f" ({self._note})" if self._note else ""
+        LOGGER.info("%s%s, %.0f s%s", self._title, place, now - self._began, note)
 
 
 class LogProgress:
-    """Plain lines through logging: for files, pipes and CI."""
+    """Plain lines through logging, for files, pipes and CI: a line per task, and one every ten seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
 
     @contextlib.contextmanager
     def task(self, title: str, total: int | None = None) -> Iterator[Task]:
-        """Log the start and each step."""
+        """Log the start, and now and then how far it is."""
         LOGGER.info("%s …", title)
-        yield _LogTask(title, total)
+        yield _LogTask(title, total, self._clock)
 
     def say(self, message: str) -> None:
         """Log one line."""
@@ -83,35 +100,44 @@ class _SilentTask:
 
 
 class RichProgress:
-    """Live bars on a terminal."""
+    """One line on a terminal that updates; a task inside another takes its place."""
 
     def __init__(self, bars: RichBars) -> None:
         self._bars = bars
+        self._open: list[TaskID] = []
 
     @contextlib.contextmanager
     def task(self, title: str, total: int | None = None) -> Iterator[Task]:
-        """Show a bar for as long as the block runs."""
+        """Show the task for as long as the block runs."""
         LOGGER.debug("%s …", title)
-        identifier = self._bars.add_task(title, total=total, note="")
+        if self._open:
+            self._bars.update(self._open[-1], visible=False)
+        identifier = self._bars.add_task(title, total=total, note="", place="")
+        self._open.append(identifier)
         try:
-            yield _RichTask(self._bars, identifier)
+            yield _RichTask(self._bars, identifier, total)
         finally:
+            self._open.remove(identifier)
             self._bars.remove_task(identifier)
+            if self._open:
+                self._bars.update(self._open[-1], visible=True)
 
     def say(self, message: str) -> None:
-        """Print above the bars."""
+        """Print above the line."""
         LOGGER.debug("%s", message)
         self._bars.console.print(mask_text(message), markup=False, highlight=False)
 
 
 class _RichTask:
-    def __init__(self, bars: RichBars, identifier: TaskID) -> None:
-        self._bars, self._identifier = bars, identifier
+    def __init__(self, bars: RichBars, identifier: TaskID, total: int | None) -> None:
+        self._bars, self._identifier, self._total, self._done = bars, identifier, total, 0
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        if note is not None:
-            self._bars.update(self._identifier, note=note)
-        self._bars.advance(self._identifier, steps)
+        self._done += steps
+        fields: dict[str, Any] = {} if note is None else {"note": note}
+        if self._total is not None:
+            fields["place"] = f"{self._done} of {self._total}"
+        self._bars.update(self._identifier, advance=steps, **fields)
 
 
 @contextlib.contextmanager
@@ -124,16 +150,29 @@ def make_progress(verbosity: Verbosity) -> Iterator[Progress]:
         yield LogProgress()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+    with progress_line(Console(stderr=True)) as progress:
+        yield progress
+
+
+@contextlib.contextmanager
+def progress_line(console: RichConsole) -> Iterator[RichProgress]:
+    """Show tasks on one line of a terminal, cut at its width; in ASCII where it knows nothing else."""
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    narrow = console.width < _NARROW_COLUMNS
+    is_ascii = not console.encoding.lower().startswith("utf")
+    columns = [
+        SpinnerColumn("line" if is_ascii else "dots"),
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop")),
+        *([] if narrow else [BarColumn(bar_width=20)]),
+        TextColumn("{task.fields[place]}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        TextColumn(
+            "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="crop", ratio=1)
+        ),
+    ]
+    with Bars(*columns, console=console, transient=True, expand=True) as bars:
         yield RichProgress(bars)

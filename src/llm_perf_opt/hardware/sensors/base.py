@@ -32,7 +32,7 @@ class Reading:
     """Since some moment in the past: only differences mean something."""
     memory_bytes: float | None = None
     throttled: tuple[str, ...] | None = None
-    """Reasons in force since the last look; empty: none, ``None``: not told."""
+    """Reasons in force since the last look; empty: none, ``None``: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class DeviceLimits:
 
 
 class Sensor(Protocol):
-    """A source of readings. ``read`` is called from one thread and never raises for a value that is not told."""
+    """A source of readings. ``read`` is called from one thread and never raises for a value that is not reported."""
 
     reader: ClassVar[str]
     device: str
     limits: DeviceLimits
     absent: dict[str, str]
-    """Quantity → why it is not told."""
+    """Quantity → why it is not reported."""
 
     def read(self) -> Reading:
         """Look once."""

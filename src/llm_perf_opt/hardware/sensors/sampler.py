@@ -1,4 +1,4 @@
-"""Look at a sensor again and again, beside work that must not notice.
+"""Look at a sensor repeatedly, in the background, without disturbing the work.
 
 A thread reads and sleeps. What it costs is its own processor time: that is measured, and where it is more than a share
 of :data:`MOST_COST_RATIO`, the looks become rarer until it is not. Memory is bounded: a full table loses every other row

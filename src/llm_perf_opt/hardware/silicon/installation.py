@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ KNOWN_VERSIONS = ("0.12",)
 """Versions whose tables our reading was checked against."""
 SWITCH = "LLM_PERF_OPT_SILICON"
 """Environment variable; ``off`` leaves the tables out although they are installed."""
+_DAY = re.compile(r"(?<!\d)20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?!\d)")
+_MOST_META = 65_536
 AUTO, OFF = "auto", "off"
-"""Values of ``hardware.silicon`` beside the names of frameworks."""
+"""Values of ``hardware.silicon`` in addition to the names of frameworks."""
 INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "
@@ -40,9 +43,35 @@ class Installation:
     """Who brought them."""
 
     @property
+    def collected(self) -> str | None:
+        """Newest day on which a table was collected (``2026-08-31``), as the package states it; ``None``: it does not."""
+        return _newest_day(self.systems)
+
+    def describe(self) -> str:
+        """Name package, version and date of the data."""
+        return describe_tables(self.package, self.version, self.collected)
+
+    @property
     def is_known(self) -> bool:
         """Whether this version's tables were checked."""
         return any(self.version == known or self.version.startswith(f"{known}.") for known in KNOWN_VERSIONS)
+
+
+def describe_tables(package: str | None, version: str | None, collected: str | None) -> str:
+    """Return ``aiconfigurator-core 0.12.0, collected up to 2026-08-31``."""
+    until = f", collected up to {collected}" if collected else ", date of collection not stated"
+    return f"{package or PACKAGE} {version or 'of unknown version'}{until}"
+
+
+@functools.cache
+def _newest_day(systems: Path) -> str | None:
+    """Look through the small files that stand beside the tables; a day is the same in all their layouts."""
+    newest = None
+    for path in systems.glob("data/*/*/*/*/collection_meta.yaml"):
+        with path.open(encoding="utf-8", errors="replace") as text:
+            days = _DAY.findall(text.read(_MOST_META))
+        newest = max([*days, *([newest] if newest else [])], default=None)
+    return newest
 
 
 def in_use() -> Installation | None:

@@ -44,6 +44,7 @@ class Silicon:
         framework: str = DEFAULT_FRAMEWORK,
     ) -> None:
         self.version = installation.version
+        self.installation = installation
         self.framework = framework
         """Whose kernels expected times take first."""
         self._systems_folder = installation.systems

@@ -172,7 +172,7 @@ def line_path(points: Sequence[tuple[float, float]]) -> str:
 
 
 class LabelSpace:
-    """Keeps boxes that are taken, so that labels are placed beside marks and never over one another."""
+    """Keeps boxes that are taken, so that labels are placed next to marks and never over one another."""
 
     def __init__(self, plot: Plot) -> None:
         self._plot = plot

@@ -1,4 +1,4 @@
-"""Dots on a common axis, one row each: floors of devices beside a measurement, changes with their intervals."""
+"""Dots on a common axis, one row each: floors of devices next to a measurement, changes with their intervals."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _text(dot: Dot, formatter: Formatter) -> str:
 
 _HEIGHT = 400.0
 _RADIUS = 4.5
-_MOST_LABELS = 12
+_MOST_LABELS = 40
 ON_FRONT = axes.Kind("no other job is better in both", "circle", 0)
 BEHIND = axes.Kind("another job is better in both", "hollow", 6)
 
@@ -173,7 +173,9 @@ class Point:
     y: float
     front: bool = False
     label: str = ""
-    """Written beside the mark where there is room."""
+    """Written next to the mark where there is room."""
+    short: str = ""
+    """Written where there is no room for the label."""
 
 
 def front_chart(
@@ -210,12 +212,9 @@ def front_chart(
     # The front last: its marks lie on top.
     ordered = sorted(drawn, key=lambda point: point.front)
     body += [_mark(point, x, y, x_format, y_format) for point in ordered]
-    for point in front[:_MOST_LABELS]:
-        place = space.place(x(point.x), y(point.y), point.label, 9) if point.label else None
-        if place is not None:
-            left, base = place
-            space.reserve(left, base - 11, left + svg.text_width(point.label), base + 3)
-            body.append(svg.text(left, base, point.label, role="text lpo-halo"))
+    behind = [point for point in drawn if not point.front]
+    for point in [*front, *behind][:_MOST_LABELS]:
+        body += _label(point, x(point.x), y(point.y), space)
     kinds = [kind for kind in (ON_FRONT, BEHIND) if any(point.front == (kind is ON_FRONT) for point in drawn)]
     legend, used = axes.legend(kinds, 18, _HEIGHT - 2, width - 36)
     bottom = _HEIGHT - 2 + used + 6
@@ -226,6 +225,17 @@ def front_chart(
     return svg.document(
         title, f"On the front: {description}", width, bottom, [*body, legend], kind="front", focusable=True
     )
+
+
+def _label(point: Point, x: float, y: float, space: LabelSpace) -> list[str]:
+    """Name a point: by its label, else by its short one, where there is room."""
+    for label in (point.label, point.short):
+        place = space.place(x, y, label, 9) if label else None
+        if place is not None:
+            left, base = place
+            space.reserve(left, base - 11, left + svg.text_width(label), base + 3)
+            return [svg.text(left, base, label, role="text lpo-halo" if point.front else "muted lpo-halo")]
+    return []
 
 
 def _mark(point: Point, x: Scale, y: Scale, x_format: Formatter, y_format: Formatter) -> str:

@@ -24,7 +24,7 @@ from llm_perf_opt.reporting.charts.timeline import Event, Lane, timeline
 from llm_perf_opt.reporting.telemetry_tables import QUANTITIES
 from llm_perf_opt.summary import Budget, Hardware, Kernel, Prediction, SampleTimes, Static, Telemetry
 
-# Equal things beside each other: samples by phase, devices by their floors.
+# Equal things side by side: samples by phase, devices by their floors.
 
 
 _MOST_SAMPLES = 40
@@ -69,8 +69,10 @@ def other_device_chart(devices: Sequence[OtherDevices], *, first_token: bool = F
         dots += [Dot(measured, _MEASURED)] if measured is not None else []
         label = _short_device(each.device) + (" (this run)" if each.is_own else "")
         term = f", {each.floor_term}" if each.floor_term is not None and not first_token else ""
-        said = units.seconds(floor if expected is None else expected)
-        rows.append(DotRow(label, dots, f"{said}{term}", each.is_own))
+        said = f"{units.seconds(floor if expected is None else expected)}{term}"
+        if measured is not None:
+            said = f"{units.seconds(measured)}, measured"
+        rows.append(DotRow(label, dots, said, each.is_own))
     return dot_chart(f"{what}, by device", rows, x_label="Time (logarithmic)", log=True)
 
 
@@ -173,7 +175,7 @@ def phase_roofline(
 
 
 def _roofs(hardware: Hardware, dtype: str) -> tuple[list[Roof], list[Roof]]:
-    """Return ceilings of the device: the run's data type, float32 beside it, and what was measured."""
+    """Return ceilings of the device: the run's data type, float32 next to it, and what was measured."""
     names = [name for name in dict.fromkeys((dtype, "float32")) if name in hardware.peak_flops_per_s]
     compute = [Roof(name, hardware.peak_flops_per_s[name].dense) for name in names]
     if dtype in hardware.measured_peak_flops_per_s and hardware.source != "probe":
@@ -212,7 +214,7 @@ def kernel_roofline(
 ) -> str:
     """Draw every kernel whose work is known; the mark grows with its share of kernel time.
 
-    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands beside it.
+    Counters tell the work, else the recorded shapes; where the shape was measured elsewhere, the best stands next to it.
     """
     points = []
     for place, kernel in enumerate(kernels):
@@ -285,7 +287,7 @@ def timeline_chart(value: Mapping[str, Any], title: str = "One decode step") -> 
 
 
 def telemetry_charts(telemetry: Telemetry) -> list[str]:
-    """Draw every series that was told, with the limit in force where there is one."""
+    """Draw every series that was reported, with the limit in force where there is one."""
     limits = {
         "clock_hz": ("highest clock", telemetry.clock_max_hz),
         "power_w": ("power limit", telemetry.power_limit_w),

@@ -92,7 +92,9 @@ def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: La
 
 _LABELLED = 14
 """Points that get a printed name; all have one on hover."""
-_HEIGHT = 460.0
+_HEIGHT, _LOW_HEIGHT = 460.0, 320.0
+_FEW_POINTS = 3
+"""So many points, and a low chart shows them as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def roofline(
     colours: Mapping[str, int] | None = None,
 ) -> str:
     """Draw points under their ceilings, both axes logarithmic. Needs at least one ceiling of each kind."""
-    width, height = svg.chart_width(), _HEIGHT
+    width, height = svg.chart_width(), _HEIGHT if len(points) > _FEW_POINTS else _LOW_HEIGHT
     roofs, slopes = merged(compute), merged(memory)
     if not roofs or not slopes:
         return svg.no_data(title, "The limits of this device are not known.", kind="roofline")
@@ -279,7 +281,7 @@ def _marks(
 
 
 def _name(point: RooflinePoint, px: float, py: float, r: float, space: LabelSpace) -> list[str]:
-    """Print the whole name where it fits beside its mark, else farther away; shortened only where it fits nowhere."""
+    """Print the whole name where it fits next to its mark, else farther away; shortened only where it fits nowhere."""
     for label in dict.fromkeys(
         (svg.clean(point.label), svg.fit(point.label, 300), svg.fit(point.label, 190))
     ):

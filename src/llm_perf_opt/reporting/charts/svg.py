@@ -163,7 +163,7 @@ def _style() -> str:
         f"'Helvetica Neue',Arial,sans-serif;font-size:{number(FONT_SIZE)}px}}"
         f"@media (prefers-color-scheme:dark){{.lpo{{{_variables(1, _DARK, dark_inks)}}}}}"
         ".lpo-surface{fill:var(--l-surface)}.lpo text{fill:var(--l-text)}.lpo .lpo-muted{fill:var(--l-muted)}"
-        ".lpo .lpo-head{font-size:14px;font-weight:600}"
+        ".lpo .lpo-head{font-size:14px;font-weight:600}.lpo .lpo-headsmall{font-size:11.5px;font-weight:600}"
         ".lpo-grid{stroke:var(--l-grid);stroke-width:1;fill:none}"
         ".lpo-axis{stroke:var(--l-muted);stroke-width:1;fill:none}"
         ".lpo-roof{stroke:var(--l-text);stroke-width:1.6;fill:none}.lpo-dash{stroke-dasharray:5 4}"
@@ -231,8 +231,11 @@ def document(
 
 
 def heading(title: str) -> str:
-    """Return the title of a chart, shortened to fit; bold letters are wider than the estimate."""
-    return text(16, 24, fit(title, chart_width() - 32, 15.5), role="head")
+    """Return the title of a chart, smaller and then shortened to fit; bold letters are wider than the estimate."""
+    room = chart_width() - 32
+    if text_width(title, 15.5) <= room:
+        return text(16, 24, clean(title), role="head")
+    return text(16, 24, fit(title, room, 12.5), role="headsmall")
 
 
 def axis_label(middle: float, y: float, content: str, role: str = "text") -> str:

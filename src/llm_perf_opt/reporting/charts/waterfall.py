@@ -53,7 +53,7 @@ def waterfall(
 def change_waterfall(
     title: str, steps: Sequence[Step], end: str, *, formatter: Formatter = units.seconds
 ) -> str:
-    """Draw the steps alone, from zero to their sum: for changes that are small beside the whole."""
+    """Draw the steps alone, from zero to their sum: for changes that are small compared with the whole."""
     if not any(svg.usable(step.change) and step.change for step in steps):
         return svg.no_data(title, "No data to draw.", kind="waterfall")
     levels = _levels(0.0, steps)
@@ -107,12 +107,16 @@ def _drawn(
 
 
 def _grid(x: Scale, bottom: float, formatter: Formatter) -> list[str]:
-    parts = []
+    """Draw lines at round values, zero stronger than the others; labels that would touch are left out."""
+    parts, end = [], -1e9
     for value in x.ticks(6):
-        parts.append(
-            svg.element("path", d=line_path([(x(value), _TOP - 6), (x(value), bottom)]), class_="lpo-grid")
-        )
-        parts.append(svg.text(x(value), _TOP - 11, tidy(formatter(value)), anchor="middle", role="muted"))
+        at, label = x(value), tidy(formatter(value))
+        style = "lpo-axis" if value == 0 else "lpo-grid"
+        parts.append(svg.element("path", d=line_path([(at, _TOP - 6), (at, bottom)]), class_=style))
+        half = svg.text_width(label) / 2
+        if at - half > end + 6:
+            parts.append(svg.text(at, _TOP - 11, label, anchor="middle", role="muted"))
+            end = at + half
     return parts
 
 

@@ -13,8 +13,8 @@ class NcuNvtxConfig:
     """``pipeline.ncu.ncu_cli.nvtx.*``"""
 
     include: Any = None
-    """Ranges to profile in: auto (the phases that nsys captured, else every phase), a name, a glob (``decode*``), ncu's
-    own syntax, or a list of them. null: everywhere."""
+    """Ranges to profile in: auto (the phases that nsys captured; without a capture every phase, or everywhere for your
+    own program), a name, a glob (``decode*``), ncu's own syntax, or a list of them. null: everywhere."""
 
 
 @dataclass

@@ -297,10 +297,22 @@ def _include(config: NcuConfig) -> str | list[str] | None:
 
 
 def make_plans(
-    config: NcuConfig, capabilities: NcuCapabilities, captured: Captured, top_n: int
+    config: NcuConfig,
+    capabilities: NcuCapabilities,
+    captured: Captured,
+    top_n: int,
+    *,
+    own_program: bool = False,
 ) -> list[NcuPlan]:
-    """Decide the runs: one for each phase that is asked for and that nsys captured, else one for all."""
-    groups = phase_groups(_include(config), captured, per_phase=config.selection.per_phase)
+    """Decide the runs: one for each phase that is asked for and that nsys captured, else one for all.
+
+    ``own_program``: the user's own program need not have the ranges of the built-in workload, so that without a
+    capture ``include=auto`` profiles everywhere.
+    """
+    include = _include(config)
+    if own_program and include == AUTO and not any(captured.tables):
+        include = None
+    groups = phase_groups(include, captured, per_phase=config.selection.per_phase)
     return [_make_plan(config, capabilities, group, top_n) for group in groups]
 
 

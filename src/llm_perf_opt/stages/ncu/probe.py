@@ -14,6 +14,10 @@ from llm_perf_opt.process.tools import modified_ns
 _QUERY_TIMEOUT_S = 60.0
 
 
+_OLDER_CHIPS = {"gk", "gm", "gp"}
+"""Generations before Volta, which ncu does not profile."""
+
+
 @dataclass(frozen=True, slots=True)
 class NcuCapabilities:
     """What the installed ncu is and knows."""
@@ -31,9 +35,27 @@ class NcuCapabilities:
 
     @property
     def default_chips(self) -> tuple[str, ...]:
-        """One chip of each architecture this ncu knows."""
-        wanted = ("gv100", "tu102", "ga100", "ga102", "ad102", "gh100", "gb100", "gb202")
-        return tuple(chip for chip in wanted if chip in self.chips)
+        """One chip of each architecture this ncu knows; those of later generations by the newest of their name."""
+        wanted = (
+            "gv100",
+            "tu102",
+            "ga100",
+            "ga102",
+            "ad102",
+            "gh100",
+            "gb100",
+            "gb110",
+            "gb10b",
+            "gb202",
+            "gb20b",
+        )
+        known = [chip for chip in wanted if chip in self.chips]
+        prefixes = {chip[:2] for chip in wanted} | _OLDER_CHIPS
+        later: dict[str, str] = {}
+        for chip in sorted(self.chips):
+            if chip[:2] not in prefixes:
+                later.setdefault(chip[:2], chip)
+        return (*known, *later.values())
 
 
 def ncu_version(executable: Path | str) -> str:

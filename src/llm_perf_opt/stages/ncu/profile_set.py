@@ -20,8 +20,6 @@ from llm_perf_opt.stages.ncu.run import REPORT, NcuRequest, NcuRunResult, export
 from llm_perf_opt.stages.ncu.targets import Target, missing_targets
 from llm_perf_opt.stages.workload import replay_lines
 
-_NOTE_EVERY_S = 15.0
-
 
 class ProfileSet:
     """The profiling runs of one stage run: gathers artifacts, exit codes and faults."""
@@ -46,8 +44,8 @@ class ProfileSet:
         self._commands: list[str] = []
         self._write_targets()
         notes = dict.fromkeys(note for plan in plans for note in plan.notes)
-        for remark in (*self._remarks, *notes):
-            progress.say(f"ncu: {remark}")
+        for note in notes:  # remarks are in the reason of the result, which is shown once
+            progress.say(f"ncu: {note}")
 
     def add(self, plan: NcuPlan, request: NcuRequest) -> None:
         """Profile one phase, once more without the kernel filter if nothing matched, then export."""
@@ -73,8 +71,9 @@ class ProfileSet:
         if request.folder != self._folder:
             self._commands.append(command)
             self._write_command(self._folder / "cmd.txt", self._commands)
-        with self._progress.task(request.name) as task:
-            profiled = run_ncu(request, on_line=_follow_lines(task), on_tick=_follow_time(task))
+        part = f" ({request.folder.name})" if request.folder != self._folder else ""
+        with self._progress.task(f"ncu: profiling{part}") as task:
+            profiled = run_ncu(request, on_line=_follow_lines(task), on_tick=lambda _elapsed: task.advance(0))
         process = profiled.process
         self._result.exit_codes[request.name] = process.returncode
         logs = (request.log_file, process.stdout_path, process.stderr_path)
@@ -175,23 +174,14 @@ def targets_table(targets: list[Target]) -> str:
 
 
 def _follow_lines(task: Task) -> Callable[[str], None]:
-    """Show what ncu says; the program's own words are in the log."""
+    """Count the launches that ncu profiles; the output of the program is in the log."""
+    launches = 0
 
     def show(line: str) -> None:
+        nonlocal launches
         if line.startswith("==PROF== Profiling"):
-            task.advance(1, note=line.removeprefix("==PROF== Profiling")[:80].strip())
-
-    return show
-
-
-def _follow_time(task: Task) -> Callable[[float], None]:
-    """Say now and then that the run is still under way."""
-    last = 0.0
-
-    def show(elapsed: float) -> None:
-        nonlocal last
-        if elapsed - last >= _NOTE_EVERY_S:
-            last = elapsed
-            task.advance(0, note=f"{elapsed:.0f} s")
+            launches += 1
+            name = line.removeprefix("==PROF== Profiling").strip().strip('"').partition('"')[0]
+            task.advance(0, note=f"{launches} launches, last: {name[:60]}")
 
     return show

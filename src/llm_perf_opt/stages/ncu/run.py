@@ -160,7 +160,7 @@ def page_commands(
 def export_pages(
     capabilities: NcuCapabilities, report: Path, sections: Sequence[str], *, folder: Path, log_dir: Path
 ) -> tuple[list[Path], dict[str, int | None], list[str]]:
-    """Write the pages beside the report; return files, exit codes and what went wrong."""
+    """Write the pages next to the report; return files, exit codes and what went wrong."""
     files: list[Path] = []
     codes: dict[str, int | None] = {}
     problems: list[str] = []

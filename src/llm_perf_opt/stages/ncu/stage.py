@@ -31,7 +31,6 @@ from llm_perf_opt.stages.ncu.run import REPORT, NcuRequest, page_commands
 from llm_perf_opt.stages.workload import replay_lines, unsupported_device, workload
 from llm_perf_opt.workloads.engine.memory import require_room
 
-_NOTE_EVERY_S = 15.0
 _NO_GPU_FIX = (
     "run on a machine with an NVIDIA GPU and its driver, or profile there and read the capture here: "
     "llm-perf-opt ingest --ncu DIR"
@@ -142,7 +141,7 @@ class NcuStage(Stage):
         if not own:
             return Facts(stage=self.name)
         if strange := sorted(path.name for path in {*captures} - {*own} if path.is_file()):
-            # The folder is read as a whole: what is not of this run cannot be told apart inside it.
+            # The folder is read as a whole: what is not of this run cannot be distinguished inside it.
             words = f"Counters are not read: {', '.join(strange)} in {self.name}/ is not of this run; move it away."
             return Facts(stage=self.name, notes=[words])
         return collect(self.name, [Part("ncu capture", functools.partial(ncu_facts, folder))])
@@ -151,7 +150,11 @@ class NcuStage(Stage):
 def _plans(context: StageContext, config: NcuConfig, capabilities: NcuCapabilities) -> list[NcuPlan]:
     captured = read_captured(context.artifacts.root / "nsys")
     return make_plans(
-        config, capabilities, captured, config.selection.top_n or context.config.run.top_n_kernels
+        config,
+        capabilities,
+        captured,
+        config.selection.top_n or context.config.run.top_n_kernels,
+        own_program=bool(context.config.workload_command.command),
     )
 
 

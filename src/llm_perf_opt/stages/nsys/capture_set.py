@@ -37,7 +37,7 @@ _GPU_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 def export_sqlite(
     executable: str, report: Path, *, log_dir: Path, on_tick: Callable[[float], None] | None = None
 ) -> tuple[Path | None, ProcessResult]:
-    """Export a report beside itself; ``None`` when nsys did not write a readable database.
+    """Export a report next to itself; ``None`` when nsys did not write a readable database.
 
     Once more when it ended by itself without one: as with captures, it happens on busy machines.
     """
@@ -112,7 +112,8 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-_NOTE_EVERY_S = 15.0
+_STEPS = {"Capture range started": "capture range open", "Generating": "writing the report"}
+"""Begin of a line of nsys → what it is doing."""
 _CUT_SHORT = ("program-crashed", "tool-killed")
 """Whatever the report holds is not the work that was to be measured."""
 
@@ -129,6 +130,7 @@ class CaptureSet:
         progress: Progress,
         device: str,
         keep_streams: bool = True,
+        total: int = 1,
     ) -> None:
         self._capabilities, self._folder, self._scratch = capabilities, folder, scratch
         self._progress, self._device, self._keep_streams = progress, device, keep_streams
@@ -137,6 +139,7 @@ class CaptureSet:
         self._faults: list[tuple[str, Fault]] = []
         self._exported = 0
         self._captures = 0
+        self._number, self._total = 0, total
         self._commands = [f"# Nsight Systems {capabilities.version_text}. Run again with: sh cmd.txt"]
         self._commands.append(CAPTURED_ENVIRONMENT)
 
@@ -145,7 +148,9 @@ class CaptureSet:
         self._record_command(
             replay_lines(request.command(), cwd=request.workload.cwd, env=request.workload.added_env)
         )
-        title = f"nsys {request.label or 'whole run'}"
+        self._number += 1
+        place = f" {self._number} of {self._total}" if self._total > 1 else ""
+        title = f"nsys: capture{place} ({request.label or 'whole run'})"
         with self._progress.task(title) as task:
             captured = capture(
                 request,
@@ -153,7 +158,7 @@ class CaptureSet:
                 log_dir=self._logs,
                 keep_streams=self._keep_streams,
                 on_line=_follow_lines(task),
-                on_tick=_follow_time(task),
+                on_tick=lambda _elapsed: task.advance(0),
             )
         name = request.base.name
         self._add_outcome(name, captured)
@@ -247,24 +252,12 @@ class CaptureSet:
 
 
 def _follow_lines(task: Task) -> Callable[[str], None]:
-    """Show what nsys says about the capture; the program's own words are in the log."""
+    """Show what nsys is doing; the output of the program is in the log."""
 
     def show(line: str) -> None:
-        if line.startswith(("Capture range", "Generating")):
-            task.advance(1, note=line.split(" '")[0].strip())
-
-    return show
-
-
-def _follow_time(task: Task) -> Callable[[float], None]:
-    """Say now and then that the capture is still under way."""
-    last = 0.0
-
-    def show(elapsed: float) -> None:
-        nonlocal last
-        if elapsed - last >= _NOTE_EVERY_S:
-            last = elapsed
-            task.advance(0, note=f"{elapsed:.0f} s")
+        for start, note in _STEPS.items():
+            if line.startswith(start):
+                task.advance(0, note=note)
 
     return show
 

@@ -57,7 +57,7 @@ _FULL_BYTES = 4 << 20
 _CHEAP_S = 30.0
 """A capture that failed within this time is tried again without a second thought."""
 _PROGRAM_FIX = (
-    "fix the program (its output is above and in the log), then run again; variables that it needs beside the "
+    "fix the program (its output is above and in the log), then run again; variables that it needs in addition to the "
     "allow-listed ones are named in pipeline.workload.env"
 )
 _DISK_FIX = "free some space, set pipeline.nsys.max_bytes lower, or choose another artifacts.runs_dir"
@@ -208,7 +208,7 @@ def _nothing_captured(evidence: Evidence) -> Fault:
                 if crashed
                 else ""
             ),
-            "install the host part of Nsight Systems beside the target part (on Debian: "
+            "install the host part of Nsight Systems next to the target part (on Debian: "
             "scripts/install-nsight-debian.sh), or open the .qdstrm with Nsight Systems on another machine",
         )
     if _program_failed(evidence):

@@ -48,7 +48,7 @@ def nsys_facts(path: Path) -> Facts:
 
 
 def _origins(captures: Sequence[Capture]) -> list[CaptureOrigin]:
-    """Where the captures come from. Tables of single ranges, which can be put side by side, are not told apart."""
+    """Where the captures come from. Tables of single ranges, which can be put side by side, are not distinguished."""
     from llm_perf_opt.analysis.ranks import capture_origin
     from llm_perf_opt.captures.timeline import Timeline
 
@@ -66,7 +66,7 @@ def _ranks_in(found: Timeline) -> dict[int, Timeline]:
     """Return rank → what it did, where nsys saw several from around their launcher.
 
     Ranks of ours say in the capture which they are. Other processes are ranks where they talk to one another on their
-    devices; those that do not are programs beside one another, and stay together.
+    devices; those that do not are programs side by side, and stay together.
     """
     from llm_perf_opt.analysis.timeline.budget import communication_names
     from llm_perf_opt.captures.nsys.reader import by_process, marked_ranks, of_process
@@ -88,10 +88,10 @@ def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> 
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
 
     captures, said = [], Facts()
-    told = {rank: size for _, rank, size in found.facts.get("rank_processes") or []}
+    reported = {rank: size for _, rank, size in found.facts.get("rank_processes") or []}
     first = min(parts)
     for rank, part in parts.items():
-        part.facts.update(rank=rank, world_size=told.get(rank, len(parts)))
+        part.facts.update(rank=rank, world_size=reported.get(rank, len(parts)))
         attribution = attribute(part)
         facts = summarise_timeline(part, attribution=attribution, source=str(path))
         captures.append(
@@ -102,7 +102,7 @@ def _facts_of_ranks(path: Path, found: Timeline, parts: dict[int, Timeline]) -> 
             said = Facts(metrics=engine.metrics, sections=engine.sections, notes=engine.notes)
     how = (
         f"{len(parts)} processes that say which rank they are"
-        if told
+        if reported
         else f"{len(parts)} processes that talk to one another: they are taken for ranks, numbered in the order of their devices"
     )
     note = f"{path.name} holds {how}. Tables of single launches are those of rank {first}."

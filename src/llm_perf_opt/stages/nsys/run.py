@@ -168,7 +168,7 @@ def find_importer(executable: str) -> Path | None:
 
 
 def sqlite_of(report: Path) -> Path:
-    """Return where the export of a report goes: beside it, ``run.nsys-rep`` → ``run.sqlite``."""
+    """Return where the export of a report goes: next to it, ``run.nsys-rep`` → ``run.sqlite``."""
     return report.with_name(report.name.removesuffix(".nsys-rep") + ".sqlite")
 
 

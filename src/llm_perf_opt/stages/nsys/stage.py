@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -49,7 +48,13 @@ from llm_perf_opt.stages.nsys.run import (
     remove_earlier_outputs,
     sqlite_of,
 )
-from llm_perf_opt.stages.workload import Workload, program_problems, unsupported_device, workload
+from llm_perf_opt.stages.workload import (
+    Workload,
+    program_problems,
+    replay_lines,
+    unsupported_device,
+    workload,
+)
 from llm_perf_opt.workloads.engine.memory import require_room
 from llm_perf_opt.workloads.engine.nvtx import PROFILER_RANGE, backend_name
 
@@ -100,8 +105,8 @@ class NsysStage(Stage):
         for request in _requests(context, config, executable, folder, flags):
             report = request.base.with_name(f"{request.base.name}.nsys-rep")
             export = build_export_cmd(report, sqlite_of(report), executable=executable)
-            lines.append(f"run   {shlex.join(mask_arguments(request.command()))}")
-            lines.append(f"run   {shlex.join(export)}")
+            lines.append(f"run   {replay_lines(request.command())}")
+            lines.append(f"run   {replay_lines(export)}")
             lines.append(f"write {report}")
             lines.append(f"write {sqlite_of(report)}")
         return [*lines, f"write {folder / SUMMARY}", f"write {folder / 'cmd.txt'}"]
@@ -121,6 +126,7 @@ class NsysStage(Stage):
             raise _earlier_capture(folder)
         remove_earlier_outputs(folder)
         capabilities = probe_nsys(executable)
+        requests = list(_requests(context, config, str(executable), folder, capabilities.flags))
         captures = CaptureSet(
             capabilities=capabilities,
             folder=folder,
@@ -128,8 +134,9 @@ class NsysStage(Stage):
             progress=context.progress,
             device=context.config.resolved_device,
             keep_streams=config.keep_qdstrm,
+            total=len(requests),
         )
-        for request in _requests(context, config, str(executable), folder, capabilities.flags):
+        for request in requests:
             if not request.isolate:
                 LOGGER.warning(SEES_ALL)
             if mask_arguments(request.workload.argv) != list(request.workload.argv):
@@ -193,7 +200,7 @@ def _rank_of(context: StageContext) -> Rank | None:
 
 
 def _watched_program(context: StageContext, capture_range: str) -> Workload:
-    """Return the program; the built-in one is told to call the profiler API where that is what opens the capture."""
+    """Return the program; the built-in one is asked to call the profiler API where that is what opens the capture."""
     program = workload(context.config, context.artifacts.root)
     if capture_range != _PROFILER_API or not program.built_in:
         return program

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llm_perf_opt.captures.serving.records import LAG_S
+from llm_perf_opt.captures.serving.records import is_late
 from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.secrets import MASK, mask_text
 from llm_perf_opt.process.tools import import_optional
 from llm_perf_opt.stages.serve.config import Endpoint
 from llm_perf_opt.stages.serve.load import LoadLevel, PlannedRequest
+from llm_perf_opt.summary.statistics import percentile
 
 if TYPE_CHECKING:
     import aiohttp
@@ -258,6 +259,8 @@ class LoadResult:
     cpu_s: float = 0.0
     """Processor time of this process during the load."""
     lag_p99_s: float | None = None
+    planned_prompt_tokens: float | None = None
+    """Mean tokens of the texts that were sent, where they are known."""
     slots_freed_s: float | None = None
     """Time from the last cancellation until the server had no running request."""
     stopped: str | None = None
@@ -265,7 +268,14 @@ class LoadResult:
 
     def bound_by_client(self, capacity_per_s: float | None) -> str | None:
         """Return why the client limited this load point; ``None``: it did not."""
-        if self.level.kind == "open" and self.lag_p99_s is not None and self.lag_p99_s > LAG_S:
+        first = sorted(
+            one.token_s[0] - one.scheduled_s for one in self.records if one.status == OK and one.token_s
+        )
+        if (
+            self.level.kind == "open"
+            and self.lag_p99_s is not None
+            and is_late(self.lag_p99_s, percentile(first, 0.99) if first else None)
+        ):
             return f"requests were sent up to {self.lag_p99_s * 1e3:.0f} ms late (99th percentile)"
         rate = self.events / self.seconds if self.seconds > 0 else 0.0
         if capacity_per_s and rate > CAPACITY_SHARE * capacity_per_s:

@@ -133,6 +133,9 @@ class ServeConfig(StageConfig):
     """Name of the environment variable that holds the API key."""
     client: ClientName = ClientName.builtin
     """Which client sends the load: ``builtin``, or ``aiperf``, ``guidellm``, ``vllm_bench`` where installed."""
+    client_executable: list[str] | None = None
+    """Program of another client, for one in another environment (``[/opt/aiperf/bin/aiperf]``); null: on ``PATH``, ``vllm_bench`` the
+    program of the engine ``vllm``."""
     certify: bool = True
     """Measure the capacity of the client against a stub server before the load."""
     step_records: bool = True

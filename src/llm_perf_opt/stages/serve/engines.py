@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from llm_perf_opt.core.stage import Problem
 from llm_perf_opt.process.tools import find_program, has_package
+from llm_perf_opt.stages.serve import transformers_steps
 from llm_perf_opt.stages.serve.config import EngineName, ServeConfig, key_of
 
 HOST = "127.0.0.1"
@@ -60,6 +61,8 @@ class Engine(ABC):
     reset_path: ClassVar[str | None] = None
     """Route that empties the prefix cache (POST)."""
     accepts_ignore_eos: ClassVar[bool] = True
+    step_mark: ClassVar[str | None] = None
+    """What lines of the log have that describe a step."""
 
     def __init__(self, config: ServeConfig) -> None:
         self.config = config
@@ -112,10 +115,6 @@ class Engine(ABC):
         """Return the version that the server's log names."""
         return None
 
-    def steps_from_log(self, log: str) -> str | None:
-        """Return the step lines of the server's log, where it has any."""
-        return None
-
 
 class TransformersEngine(Engine):
     """``transformers serve`` with continuous batching; the cache is bounded, because the default takes all memory."""
@@ -129,6 +128,20 @@ class TransformersEngine(Engine):
     def executable(self) -> list[str]:
         """Return the configured program, else the module in this very environment."""
         return list(self.config.executable or [sys.executable, "-m", "transformers.cli.transformers"])
+
+    def command(self, server: ServerSettings) -> list[str]:
+        """Return the command; a server of this environment is started through the module that records its steps."""
+        command = super().command(server)
+        if server.steps_file is not None and not self.config.executable:
+            command[2] = transformers_steps.__name__
+        return command
+
+    def environment(self, server: ServerSettings) -> dict[str, str]:
+        """Name the file of step records."""
+        found = dict(self.config.env)
+        if server.steps_file is not None and not self.config.executable:
+            found[transformers_steps.VARIABLE] = str(server.steps_file)
+        return found
 
     def arguments(self, server: ServerSettings) -> list[str]:
         """Return the arguments: blocks for all requests in flight at their longest, and room to spare."""
@@ -167,6 +180,7 @@ class VllmEngine(Engine):
     program = ("vllm",)
     install = "install vLLM in an environment of its own (CPU build: scripts/engines/make-vllm.sh)"
     reset_path = "/reset_prefix_cache"
+    step_mark = ": Iteration("
 
     def arguments(self, server: ServerSettings) -> list[str]:
         """Return the arguments; on a CPU without compilation and in float32."""
@@ -204,11 +218,6 @@ class VllmEngine(Engine):
             r"\(v(\d[\w.+]*)\) with config", log
         )
         return found[1].rstrip(".") if found else None
-
-    def steps_from_log(self, log: str) -> str | None:
-        """Return the lines of ``--enable-logging-iteration-details``: durations of steps, without a clock."""
-        lines = [line for line in log.splitlines() if ": Iteration(" in line]
-        return "\n".join(lines) + "\n" if lines else None
 
 
 class SglangEngine(Engine):

@@ -6,6 +6,7 @@ and vLLM 0.33.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from llm_perf_opt.core.errors import ToolError
 from llm_perf_opt.core.stage import Problem
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.process.tools import find_program
-from llm_perf_opt.stages.serve.config import ClientName, Endpoint, ServeConfig, key_of
+from llm_perf_opt.stages.serve.config import ClientName, Endpoint, EngineName, ServeConfig, key_of
 from llm_perf_opt.stages.serve.load import LoadLevel
 
 PROGRAMS = {ClientName.aiperf: "aiperf", ClientName.guidellm: "guidellm", ClientName.vllm_bench: "vllm"}
@@ -25,16 +26,25 @@ _RESULTS = {
 """Files a client leaves, the best first; one is kept."""
 
 
+def client_program(config: ServeConfig) -> list[str]:
+    """Return the program of a client: the configured one; for ``vllm bench`` that of the engine; else by its name."""
+    if config.client_executable:
+        return list(config.client_executable)
+    if config.client is ClientName.vllm_bench and config.engine is EngineName.vllm and config.executable:
+        return list(config.executable)
+    return [PROGRAMS[config.client]]
+
+
 def client_problems(config: ServeConfig) -> list[Problem]:
     """Find what is missing, and what the client cannot do."""
-    program = PROGRAMS[config.client]
+    program = client_program(config)[0]
     problems = []
-    if find_program(program) is None:
+    if not (Path(program).expanduser().is_file() if os.sep in program else find_program(program)):
         problems.append(
             Problem(
                 "skip",
                 f"{program} is not installed",
-                f"install it, or use {key_of('client')}=builtin",
+                f"install it, name its program: {key_of('client_executable')}=[PATH], or use {key_of('client')}=builtin",
                 key_of("client"),
                 of_machine=True,
             )
@@ -61,7 +71,8 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
             else ["--concurrency", str(level.concurrency)]
         )
         return [
-            "aiperf", "profile", "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
+            *client_program(config), "profile",
+            "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
             "--request-count", str(requests), "--synthetic-input-tokens-mean", str(config.prompt_tokens),
             "--output-tokens-mean", str(config.new_tokens), "--extra-inputs", "ignore_eos:true",
             "--random-seed", str(config.seed), "--artifact-dir", str(folder),
@@ -70,7 +81,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
         kind = "concurrent" if level.rate_per_s is None else config.arrival.value
         rate = level.rate_per_s if level.rate_per_s is not None else level.concurrency
         return [
-            "guidellm", "benchmark", "--target", url, "--model", model, "--rate-type", kind, "--rate", f"{rate:g}",
+            *client_program(config), "benchmark", "--target", url, "--model", model, "--rate-type", kind, "--rate", f"{rate:g}",
             "--max-requests", str(requests), "--data", f"prompt_tokens={config.prompt_tokens},output_tokens={config.new_tokens}",
             "--output-path", str(folder / "benchmarks.json"),
         ]  # fmt: skip
@@ -80,7 +91,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
         else ["--max-concurrency", str(level.concurrency)]
     )
     return [
-        "vllm", "bench", "serve", "--backend", "openai-chat" if chat else "openai", "--base-url", url, "--model", model,
+        *client_program(config), "bench", "serve", "--backend", "openai-chat" if chat else "openai", "--base-url", url, "--model", model,
         *(["--endpoint", "/v1/chat/completions"] if chat else []), "--dataset-name", "random", *load,
         "--random-input-len", str(config.prompt_tokens), "--random-output-len", str(config.new_tokens), "--ignore-eos",
         "--num-prompts", str(requests), "--seed", str(config.seed), "--save-result", "--save-detailed",
@@ -91,7 +102,7 @@ def client_command(config: ServeConfig, level: LoadLevel, url: str, model: str, 
 def run_client(
     config: ServeConfig, level: LoadLevel, url: str, model: str, folder: Path, log_dir: Path, number: int
 ) -> Path:
-    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` beside the logs."""
+    """Run one load point; return its result, kept as ``<client>-<number>.json[l]`` next to the logs."""
     folder.mkdir(parents=True, exist_ok=True)
     argv = client_command(config, level, url, model, folder)
     limit = (config.requests or 100) * config.request_timeout_s

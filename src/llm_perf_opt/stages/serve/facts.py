@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.core.errors import InputError
@@ -13,6 +15,7 @@ from llm_perf_opt.core.files import read_document
 from llm_perf_opt.core.layout import own_files
 from llm_perf_opt.stages.facts import Part, collect
 from llm_perf_opt.stages.serve.config import NAME
+from llm_perf_opt.summary.serving import ColdStart
 
 REQUESTS = "requests.jsonl"
 METRICS = "metrics.jsonl"
@@ -33,11 +36,11 @@ def read_facts(run_dir: Path) -> Facts:
     steps = own_files(run_dir, NAME, [folder / STEPS, folder / STEPS_LOG])
     metrics = own_files(run_dir, NAME, [folder / METRICS])
     parts = []
-    if results:
-        parts.append(
-            Part("serving records", functools.partial(serving_facts, results, steps, metrics, tolerant=True))
-        )
     documents = own_files(run_dir, NAME, [folder / SERVER])
+    if results:
+        start = _cold_start(documents[0]) if documents else None
+        read = functools.partial(serving_facts, results, steps, metrics, tolerant=True, cold_start=start)
+        parts.append(Part("serving records", read))
     parts += [Part("description of the server", functools.partial(_server_facts, path)) for path in documents]
     return collect(NAME, parts)
 
@@ -49,6 +52,7 @@ def serving_facts(
     slo: Mapping[str, float] | None = None,
     *,
     tolerant: bool = False,
+    cold_start: ColdStart | None = None,
 ) -> Facts:
     """Read results of load clients, step records and samples of ``/metrics``, and analyse them together.
 
@@ -67,6 +71,7 @@ def serving_facts(
             path=str(steps[0]),
         )
     found = analyse_serving(records, slo)
+    found.serving.cold_start = cold_start
     named = {"serving": results, "serving_steps": steps, "serving_metrics": metrics}
     return Facts(
         sources={kind: tuple(paths) for kind, paths in named.items() if paths},
@@ -76,13 +81,32 @@ def serving_facts(
     )
 
 
-def _server_facts(path: Path) -> Facts:
+def _cold_start(path: Path) -> ColdStart | None:
+    try:
+        held = _server_document(path).get("cold_start")
+    except InputError:
+        return None  # said by the part that reads the document
+    known = {
+        name: float(value)
+        for name, value in (held.items() if isinstance(held, dict) else ())
+        if isinstance(value, int | float) and 0 <= value < 1e7
+    }
+    names = {field.name for field in fields(ColdStart)}
+    return ColdStart(**{name: known[name] for name in names & known.keys()}) if "total_s" in known else None
+
+
+def _server_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(read_document(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}", path=str(path)) from error
     if not isinstance(document, dict):
         raise InputError(f"{path} is not a description of a server", path=str(path))
+    return document
+
+
+def _server_facts(path: Path) -> Facts:
+    document = _server_document(path)
     notes = [str(note)[:500] for note in document.get("notes") or [] if isinstance(note, str)]
     certificate = document.get("certificate")
     held = certificate if isinstance(certificate, dict) else {}

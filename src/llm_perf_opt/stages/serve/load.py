@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -162,7 +163,7 @@ def _plan_level(
 
     def requests() -> Iterator[PlannedRequest]:
         draw = random.Random(f"{config.seed} {number}")
-        at = 0.0
+        arrivals = _arrivals(config, level, number)
         for index in range(count if count is not None else MOST_REQUESTS):
             if prompts:
                 prompt = prompts[index % len(prompts)]
@@ -175,12 +176,7 @@ def _plan_level(
             if config.cancel_ratio and draw.random() < config.cancel_ratio:
                 one.cancel_after = max(1, new_tokens // 2)
             if level.rate_per_s is not None:
-                one.offset_s = at
-                at += (
-                    draw.expovariate(level.rate_per_s)
-                    if config.arrival is Arrival.poisson
-                    else 1 / level.rate_per_s
-                )
+                one.offset_s = next(arrivals)
                 if config.duration_s is not None and one.offset_s > config.duration_s:
                     return
             if conversations is not None:
@@ -188,6 +184,23 @@ def _plan_level(
             yield one
 
     return PlannedLoad(level, requests(), count)
+
+
+def _arrivals(config: ServeConfig, level: LoadLevel, number: int) -> Iterator[float]:
+    """Yield when the requests of an open loop are due.
+
+    Random distances of a known number of requests are scaled so that they have the rate asked for: a few dozen drawn ones would miss
+    it by a third.
+    """
+    rate, draw = level.rate_per_s or 1.0, random.Random(f"{config.seed} {number} arrivals")
+    if config.arrival is Arrival.constant:
+        yield from (index / rate for index in itertools.count())
+    gaps: Iterable[float] = (draw.expovariate(rate) for _ in itertools.count())
+    if config.requests is not None and config.requests > 1 and config.duration_s is None:
+        held = list(itertools.islice(gaps, config.requests - 1))
+        scale = len(held) / rate / sum(held)
+        gaps = [gap * scale for gap in held]
+    yield from itertools.accumulate(gaps, initial=0.0)
 
 
 def _drawn(draw: random.Random, least: int, most: int | None) -> int:

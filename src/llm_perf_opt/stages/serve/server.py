@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from llm_perf_opt.captures.serving.engines import INITIALISES
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import explain_os_errors
 from llm_perf_opt.core.secrets import mask_arguments, mask_text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 LOG_NAME = "server"
 _LAST_LINES = 15
 _POLL_S = 0.2
+_MOST_STEP_LINES = 500_000
 _PROBE_S = 5.0
 CHECKPOINT_ADAPTERS = ("hf_causal_lm",)
 """Presets that a checkpoint can be written from."""
@@ -178,6 +180,11 @@ class Server:
         self.stop_s: float | None = None
         """Seconds from the request to end until nothing was left."""
         self._process: BackgroundProcess | None = None
+        self.imports_s: float | None = None
+        """Seconds from the start until the engine began to initialise, where its log tells."""
+        self.step_lines: deque[tuple[float, str]] = deque(maxlen=_MOST_STEP_LINES)
+        """Lines of the log that describe steps, with the time at which they came."""
+        self._began: float | None = None
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
 
     @property
@@ -203,14 +210,14 @@ class Server:
         self, argv: Sequence[str], env: dict[str, str], log_dir: Path, config: ServeConfig, cwd: Path
     ) -> Iterator[Server]:
         """Start the server and wait until it is healthy; at the end nothing of it is left."""
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         process = BackgroundProcess(
             argv,
             log_dir=log_dir,
             name=LOG_NAME,
             cwd=cwd,
             env=env,
-            on_line=self._said.append,
+            on_line=self._take_line,
             grace_s=config.stop_timeout_s,
         )
         with process:
@@ -223,6 +230,18 @@ class Server:
                 asked = time.monotonic()
                 self.result = process.stop()
                 self.stop_s = time.monotonic() - asked
+
+    def _take_line(self, line: str) -> None:
+        self._said.append(line)
+        if self.engine.step_mark is not None and self.engine.step_mark in line:
+            self.step_lines.append((time.time(), line))
+        if (
+            self.imports_s is None
+            and self.ready_s is None
+            and INITIALISES.search(line)
+            and self._began is not None
+        ):
+            self.imports_s = time.monotonic() - self._began
 
     def wait_until_healthy(self, limit_s: float) -> None:
         """Ask until the server answers; :class:`ToolError` with the end of its log where it does not."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llm_perf_opt.analysis.facts import Facts
 from llm_perf_opt.captures.serving.clients import OWN_REQUESTS
-from llm_perf_opt.captures.serving.engines import OWN_METRICS
+from llm_perf_opt.captures.serving.engines import OWN_METRICS, read_cold_start
 from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.core.files import atomic_path, atomic_write_json, atomic_write_text
 from llm_perf_opt.core.secrets import MASK
@@ -30,6 +30,7 @@ from llm_perf_opt.stages.base import Stage, StageContext
 from llm_perf_opt.stages.serve.config import (
     NAME,
     ClientName,
+    Endpoint,
     EngineName,
     ServeConfig,
     check_values,
@@ -39,6 +40,7 @@ from llm_perf_opt.stages.serve.config import (
 from llm_perf_opt.stages.serve.engines import ServerSettings, make_engine
 from llm_perf_opt.stages.serve.facts import METRICS, REQUESTS, SERVER, STEPS, STEPS_LOG, read_facts
 from llm_perf_opt.stages.serve.load import (
+    PlannedRequest,
     Vocabulary,
     image_url,
     load_levels,
@@ -182,6 +184,18 @@ def _settings(
         most_in_flight=max(serve.concurrency, default=4),
         steps_file=steps if serve.step_records else None,
     )
+
+
+def _knows_lengths(config: ServeConfig, vocabulary: Vocabulary) -> bool:
+    """Whether the words of a chat message are its tokens, so that the chat template's own can be told from them."""
+    made_up = config.prompts_file is None and config.trace is None and config.image_side is None
+    return vocabulary.is_exact and config.endpoint is Endpoint.chat and config.turns <= 1 and made_up
+
+
+def _noting_lengths(requests: Iterator[PlannedRequest], lengths: list[int]) -> Iterator[PlannedRequest]:
+    for one in requests:
+        lengths.append(one.prompt.count(" ") + 1)
+        yield one
 
 
 class _Counter:
@@ -348,12 +362,15 @@ class _Run:
                 if config.reset_prefix_cache and server.reset_prefix_cache():
                     self.resets += 1
                 with self.context.progress.task(f"load: {planned.level.label}", total=planned.count) as task:
-                    counter, requests = _Counter(task, planned.count), made_ahead(planned, config)
+                    counter, lengths = _Counter(task, planned.count), list[int]()
+                    requests = _noting_lengths(made_ahead(planned, config), lengths)
                     async with self.sampler.sampling():
                         result = await client.run(
                             planned.level, requests, number, duration_s=config.duration_s,
                             is_alive=lambda: server.is_alive, on_done=counter.count,
                         )  # fmt: skip
+                if lengths and _knows_lengths(config, vocabulary):
+                    result.planned_prompt_tokens = sum(lengths) / len(lengths) + vocabulary.extra_tokens
                 self.results.append(result)
                 if result.stopped is None and any(one.status == "disconnected" for one in result.records):
                     result.stopped = await _ended_meanwhile(server)
@@ -458,6 +475,7 @@ class _Run:
                     "event_s": result.cpu_s / result.events if result.events else None,
                     "client_bound": bound is not None,
                     "client_reason": bound,
+                    "planned_prompt_tokens": result.planned_prompt_tokens,
                     "slots_freed_s": result.slots_freed_s,
                     "stopped": result.stopped,
                 }
@@ -527,8 +545,8 @@ class _Run:
             )
         if path.is_file() and path.stat().st_size:
             return [path]
-        said = self.server.engine.steps_from_log(self.server.log_text())
-        return [atomic_write_text(self.folder / STEPS_LOG, said)] if said else []
+        lines = [f"{at:.6f} {self.server.masked(line)}\n" for at, line in self.server.step_lines]
+        return [atomic_write_text(self.folder / STEPS_LOG, "".join(lines))] if lines else []
 
     def _server_document(self) -> dict[str, Any]:
         server = self.server
@@ -541,6 +559,7 @@ class _Run:
             "model": self._masked(self.model),
             "command": self.prepared.shown() if self.prepared is not None else None,
             "ready_s": server.ready_s if server is not None else None,
+            "cold_start": self._cold_start(),
             "stop_s": server.stop_s if server is not None else None,
             "killed_processes": ended.killed if ended is not None else None,
             "prefix_cache_resets": self.resets,
@@ -548,6 +567,12 @@ class _Run:
             "certificate": asdict(self.certificate) if self.certificate is not None else None,
             "notes": [server.masked(note) if server is not None else note for note in self.notes],
         }
+
+    def _cold_start(self) -> dict[str, Any] | None:
+        server = self.server
+        if server is None or server.ready_s is None:
+            return None
+        return asdict(read_cold_start(server.log_text(), server.ready_s, server.imports_s))
 
     def _result(self, written: list[Path], failure: ToolError | None) -> StageResult:
         result = StageResult("ok", artifacts=written)

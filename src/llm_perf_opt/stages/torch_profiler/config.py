@@ -55,7 +55,7 @@ class TorchProfilerConfig(StageConfig):
     with_flops: bool = False
     """torch's own FLOP count per operator, in ``profile.json``; records shapes too."""
     group_by_input_shape: bool = False
-    """Operators told apart by the shapes of their inputs, in ``profile.json``; records shapes too."""
+    """Operators distinguished by the shapes of their inputs, in ``profile.json``; records shapes too."""
     record_modules: bool = True
     """One annotation per module call in the trace, so that time can be traced to modules."""
     start_up_passes: int = 0

@@ -27,8 +27,8 @@ def trace_facts(path: Path) -> Facts:
     """Read a trace, or the ``profile.json`` that is left when the trace was not kept."""
     from llm_perf_opt.captures.documents import read_profile
 
-    beside = path.with_name(layout.PROFILE)
-    profile = read_profile(beside) if beside.is_file() else None
+    profile_path = path.with_name(layout.PROFILE)
+    profile = read_profile(profile_path) if profile_path.is_file() else None
     facts = Facts(sources={"trace": (path,)})
     if profile is not None:
         facts.profiled = ProfiledPass(
@@ -45,6 +45,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
     from llm_perf_opt.analysis.operators.table import operator_records
     from llm_perf_opt.analysis.ranks import capture_origin
     from llm_perf_opt.analysis.timeline.attribution import attribute
+    from llm_perf_opt.analysis.timeline.compilations import trace_compilations
     from llm_perf_opt.analysis.timeline.engines import engine_facts
     from llm_perf_opt.analysis.timeline.summary import summarise_timeline
     from llm_perf_opt.analysis.timeline.tables import module_host_shares, phase_host_seconds
@@ -72,6 +73,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
             hint="give a trace that torch.profiler exported after work was done",
             path=str(path),
         )
+    facts.compile_traced = trace_compilations(timeline)
     engine = engine_facts("torch_profiler", timeline, attribution)
     facts.metrics |= engine.metrics
     facts.sections += engine.sections
@@ -145,6 +147,13 @@ def _count_work(
     return lambda kernels: add_kernel_work(kernels, timeline, attribution, calls, linked)
 
 
+def compile_log_facts(path: Path) -> Facts:
+    """Read what ``torch.compile`` logged of the same run."""
+    from llm_perf_opt.captures.compile_logs import read_compile_log
+
+    return Facts(sources={"compile log": (path,)}, compile_logged=read_compile_log(path))
+
+
 def memory_facts(path: Path) -> Facts:
     """Read what the allocators reported in the pass that watched them."""
     from llm_perf_opt.analysis.telemetry import memory_document
@@ -152,8 +161,8 @@ def memory_facts(path: Path) -> Facts:
     from llm_perf_opt.captures.documents import read_profile
     from llm_perf_opt.captures.kineto.reader import read_kineto
 
-    beside = path.with_name(layout.PROFILE)
-    device = (read_profile(beside).device if beside.is_file() else None) or "cpu"
+    profile_path = path.with_name(layout.PROFILE)
+    device = (read_profile(profile_path).device if profile_path.is_file() else None) or "cpu"
     capture = read_kineto(path)
     document: dict[str, Any] | None = memory_document(capture, attribute(capture.timeline), device)
     if document is None:
@@ -164,7 +173,7 @@ def memory_facts(path: Path) -> Facts:
     )
 
 
-# Several captures together: ranks of one program, and, for torch traces, the recording of graphs beside the run that launches them.
+# Several captures together: ranks of one program, and, for torch traces, the recording of graphs together with the run that launches them.
 
 
 def traces_facts(paths: Sequence[Path]) -> Facts:

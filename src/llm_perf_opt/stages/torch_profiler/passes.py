@@ -57,7 +57,7 @@ class Profile:
     flops_by_operator: dict[str, int] = field(default_factory=dict)
     """torch's own count, where it has a formula (``with_flops``)."""
     operators_by_shape: list[dict[str, Any]] = field(default_factory=list)
-    """Operators told apart by the shapes of their inputs, largest self host time first (``group_by_input_shape``)."""
+    """Operators distinguished by the shapes of their inputs, largest self host time first (``group_by_input_shape``)."""
 
 
 def profile_pass(

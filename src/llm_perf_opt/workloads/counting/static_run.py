@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 SPLITS = (2, 4, 8)
-"""Numbers of ranks a model is split over on paper, beside that of the run."""
+"""Numbers of ranks a model is split over in the static model, in addition to that of the run."""
 
 
 def totals(

@@ -1,7 +1,7 @@
 """Generated pages on disk: made once per (seed, pages, size), shared by every later run.
 
 Cached below ``dataset.generated.cache_dir``, else ``$LLM_PERF_OPT_CACHE``, else the user's cache directory.
-A set is written beside its place and renamed into it, so that runs started together see all of it or nothing.
+A set is written next to its place and renamed into it, so that runs started together see all of it or nothing.
 """
 
 from __future__ import annotations

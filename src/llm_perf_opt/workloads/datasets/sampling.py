@@ -77,7 +77,7 @@ def draw(
 
 
 def in_epoch(sample: Sample, epoch: int) -> Sample:
-    """Give a sample of a later epoch an id of its own, so that predictions can be told apart."""
+    """Give a sample of a later epoch an id of its own, so that predictions can be distinguished."""
     if epoch == 0:
         return sample
     return replace(sample, id=f"{sample.id}@epoch{epoch + 1}", extra={**sample.extra, "epoch": epoch})

@@ -48,16 +48,16 @@ def run_workload(
     run = _Run(engine, workload, on_result)
     groups = batches_of(engine, samples, workload.infer)
     _warn_of_short_batches(workload.infer.batch_size, len(samples))
-    with progress.task("warming up") as task:
+    with progress.task("warm-up") as task:
         run.warm_up(groups)
         task.advance()
     total = workload.repeats * len(groups) if workload.until is None else None
-    with profiler_range(), progress.task("measuring", total=total) as task:
+    with profiler_range(), progress.task("measuring passes without a profiler", total=total) as task:
         began, levels, stopped = clock(), list[float](), None
         while stopped is None:
             for number, group in enumerate(groups):
                 run.measure(number, group, first=not levels)
-                task.advance(note=group[0].id if group else None)
+                task.advance(note=f"pass {len(levels) + 1}")
             run.require_samples()
             levels.append(pass_level([batch.repeats[-1].total_s() for batch in run.result.batches]))
             passed_s = clock() - began

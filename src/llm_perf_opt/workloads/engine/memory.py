@@ -1,4 +1,4 @@
-"""Running out of memory, told: what did not fit, by how much, and what to change. The allocators only say it in prose."""
+"""Running out of memory: what did not fit, by how much, and what to change. The allocators only say it in prose."""
 
 from __future__ import annotations
 

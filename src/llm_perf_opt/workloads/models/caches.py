@@ -28,6 +28,17 @@ _ONE_SEQUENCE_ONLY = {"rwkv": "transformers' decode step mixes the sequences of 
 _READS_ALL_AGAIN = {"cpmant": "its forward wants all tokens so far at every step, not the last one"}
 """Model type → why it cannot be fed one token at a time."""
 
+_NO_STATIC_CACHE = {
+    "bloom": "its position bias covers the tokens read so far, not the whole room of the cache",
+    "deepseek_v4": "transformers has no static cache for its compressed attention",
+    **dict.fromkeys(
+        ("deepseek_v32", "glm_moe_dsa", "hy_v4"),
+        "its indexer also selects positions that are not written yet, which changes the tokens",
+    ),
+    "gpt_neo": "its local attention takes the room of the cache for its length, which changes the tokens",
+}
+"""Model type → why ``model.cache=static`` fails or gives other tokens than a growing cache."""
+
 
 @dataclass(slots=True)
 class OwnState:
@@ -81,6 +92,17 @@ def state_protocol(kind: Any, model_type: str) -> StateProtocol:
     # transformers has no public name for the question its generate() asks here.
     takes_cache = getattr(kind, "_supports_default_dynamic_cache", lambda: True)()
     return StateProtocol(argument, not takes_cache, names)
+
+
+def refuse_static_cache(model_type: str) -> None:
+    """Refuse ``model.cache=static`` where transformers' model does not run right with it."""
+    reason = _NO_STATIC_CACHE.get(model_type)
+    if reason is not None:
+        raise ConfigError(
+            f"model.cache=static: not for a '{model_type}' model: {reason}",
+            hint="use model.cache=dynamic or model.cache=preallocated (and neither model.compile nor model.cuda_graphs)",
+            key="model.cache",
+        )
 
 
 def refuse_batches(model_type: str, batch_size: int) -> None:

@@ -13,13 +13,14 @@ from llm_perf_opt.config.schema import CacheKind
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.workloads.base import Batch, Phase, PhaseShapes, Sample
 from llm_perf_opt.workloads.models import loading
-from llm_perf_opt.workloads.models.caches import refuse_batches, state_protocol
+from llm_perf_opt.workloads.models.caches import refuse_batches, refuse_static_cache, state_protocol
 from llm_perf_opt.workloads.models.loading import make_config
 from llm_perf_opt.workloads.models.meta import nothing_is_padded, spread_evenly
 from llm_perf_opt.workloads.models.model_types import (
     check_dimensions,
     end_token_ids,
     known_type,
+    modelopt_quantisation,
     named_config,
     random_tokenizer,
     refuse_model_type,
@@ -156,7 +157,9 @@ class HfCausalLmAdapter(TransformersAdapter):
             if found is not None:
                 plain = found if isinstance(found, Mapping) else found.to_dict()
                 return {str(key): value for key, value in plain.items()}
-        return None
+        return (
+            None if self.config.path is None else modelopt_quantisation(Path(self.config.path).expanduser())
+        )
 
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a sequence: those of generation_config.json first, as ``generate()`` does."""
@@ -324,6 +327,8 @@ class HfCausalLmAdapter(TransformersAdapter):
     def _check_state(self, kind: Any, model_type: str) -> None:
         """Refuse before anything is built what cannot go on from its past, or not in the cache that was chosen."""
         refuse_batches(model_type, self.infer.batch_size)
+        if self.config.cache is CacheKind.static:
+            refuse_static_cache(self.text_config().model_type)
         if state_protocol(kind, model_type).made_by_model and self.config.cache is CacheKind.static:
             raise ConfigError(
                 f"model.cache=static: a '{model_type}' model makes its own state, which has a fixed size anyway",

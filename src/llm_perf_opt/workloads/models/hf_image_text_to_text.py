@@ -209,14 +209,14 @@ class HfImageTextToTextAdapter(HfCausalLmAdapter):
     def prefill(self, model: torch.nn.Module, batch: Batch, vision: Any, cache: Any) -> torch.Tensor:
         """Run the prompt with the encoded images in their places."""
         taken = self.encoder_inputs(model, batch.inputs["processed"])
-        batch.inputs["beside"] = {
+        batch.inputs["encoder"] = {
             name: value for name, value in batch.inputs["processed"].items() if name not in taken
         }
         return super().prefill(model, batch, vision, cache)
 
     def prefill_inputs(self, batch: Batch, vision: Any) -> dict[str, Any]:
         """Hand over the image features, and what else the processor said of the prompt (kinds of tokens)."""
-        return {**batch.inputs["beside"], "mm_encoder_outputs": {"image": vision}}
+        return {**batch.inputs["encoder"], "mm_encoder_outputs": {"image": vision}}
 
     def generate_inputs(self, batch: Batch) -> dict[str, Any]:
         """Return the images as ``generate()`` takes them."""

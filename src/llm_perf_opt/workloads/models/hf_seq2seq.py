@@ -28,7 +28,7 @@ _NEEDED_ARGUMENTS = ("decoder_input_ids", "encoder_outputs", "past_key_values")
 class HfSeq2SeqAdapter(HfCausalLmAdapter):
     """A model of transformers' ``AutoModelForSeq2SeqLM``. The prompt a user gives is the encoder's.
 
-    ``input_ids`` of a batch are the decoder's prompt, which the answer continues; what the encoder reads is beside them.
+    ``input_ids`` of a batch are the decoder's prompt, which the answer continues; what the encoder reads is next to them.
     """
 
     name = "hf_seq2seq"
@@ -142,7 +142,7 @@ class HfSeq2SeqAdapter(HfCausalLmAdapter):
         device: str,
         facts: Mapping[str, Any],
     ) -> Batch:
-        """Put the decoder's prompt beside the encoder's inputs."""
+        """Put the decoder's prompt next to the encoder's inputs."""
         import torch
 
         prompt = self.decoder_prompt()

@@ -1,4 +1,4 @@
-"""Which adapter runs a model type, and why none does: told from ``config.json`` alone, before anything is imported or built.
+"""Which adapter runs a model type, and why none does: determined from ``config.json`` alone, before anything is imported or built.
 
 transformers keeps one table per use (causal language models, image-text-to-text, speech, …). They are read from its
 source: importing it would import torch, which a check before any work must not.
@@ -52,7 +52,7 @@ _TABLES = {
 }
 _MASKED, _ANY = "MODEL_FOR_MASKED_LM_MAPPING_NAMES", "MODEL_MAPPING_NAMES"
 _MULTIMODAL = "MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES"
-"""Holds the vision-language models by reference to their own table, and beside them those that hear."""
+"""Holds the vision-language models by reference to their own table, and next to them those that hear."""
 _OTHER_USES = {
     "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES": "an encoder of text",
     "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES": "a pair of encoders, of images and of text",
@@ -304,7 +304,14 @@ def checkpoint_quantisation(model: ModelConfig) -> Mapping[str, Any] | None:
     found = document.get("quantization_config")
     if found is None and isinstance(text, Mapping):
         found = text.get("quantization_config")
-    return found if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else modelopt_quantisation(file.parent)
+
+
+def modelopt_quantisation(folder: Path) -> Mapping[str, Any] | None:
+    """Return what ``hf_quant_config.json`` says, as a ``quantization_config``: where ModelOpt's older releases wrote it."""
+    file = folder / "hf_quant_config.json"
+    found = loading.read_json(file).get("quantization") if file.is_file() else None
+    return {"quant_method": "modelopt", **found} if isinstance(found, Mapping) else None
 
 
 def loading_problem(model: ModelConfig) -> Problem | None:

@@ -69,7 +69,7 @@ def load_tokenizer(directory: Path) -> TextTokenizer:
     if not file.is_file():
         raise CheckpointError(
             f"no tokenizer.json in {directory}",
-            hint="copy the checkpoint's tokenizer files beside its weights",
+            hint="copy the checkpoint's tokenizer files next to its weights",
             path=str(file),
         )
     try:
@@ -180,13 +180,13 @@ def load_processor(source: str, *, model_type: str, revision: str | None, remote
     except ImportError as error:
         raise ConfigError(
             f"the processor of {source} needs a package that is not installed: {_one_line(error)}",
-            hint="install it beside llm-perf-opt",
+            hint="install it next to llm-perf-opt",
             key="model.path",
         ) from error
     except _CANNOT_BE_READ as error:
         raise CheckpointError(
             f"no usable processor in {source}: {_one_line(error)}",
-            hint="copy processor_config.json, preprocessor_config.json and the tokenizer files beside the weights",
+            hint="copy processor_config.json, preprocessor_config.json and the tokenizer files next to the weights",
             path=source,
         ) from error
 
@@ -198,7 +198,7 @@ def load_part(kind: Any, config: ModelConfig, *, remote_code: bool, what: str, f
     except (*_CANNOT_BE_READ, ImportError) as error:
         raise CheckpointError(
             f"no usable {what} in {config.path}: {_one_line(error)}",
-            hint=f"copy {files} beside the weights",
+            hint=f"copy {files} next to the weights",
             path=config.path,
         ) from error
 

@@ -68,7 +68,10 @@ def greedy_reference(
     stop_ids: Sequence[int],
     no_repeat_ngram_size: int,
 ) -> Reference:
-    """Return the first ``count`` greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
+    """Return the first ``count`` greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling.
+
+    It uses its usual growing cache, so that the tokens do not depend on the cache that is checked.
+    """
     from transformers import GenerationConfig
 
     chosen = GenerationConfig(
@@ -77,7 +80,6 @@ def greedy_reference(
         eos_token_id=list(stop_ids) or None,
         pad_token_id=adapter.padding_token_id(),
         no_repeat_ngram_size=no_repeat_ngram_size or None,
-        cache_implementation="static" if _makes_static_cache(adapter.config) else None,
         disable_compile=True,
         output_logits=True,
         return_dict_in_generate=True,
@@ -91,11 +93,6 @@ def greedy_reference(
         generating.generation_config = own
     rows: list[list[int]] = out.sequences[:, batch.inputs["input_ids"].shape[1] :].tolist()
     return Reference(rows, list(out.logits))
-
-
-def _makes_static_cache(config: ModelConfig) -> bool:
-    """Whether ``generate()`` is to make its cache, a static one; it is handed one of another data type."""
-    return config.cache is CacheKind.static and config.cache_dtype is None
 
 
 # Mixtures of experts: whether a model is one, and how its experts run while it decodes.

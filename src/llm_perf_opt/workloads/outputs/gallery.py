@@ -1,4 +1,4 @@
-"""The gallery: pages with the boxes the model drew beside the text it wrote.
+"""The gallery: pages with the boxes the model drew next to the text it wrote.
 
 ``predictions.md`` refers to image files below ``images/``; ``predictions.html`` holds everything in one file
 and loads nothing from anywhere. Both show text nobody controls, so everything is escaped.
@@ -29,7 +29,7 @@ LOGGER = logging.getLogger(__name__)
 MARKDOWN_NAME = "predictions.md"
 HTML_NAME = "predictions.html"
 IMAGES_DIR = "images"
-# Okabe and Ito's palette: told apart by people who see colours differently, on white and on scans.
+# Okabe and Ito's palette: distinguished by people who see colours differently, on white and on scans.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#6A3D9A")
 _JPEG_QUALITY = 85
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

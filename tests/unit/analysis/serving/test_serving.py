@@ -130,6 +130,29 @@ def test_other_step_records_name_the_same_cause(cause: str, steps: str, tmp_path
         assert total == pytest.approx(point.ttft_s.mean, rel=1e-6)
 
 
+def test_steps_of_a_log_with_the_time_of_each_line_are_placed(tmp_path: Path) -> None:
+    """The fallback without the plug-in: the same cause, and parts that sum to the TTFT."""
+    simulated = simulate(planted("prefill", 1))
+    requests = write_lines(tmp_path / "requests.jsonl", simulated.own_requests())
+    lines = []
+    for step in simulated.vllm_steps():
+        held = step["it"]
+        lines.append(
+            f"{step['is']['iteration_timestamp']:.6f} (APIServer) INFO Engine 000: Iteration({held['iteration_index']}): {held['num_ctx_requests']} "
+            f"context requests, {held['num_ctx_tokens']} context tokens, {held['num_generation_requests']} generation requests, "
+            f"{held['num_generation_tokens']} generation tokens, iteration elapsed time: {held['elapsed_ms']:.2f} ms, CPU KV cache usage: 1.0%"
+        )
+    (tmp_path / "steps.log").write_text("\n".join(lines))
+    found = analyse_serving(read_serving([requests, tmp_path / "steps.log"]))
+    assert found.serving.coverage_ratio == 1.0
+    assert find_serving(found)[0].id == "serving-prefill"
+    point = found.serving.load[0]
+    assert point.ttft_parts_s is not None and point.ttft_s is not None
+    assert sum(getattr(point.ttft_parts_s, name) for name in PART_NAMES) == pytest.approx(
+        point.ttft_s.mean, rel=1e-6
+    )
+
+
 def test_clock_offset_is_found_within_its_uncertainty(tmp_path: Path) -> None:
     for offset in (0.0, 0.5, -1200.0, 40.0):
         found = analysed(simulate(Plan(offset_s=offset, requests=120)), tmp_path)
@@ -246,6 +269,11 @@ def test_knee() -> None:
     knee = find_knee([_point(1, 0.03), _point(2, 0.04), _point(4, 0.05), _point(8, 2.0, 5.0)])
     assert knee is not None and knee.rate_per_s == 4 and "8" in knee.reason
     assert find_knee([_point(1, 0.03)]) is None
+    # Random arrivals that came at 1.4 requests/s where 2 were asked for: the server kept up.
+    slower = _point(2, 0.03, 1.4)
+    slower.offered_per_s = 1.4
+    kept = find_knee([_point(1, 0.03), slower])
+    assert kept is not None and kept.rate_per_s is None
     flat = find_knee([_point(1, 0.03), _point(2, 0.03)])
     assert flat is not None and flat.rate_per_s is None and "No load" in flat.reason
 
@@ -275,3 +303,22 @@ def test_per_token_time_that_contradicts_the_latencies_is_replaced() -> None:
     (found,) = load_points([LoadRecord(point)], None, {})
     assert found.tpot_s is not None and found.tpot_s.mean == pytest.approx(0.1) and found.tpot_s.p50 is None
     assert any("contradicts" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("sent", "named"), [(60.0, True), (290.0, False), (None, False)])
+def test_a_chat_template_that_lengthens_prompts_is_named(
+    sent: float | None, named: bool, tmp_path: Path
+) -> None:
+    simulated = simulate(Plan(requests=120, prompt=(300, 300), prefill_token_s=2e-4, rate_per_s=1.0))
+    lines = simulated.own_requests()
+    lines[0]["loads"][0]["planned_prompt_tokens"] = sent
+    requests = write_lines(tmp_path / "r.jsonl", lines)
+    found = analyse_serving(
+        read_serving([requests, write_lines(tmp_path / "s.jsonl", simulated.vllm_steps())])
+    )
+    findings = {one.id: one for one in find_serving(found)}
+    assert ("serving-template" in findings) == named
+    if named:
+        own = found.serving.load[0].ttft_parts_s
+        assert own is not None and own.own_prefill is not None
+        assert findings["serving-template"].gain_upper_s == pytest.approx(own.own_prefill * 240 / 300)

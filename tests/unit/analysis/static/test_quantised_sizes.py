@@ -343,3 +343,46 @@ def test_the_cache_scheme_of_a_checkpoint_is_read() -> None:
     assert read_scheme(config, head=None, element_bytes=2).cache_dtype is None
     config["kv_cache_scheme"] = {"num_bits": 8, "type": "float"}
     assert read_scheme(config, head=None, element_bytes=2).cache_dtype == "float8"
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "per_param"),
+    [
+        ({"quant_algo": "FP8"}, "float8", lambda matrices, numel: numel + 8 * matrices),
+        (
+            {"quant_algo": "NVFP4", "group_size": 16},
+            "float4",
+            lambda matrices, numel: numel / 2 + numel / 16 + 8 * matrices,
+        ),
+    ],
+)
+def test_modelopt_sizes_are_those_of_its_tensors(config: dict[str, Any], dtype: str, per_param: Any) -> None:
+    """``weight``, ``weight_scale`` (per 16 values in NVFP4, with ``weight_scale_2``) and ``input_scale``."""
+    tree = tree_of("llama", **DENSE)
+    config = {"quant_method": "modelopt", "ignore": ["lm_head", "*layers.1*"], **config}
+    sized, found = quantise(tree, read_scheme(config, head=tree.head, element_bytes=2))
+    kept = [p for p in sized.params if p.stored_bytes is not None]
+    assert kept and not any("layers.1" in p.name or "lm_head" in p.name for p in kept)
+    numel = sum(p.numel for p in kept)
+    assert found.dtype == dtype and found.compute_dtype == dtype
+    assert found.weight_bytes == per_param(len(kept), numel)
+
+
+def test_modelopt_of_an_older_release_and_of_mixed_precision() -> None:
+    tree = tree_of("llama", **DENSE)
+    linear = sorted({p.module for p in tree.params if "layers.0" in p.module and len(p.shape) == 2})
+    layers = {name: {"quant_algo": "NVFP4" if "mlp" in name else "FP8", "group_size": 16} for name in linear}
+    config = {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "kv_cache_quant_algo": "FP8",
+        "quantized_layers": layers,
+    }
+    scheme = read_scheme(config, head=tree.head, element_bytes=2)
+    assert scheme.cache_dtype == "float8"
+    sized, _ = quantise(tree, scheme)
+    ratios = {p.module: p.stored_bytes / p.numel for p in sized.params if p.stored_bytes is not None}
+    assert set(ratios) == set(linear)
+    assert all((ratio < 0.75) == ("mlp" in module) for module, ratio in ratios.items())
+    unknown = read_scheme({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, head=None, element_bytes=2)
+    assert unknown.reason is not None and "W4A8_AWQ" in unknown.reason

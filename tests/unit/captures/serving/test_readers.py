@@ -454,3 +454,41 @@ def test_unknown_file_names_what_is_known(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(write(tmp_path / "a.json", {"hello": 1}))
     assert "vllm bench" in (caught.value.hint or "")
+
+
+VLLM_START = """
+(APIServer pid=1) INFO 11-17 [entry.py:9] version 0.32.0, model x
+(EngineCore pid=2) INFO 11-17 [core.py:115] Initializing a V1 LLM engine (v0.32.0) with config: model=x
+(EngineCore pid=2) INFO 11-17 [default_loader.py:501] Loading weights took 4.25 seconds
+(EngineCore pid=3) INFO 11-17 [default_loader.py:501] Loading weights took 4.75 seconds
+(EngineCore pid=2) INFO 11-17 [gpu_model_runner.py:6581] Graph capturing finished in 3 secs, took 0.55 GiB
+(EngineCore pid=2) INFO 11-17 [core.py:386] init engine (profile, create kv cache, warmup model) took 20.00 s (compilation: 12.50 s)
+"""
+
+
+def test_the_start_of_a_vllm_server_is_split_by_its_log() -> None:
+    from llm_perf_opt.captures.serving.engines import INITIALISES, read_cold_start
+
+    start = read_cold_start(VLLM_START, 45.0, 15.0)
+    assert (start.imports_s, start.weights_s, start.compilation_s, start.graph_capture_s) == (
+        15.0,
+        4.75,
+        12.5,
+        3.0,
+    )
+    assert start.kv_cache_s == pytest.approx(4.5)
+    assert start.other_s == pytest.approx(5.25)
+    assert INITIALISES.search(VLLM_START)
+    sglang = (
+        "Load weight end. elapsed=2.5 s, type=X\nCapture cuda graph end. Time elapsed: 1.50 s. mem usage=1"
+    )
+    found = read_cold_start(sglang, 10.0, None)
+    assert (found.weights_s, found.graph_capture_s, found.compilation_s, found.kv_cache_s) == (
+        2.5,
+        1.5,
+        None,
+        None,
+    )
+    # Nothing that the log does not say, and nothing that cannot be.
+    silent = read_cold_start("Loading weights took 99.0 seconds\nLoading weights took .. seconds", 10.0, 11.0)
+    assert (silent.weights_s, silent.imports_s, silent.other_s, silent.total_s) == (None, None, None, 10.0)

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from llm_perf_opt.captures.serving.engines import OWN_STEPS
 from llm_perf_opt.captures.serving.reader import read_serving
+from llm_perf_opt.stages.serve import transformers_steps
 from llm_perf_opt.stages.serve.config import EngineName, ServeConfig
 from llm_perf_opt.stages.serve.engines import PLUGIN, STEPS_VARIABLE, ServerSettings, VllmEngine, make_engine
+from llm_perf_opt.stages.serve.transformers_steps import StepFile, StepRecorder
 from llm_perf_opt.testing.engines import EngineConformance
 
 
@@ -62,15 +66,9 @@ def test_the_vllm_plug_in_is_on_the_path_of_observed_servers_only(tmp_path: Path
     assert "llm_perf_opt" not in found.stdout
 
 
-def test_steps_and_version_are_read_from_a_vllm_log() -> None:
-    log = (
-        "INFO 11-17 vLLM API server version 0.32.0\nnoise\n"
-        "(EngineCore) Engine 000: Iteration(31): 0 context requests, 0 context tokens, 10 generation requests, 10 generation tokens, "
-        "iteration elapsed time: 88.00 ms, CPU KV cache usage: 1.4%\n"
-    )
+def test_the_version_is_read_from_a_vllm_log() -> None:
     engine = VllmEngine(ServeConfig(engine=EngineName.vllm))
-    assert engine.version(log) == "0.32.0"
-    assert (engine.steps_from_log(log) or "").count("\n") == 1
+    assert engine.version("INFO 11-17 vLLM API server version 0.32.0\nnoise\n") == "0.32.0"
 
 
 FAKE_VLLM = """
@@ -192,3 +190,70 @@ def test_the_client_measures_itself(tmp_path: Path) -> None:
     assert 0 < found.event_s < 1e-3
     assert found.stamp_error_p99_s is not None
     assert 0 <= found.stamp_error_p99_s < 1.0
+
+
+class _State:
+    """A request as continuous batching of transformers has it."""
+
+    def __init__(self, name: str, created: float) -> None:
+        self.request_id, self.created_time, self.lifespan, self.tokens = (
+            name,
+            created,
+            (created + 0.25, -1.0),
+            0,
+        )
+
+    def generated_len(self) -> int:
+        return self.tokens
+
+
+def _loop(recorder: StepRecorder, end: float, duration: float, batch: list[tuple[_State, int, bool]]) -> None:
+    recorder.began(end - duration)
+    members = [SimpleNamespace(state=state, query_length=n, has_new_token=new) for state, n, new in batch]
+    recorder.computed(members, end)
+    for state, _, new in batch:
+        state.tokens += new
+    scheduler = SimpleNamespace(active_requests=dict(batch and {"a": 1}), waiting_requests={})
+    recorder.updated(
+        SimpleNamespace(scheduler=scheduler, cache=SimpleNamespace(compute_free_capacity=lambda: 0.75))
+    )
+
+
+def test_steps_of_transformers_are_recorded_and_read(tmp_path: Path) -> None:
+    """A prompt in two chunks, a decode beside another prompt, and the end of a request."""
+    file = StepFile(tmp_path / "steps.jsonl")
+    file.put({"format": OWN_STEPS, "version": 1, "engine": "transformers", "engine_version": "5"})
+    recorder = StepRecorder(file.put, file.fail)
+    first, second = _State("load0-0", 100.0), _State("load0-1", 100.5)
+    _loop(recorder, 100.5, 0.25, [(first, 256, False)])
+    _loop(recorder, 101.0, 0.5, [(first, 100, True)])
+    first.lifespan = (100.25, 102.0)
+    _loop(recorder, 102.0, 1.5, [(first, 1, True), (second, 50, True)])  # begun while the step before ran
+    file.close()
+    (steps,) = read_serving([tmp_path / "steps.jsonl"]).steps
+    assert steps.duration_s.tolist() == pytest.approx([0.25, 0.5, 1.0], abs=1e-6)
+    assert steps.prefill_tokens.tolist() == [256, 100, 50]
+    assert steps.decode_requests.tolist() == [0, 0, 1]
+    assert steps.kv_ratio.tolist() == pytest.approx([0.25] * 3)
+    assert (steps.finished.id, steps.finished.queue_s.tolist()) == (["load0-0"], [0.25])
+    assert not (tmp_path / "steps.jsonl.log").exists()
+
+
+def test_another_release_of_transformers_ends_the_recording_only(tmp_path: Path) -> None:
+    file = StepFile(tmp_path / "steps.jsonl")
+    recorder = StepRecorder(file.put, file.fail)
+    recorder.guarded(recorder.computed)([SimpleNamespace()], 1.0)
+    recorder.guarded(recorder.updated)(SimpleNamespace())
+    file.close()
+    assert "AttributeError" in (tmp_path / "steps.jsonl.log").read_text()
+
+
+def test_only_transformers_of_this_environment_is_started_with_its_recorder(tmp_path: Path) -> None:
+    settings = ServerSettings("x", 1, steps_file=tmp_path / "steps.jsonl")
+    here = make_engine(ServeConfig())
+    assert here.command(settings)[1:4] == ["-m", transformers_steps.__name__, "serve"]
+    assert here.environment(settings)[transformers_steps.VARIABLE] == str(tmp_path / "steps.jsonl")
+    assert transformers_steps.__name__ not in here.command(ServerSettings("x", 1))
+    elsewhere = make_engine(ServeConfig(executable=["/opt/bin/transformers"]))
+    assert elsewhere.command(settings)[:2] == ["/opt/bin/transformers", "serve"]
+    assert transformers_steps.VARIABLE not in elsewhere.environment(settings)

@@ -45,6 +45,20 @@ def test_a_client_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert (problem.severity, problem.message) == ("skip", "guidellm is not installed")
 
 
+def test_a_client_of_another_environment_is_used(tmp_path: Path) -> None:
+    program = tmp_path / "aiperf"
+    program.touch()
+    named = config("aiperf", client_executable=[str(program)])
+    assert client_problems(named) == []
+    assert client_command(named, OPEN, "http://127.0.0.1:1", "m", tmp_path)[:2] == [str(program), "profile"]
+    engine = ServeConfig(engine=EngineName.vllm, executable=[str(program)], client=ClientName.vllm_bench)
+    assert client_command(engine, OPEN, "http://127.0.0.1:1", "m", tmp_path)[:3] == [
+        str(program),
+        "bench",
+        "serve",
+    ]
+
+
 def fake_vllm(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     program = folder / "vllm"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from llm_perf_opt.core.stage import stage_types
 from llm_perf_opt.runs.execute import Outcome, execute
 from llm_perf_opt.runs.finish import finish_run
 from llm_perf_opt.stages.serve.config import ServeConfig, check_values
+from llm_perf_opt.stages.serve.load import Vocabulary, plan_loads
 from llm_perf_opt.stages.serve.stage import ServeStage
 from tests.serving_stub import Behaviour, ServingStub, stub_environment
 from tests.support import read_json
@@ -461,3 +463,15 @@ def test_damaged_steps_cost_a_note_and_not_the_requests(tmp_path: Path) -> None:
     assert facts.serving is not None
     assert facts.serving.load[0].completed == 6
     assert any("steps.jsonl could not be read" in note for note in facts.notes)
+
+
+def test_random_arrivals_have_the_rate_that_was_asked_for() -> None:
+    config = ServeConfig(rate=[4.0], requests=24)
+    (planned,) = plan_loads(config, Vocabulary())
+    offsets = [one.offset_s for one in planned.requests]
+    gaps = [after - before for before, after in itertools.pairwise(offsets)]
+    assert offsets[0] == 0.0
+    assert offsets[-1] == pytest.approx(23 / 4)
+    assert max(gaps) > 2 * min(gaps) > 0
+    (again,) = plan_loads(config, Vocabulary())
+    assert [one.offset_s for one in again.requests] == offsets

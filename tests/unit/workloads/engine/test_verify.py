@@ -14,7 +14,7 @@ from llm_perf_opt.workloads.base import Reference
 from llm_perf_opt.workloads.engine.driver import run_workload
 from llm_perf_opt.workloads.engine.engine import Engine
 from llm_perf_opt.workloads.engine.verify import verify_tokens
-from llm_perf_opt.workloads.measure import EngineRun, check_tokens
+from llm_perf_opt.workloads.measure import EngineRun, Measurement, check_tokens
 from tests.text_facts import tells
 from tests.unit.small_workloads import samples, workload
 
@@ -50,6 +50,8 @@ def test_a_model_that_forgets_its_past_is_found_out(tmp_path: Path, monkeypatch:
     assert run.result.workload().tokens_verified is False
     (note,) = [note for note in run.result.notes if "DIFFER" in note]
     assert "prompt0" in note
+    result = Measurement(run, samples("llama", tmp_path, 1), [], []).stage_result()
+    assert result.status == "degraded" and result.fix, "timings of a model that is not run as it should"
 
 
 def test_settings_of_the_checkpoint_do_not_change_the_reference(tmp_path: Path) -> None:

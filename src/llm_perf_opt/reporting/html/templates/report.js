@@ -81,8 +81,41 @@
       this.isTree = this.roots.length < this.rows.length;
     }
 
+    // On a phone one menu stands for the buttons of all columns.
+    addSortMenu(heads) {
+      if (!this.box.querySelector("table.stack") || this.rows.length < 3) return;
+      const menu = make("select", "");
+      menu.append(new Option("as given", ""));
+      heads.forEach((head, column) => {
+        const numeric = head.classList.contains("num");
+        for (const sign of numeric ? [-1, 1] : [1, -1]) {
+          menu.append(new Option(head.textContent + (sign > 0 ? " \u25B2" : " \u25BC"), column + ":" + sign));
+        }
+      });
+      menu.addEventListener("change", () => {
+        const [column, sign] = menu.value.split(":").map(Number);
+        if (!menu.value) this.restore();
+        else this.sort(column, heads[column].classList.contains("num"), sign);
+      });
+      const label = make("label", "Sort by ", "sortmenu");
+      label.append(menu);
+      this.box.insertBefore(label, this.box.querySelector(".scroll"));
+    }
+
+    restore() {
+      const append = (rows) => {
+        for (const row of rows.sort((a, b) => a.place - b.place)) {
+          this.body.append(row.tr);
+          if (row.detail) this.body.append(row.detail);
+          append(row.children);
+        }
+      };
+      append(this.roots);
+    }
+
     addSorting() {
       const heads = [...this.box.querySelectorAll("thead th")];
+      this.addSortMenu(heads);
       heads.forEach((head, column) => {
         const button = make("button", head.textContent, "sort");
         button.type = "button";

@@ -1,0 +1,1 @@
+"""``llm-perf-opt mcp``: agents read finished runs through the Model Context Protocol."""

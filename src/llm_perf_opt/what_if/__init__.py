@@ -1,0 +1,1 @@
+"""Expected times of a counted model on devices, sizes and types that were not measured."""

@@ -1,0 +1,75 @@
+"""Step times fitted to records, and loads predicted from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llm_perf_opt.captures.serving.records import StepRows, Steps
+from llm_perf_opt.core.errors import InputError
+from llm_perf_opt.what_if.recorded import RecordedTimes, _option, fit_steps
+from llm_perf_opt.what_if.simulate import Limits, Load, Step, mean, simulate
+
+
+def recorded(count: int, seed: int = 3, gap_s: float = 0.001) -> Steps:
+    """Steps of 5 ms, 0.2 ms per decoding request and 0.05 ms per prompt token, with 5 % of noise."""
+    rows, chance, end = StepRows(), np.random.default_rng(seed), 0.0
+    for place in range(count):
+        decoding = int(chance.integers(1, 32))
+        tokens = int(chance.integers(50, 400)) if place % 4 == 0 else 0
+        took = (0.005 + 2e-4 * decoding + 5e-5 * tokens) * float(chance.uniform(0.95, 1.05))
+        end += took + gap_s
+        rows.add(
+            end_s=end, duration_s=took, prefill=(1 if tokens else 0, tokens), decode=(decoding, decoding)
+        )
+    return rows.table()
+
+
+def test_planted_costs_are_found() -> None:
+    fit = fit_steps(recorded(400))
+    # The gap before the next step is part of the fixed cost.
+    assert fit.fixed_s + fit.entry_s * 0.25 == pytest.approx(0.006, rel=0.15)
+    assert fit.decode_s == pytest.approx(2e-4, rel=0.1)
+    assert fit.prefill_s == pytest.approx(5e-5, rel=0.15)
+    assert fit.low_ratio < 1 < fit.high_ratio
+
+
+def test_a_long_step_changes_the_mean_and_not_the_shape() -> None:
+    steps = recorded(400)
+    steps.duration_s[100] = 1.0
+    fit = fit_steps(steps)
+    assert fit.decode_s / fit.prefill_s == pytest.approx(2e-4 / 5e-5, rel=0.35)
+
+
+def test_few_steps_are_refused() -> None:
+    with pytest.raises(InputError, match="steps"):
+        fit_steps(recorded(5))
+
+
+def test_a_load_is_predicted_from_the_fit() -> None:
+    fit = fit_steps(recorded(400))
+    ends = {
+        end: mean(
+            simulate(Load(200, 20, concurrency=4), Limits(2048, 64), RecordedTimes(fit, end, 0.004)).e2e_s
+        )
+        for end in ("low", "expected", "high")
+    }
+    assert ends["low"] is not None and ends["expected"] is not None and ends["high"] is not None
+    assert ends["low"] < ends["expected"] < ends["high"]
+    alone = fit.seconds(Step(4, 800.0))
+    assert ends["expected"] > 19 * alone
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["vllm", "serve", "--max-num-seqs", "8"], 8),
+        (["--max-num-seqs=16"], 16),
+        (["--max_num_seqs", "4"], 4),
+        (["--max-num-seqs"], 256),
+        (["--max-num-seqs", "-3"], 256),
+        ([], 256),
+    ],
+)
+def test_limits_of_the_recorded_server(words: list[str], found: int) -> None:
+    assert _option(words, "max-num-seqs", 256) == found
