@@ -36,7 +36,17 @@ _ADAPTER_GROUPS = {"model.adapter": "llm_perf_opt.models", "dataset.adapter": "l
 _AUTO = "auto"
 _MOST_BRACKETS = 500
 _EXECUTING_NAMES = frozenset(
-    {"executable", "args", "extra_args", "command", "sinks", "auto_map", "custom_pipelines", "_target_"}
+    {
+        "executable",
+        "client_executable",
+        "args",
+        "extra_args",
+        "command",
+        "sinks",
+        "auto_map",
+        "custom_pipelines",
+        "_target_",
+    }
 )
 """Parts of keys that name a program, its options, a plug-in or code."""
 _SENDING_NAMES = frozenset({"url", "metrics_urls", "allow_remote", "api_key_env"})
