@@ -134,7 +134,7 @@ def place_in_range(facts: TimelineFacts, found: CapturedRange | None) -> None:
 # Whether a capture holds as many launches as the static model expects: a fraction of them is a capture that was cut.
 
 
-FAR_FEWER = 0.5
+_FAR_FEWER = 0.5
 """Below this share of the expected launches a capture was cut. Fused projections (query, key and value in one, gate and
 up in one) leave four launches of seven."""
 _MATRIX = ("gemm", "gemv", "conv")
@@ -200,7 +200,7 @@ def shortage(
     wanted = {name: count for name, count in passes.items() if phase is None or name == phase}
     modules = {name: matrix_modules(static, name, component) for name in wanted}
     expected = sum(modules[name] * count for name, count in wanted.items())
-    if not expected or seen >= FAR_FEWER * expected:
+    if not expected or seen >= _FAR_FEWER * expected:
         return None
     needs = " + ".join(
         f"{modules[name]} modules × {units.number(count)} {'steps' if name == 'decode' else 'passes'} of {name}"
@@ -293,7 +293,7 @@ def launch_configurations(
 # Captures of one run against the launches its model needs: which phases are captured only in part.
 
 
-def find_shortages(
+def _find_shortages(
     static: Static | None,
     kernels: Sequence[Kernel],
     captures: Sequence[Capture],
@@ -415,7 +415,7 @@ def _join_device_work(work: CapturedWork, usable: Sequence[Capture], facts: Fact
     work.facts = _join_phases(work.used, owners)
     _add_totals(work.facts, work.used)
     _add_axes(work)
-    shortages = find_shortages(
+    shortages = _find_shortages(
         facts.static, work.facts.kernels, work.used, work.facts.phase_counts, facts.wall_clock
     )
     work.notes += [each.text for each in shortages]

@@ -74,8 +74,8 @@ def program_of(summary: Summary) -> Program:
 
 LEAST_LAUNCHES = 20
 LEAST_SPAN_S = 1e-3
-SURE_LAUNCHES = 200
-SURE_SPAN_S = 10e-3
+_SURE_LAUNCHES = 200
+_SURE_SPAN_S = 10e-3
 _KERNELS_PER_GRAPH = 50
 """A graph that was captured as one operation stands for many kernels."""
 
@@ -95,7 +95,7 @@ class Evidence:
     @property
     def is_sure(self) -> bool:
         """Whether they may be called certain."""
-        return self.launches >= SURE_LAUNCHES and self.span_s >= SURE_SPAN_S
+        return self.launches >= _SURE_LAUNCHES and self.span_s >= _SURE_SPAN_S
 
     def describe(self) -> str:
         """Say how much there is."""
@@ -114,9 +114,9 @@ def evidence_of(summary: Summary) -> Evidence | None:
     return Evidence(launches + graphs * (_KERNELS_PER_GRAPH - 1), whole.span_s)
 
 
-ABOUT_KERNELS = frozenset(("slow-kernels", "dominant-kernels"))
+_ABOUT_KERNELS = frozenset(("slow-kernels", "dominant-kernels"))
 """Findings about a kernel by itself (its share of the kernel time, the limit of its own shape): one launch is enough for them."""
-WORTH_SAYING = 0.01
+_WORTH_SAYING = 0.01
 """Share of the captured time below which a finding is not worth a line."""
 
 
@@ -129,13 +129,13 @@ def keep_supported(findings: list[Finding], summary: Summary) -> list[Finding]:
         return [
             replace(one, gain_upper_s=None, confidence="low", evidence=[*one.evidence, evidence.describe()])
             for one in findings
-            if one.id in ABOUT_KERNELS
+            if one.id in _ABOUT_KERNELS
         ]
     kept = [
         one
         for one in findings
         if (seconds := one.gain_upper_s if one.gain_upper_s is not None else one.time_s) is None
-        or seconds >= WORTH_SAYING * evidence.span_s
+        or seconds >= _WORTH_SAYING * evidence.span_s
     ]
     if evidence.is_sure:
         return kept

@@ -26,7 +26,7 @@ from llm_perf_opt.summary.phases import Basis, CpuPart, CpuPartName, CpuWork
 
 UNKNOWN = "unknown"
 """Class of names that no rule knows."""
-BOOKKEEPING = "bookkeeping"
+_BOOKKEEPING = "bookkeeping"
 """Views and allocation: no work on elements."""
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 
@@ -58,7 +58,7 @@ def joins_tensors(name: str) -> bool:
     return bare_name(name) in _JOINS
 
 
-GROWS_BY_COPYING = "dynamic"
+_GROWS_BY_COPYING = "dynamic"
 """The cache implementation (``Workload.cache``) that joins old and new keys in a new tensor for every token."""
 _FITS = 1.05
 """Work inside operators this much above the wall-clock without a profiler: the profiled pass was disturbed."""
@@ -101,7 +101,7 @@ def cpu_work(
             rows,
             clock,
             operator_cost_s=summary.hardware.measured_operator_s,
-            grows=phase == DECODE and summary.workload.cache == GROWS_BY_COPYING,
+            grows=phase == DECODE and summary.workload.cache == _GROWS_BY_COPYING,
         )
         if work is not None:
             found[phase] = _of_a_sample(summary, phase, work)
@@ -168,7 +168,7 @@ def _sums(
     for operator in operators:
         kind = class_of(operator.name)
         calls += operator.calls
-        if kind == BOOKKEEPING:
+        if kind == _BOOKKEEPING:
             dispatched_s += operator.self_cpu_s
             continue
         own = min(operator.self_cpu_s, operator.calls * (cost_s or 0.0))
@@ -259,18 +259,18 @@ def _slower(work: CpuWork) -> str:
 # What limits a phase on the processor: the part of its time that is largest, and for matrix work how near its limit it is.
 
 
-DOMINATES = 0.4
+_DOMINATES = 0.4
 """Share of a phase from which its largest part explains it."""
-EVEN_WITHIN = 0.1
+_EVEN_WITHIN = 0.1
 """Two parts this close to one another (of the larger) are as large."""
-MATRIX_NEAR = 0.25
+_MATRIX_NEAR = 0.25
 """Share of its limit that matrix work must reach, in its own time, before the limit explains it."""
 _MOVING: tuple[CpuPartName, ...] = ("movement", "growing cache")
 _SMALL: tuple[CpuPartName, ...] = ("element-wise", "normalisation", "sampling", "other")
-SMALL_CALL_S = 30e-6
+_SMALL_CALL_S = 30e-6
 """At its limit a matrix product that is shorter than this takes less time than calling it: the dispatch of an eager call and
 starting and joining the threads of the processor take 5 to 30 µs."""
-OVERHEAD_FROM = 0.5
+_OVERHEAD_FROM = 0.5
 """Share of a phase that is overhead, from which it explains the phase."""
 DISPATCH_LEVER = "fewer operator calls: a compiled decode step, larger batches"
 """What moves dispatch on a processor."""
@@ -311,14 +311,14 @@ def cpu_answer(summary: Summary, phase: str) -> CpuAnswer | None:
         "hidden": work.share("unknown", "compiled", "outside operators"),
     }
     first, second = sorted(groups, key=lambda name: (-groups[name], name))[:2]
-    listed = describe_shares(work)
+    listed = _describe_shares(work)
     overhead = overhead_of(summary, phase, work)
     if overhead is not None:
         text = f"operators are too small for this machine: {overhead.describe()}; {listed}"
         return CpuAnswer("launch", text, ("trace", "static"))
-    if groups[first] < DOMINATES:
+    if groups[first] < _DOMINATES:
         return CpuAnswer("unknown", f"no single limit: {listed}", ("trace",))
-    even = groups[second] >= (1 - EVEN_WITHIN) * groups[first]
+    even = groups[second] >= (1 - _EVEN_WITHIN) * groups[first]
     if even:
         return _even(summary, phase, work, {first, second}, listed)
     if first == "matrix":
@@ -354,7 +354,7 @@ def _small_calls(summary: Summary, phase: str, work: CpuWork) -> SmallCalls | No
     if work.of == "profiled" and work.profiled_ratio:
         mean_s /= work.profiled_ratio
     limit_s = mean_s * min(reached, 1.0)
-    return SmallCalls(calls, mean_s, limit_s, reached) if limit_s < SMALL_CALL_S else None
+    return SmallCalls(calls, mean_s, limit_s, reached) if limit_s < _SMALL_CALL_S else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +376,7 @@ class Overhead:
         """Say how small the products are, and what that costs."""
         return (
             f"a matrix product takes {units.seconds(self.small.mean_s)} on average, {units.seconds(self.small.limit_s)} at its limit "
-            f"(calling one costs more from about {units.seconds(SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
+            f"(calling one costs more from about {units.seconds(_SMALL_CALL_S)} down); overhead is {units.percent(self.beyond)} "
             f"inside such products and {units.percent(self.calling)} around operators, {units.percent(self.share)} together"
         )
 
@@ -388,10 +388,10 @@ def overhead_of(summary: Summary, phase: str, work: CpuWork) -> Overhead | None:
         return None
     beyond = work.share("matrix") * max(0.0, 1 - small.reached)
     found = Overhead(small, beyond, work.share("dispatch", "outside operators"))
-    return found if found.share >= max(OVERHEAD_FROM, work.share(*_MOVING)) else None
+    return found if found.share >= max(_OVERHEAD_FROM, work.share(*_MOVING)) else None
 
 
-def describe_shares(work: CpuWork) -> str:
+def _describe_shares(work: CpuWork) -> str:
     """Say what the shares are of, the parts from the largest, and the largest operator."""
     of = {
         "wall-clock": f"{units.seconds(work.span_s)} without a profiler",
@@ -439,7 +439,7 @@ def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnsw
     reached = _reached(summary, phase, work)
     if (
         reached is not None
-        and reached < MATRIX_NEAR
+        and reached < _MATRIX_NEAR
         and prediction.bound == "compute"
         and had_processor_alone(summary)
     ):
@@ -448,7 +448,7 @@ def _matrix(summary: Summary, phase: str, work: CpuWork, listed: str) -> CpuAnsw
             f"kernels or the number of threads do not use the machine; {listed}"
         )
         return CpuAnswer("compute", text, ("trace", "static"))
-    if reached is None or reached < MATRIX_NEAR:
+    if reached is None or reached < _MATRIX_NEAR:
         shared = "" if had_processor_alone(summary) else "; other programs used the processor meanwhile"
         text = (
             f"no single limit: matrix work is the largest part, but in that time it reaches {units.percent(reached)} of its "
@@ -468,7 +468,7 @@ def had_processor_alone(summary: Summary) -> bool:
 def _even(summary: Summary, phase: str, work: CpuWork, names: set[str], listed: str) -> CpuAnswer:
     """Two parts as large as one another: a balance only where both are work at a limit."""
     reached = _reached(summary, phase, work)
-    if names == {"matrix", "movement"} and reached is not None and reached >= MATRIX_NEAR:
+    if names == {"matrix", "movement"} and reached is not None and reached >= _MATRIX_NEAR:
         prediction = summary.predictions[phase]
         if prediction.bound == "memory":
             return CpuAnswer(

@@ -126,7 +126,7 @@ class ProfiledPass:
 # How two values of a field become one: (the value so far, the next one) → the merged value, always a new container.
 
 
-MergeRule = Callable[[Any, Any], Any]
+_MergeRule = Callable[[Any, Any], Any]
 _RULE = "merge"
 TIMINGS = "timings"
 """The source of the wall-clock: :attr:`stages.facts.Part.what` and :attr:`Facts.unreadable`."""
@@ -250,11 +250,11 @@ def add_fields(target: Any, source: Any) -> None:
         if other is None or other.type != item.type:
             continue
         ours = getattr(target, item.name)
-        rule: MergeRule = other.metadata.get(_RULE) or _rule_of(ours)
+        rule: _MergeRule = other.metadata.get(_RULE) or _rule_of(ours)
         setattr(target, item.name, rule(ours, getattr(source, item.name)))
 
 
-def _rule_of(value: Any) -> MergeRule:
+def _rule_of(value: Any) -> _MergeRule:
     if isinstance(value, dict):
         return _missing_keys
     return _concatenated if isinstance(value, list) else _first_value

@@ -18,7 +18,7 @@ from llm_perf_opt.summary import Hardware, LedgerRow, Stat, Static, Timings
 from llm_perf_opt.summary.statistics import decode_steps
 
 Time = TypeVar("Time")
-TOLERANCE = 0.25
+_TOLERANCE = 0.25
 """Relative difference between sources from which it is worth showing."""
 SHALLOWEST, MOST_MODULES = 3, 200
 """The tree goes as deep as this many modules allow, and at least this deep; the rest is in the static report. Modules
@@ -211,7 +211,7 @@ def _add_device_time(row: LedgerRow, device: ModuleTime | None) -> None:
         return
     row.others_s["timeline"] = device.device_s
     # Wall-clock holds waiting that device time does not: only more device time than wall-clock contradicts.
-    if device.device_s > row.measured_s * (1 + TOLERANCE):
+    if device.device_s > row.measured_s * (1 + _TOLERANCE):
         row.disagreement = (
             f"timeline {units.seconds(device.device_s)} against {row.measured_source} "
             f"{units.seconds(row.measured_s)}"
@@ -225,7 +225,7 @@ def _add_host_time(row: LedgerRow, seconds: float | None) -> None:
         row.measured_s, row.measured_source = seconds, "profiler"
         return
     row.others_s["profiler"] = seconds
-    if row.measured_s > 0 and not 1 / (1 + TOLERANCE) <= seconds / row.measured_s <= 1 + TOLERANCE:
+    if row.measured_s > 0 and not 1 / (1 + _TOLERANCE) <= seconds / row.measured_s <= 1 + _TOLERANCE:
         row.disagreement = (
             f"profiler {units.seconds(seconds)} against {row.measured_source} {units.seconds(row.measured_s)}"
         )
@@ -247,7 +247,7 @@ def _finished(row: LedgerRow, limits: Limits) -> LedgerRow:
             row.mfu_ratio = row.flops / (row.measured_s * limits.peak.value)
         if row.bytes is not None and limits.bandwidth is not None:
             row.mbu_ratio = row.bytes / (row.measured_s * limits.bandwidth.value)
-        if row.floor_s is not None and row.measured_s < row.floor_s / (1 + TOLERANCE):
+        if row.floor_s is not None and row.measured_s < row.floor_s / (1 + _TOLERANCE):
             row.disagreement = (
                 f"measured {units.seconds(row.measured_s)} is below the floor {units.seconds(row.floor_s)}: "
                 f"{below_floor(row.bytes if floor is not None and floor.bound == 'memory' else None)}"

@@ -25,10 +25,10 @@ from llm_perf_opt.summary.statistics import Better, percentile
 
 Samples = Mapping[str, Sequence[float]]
 """Sample → value of every repeat, in the order they were measured."""
-BlockKind = Literal["rounds", "repeats", "samples"]
+_BlockKind = Literal["rounds", "repeats", "samples"]
 ALPHA = 0.05
 """Most false alarms a rank test may give when nothing changed."""
-TOGETHER = "all samples"
+_TOGETHER = "all samples"
 SHOWN_CHANGE = 0.2
 """The change that a recommended number of repeats would show."""
 _POWER = 0.8
@@ -49,7 +49,7 @@ class Evidence:
 
     a: float
     b: float
-    kind: BlockKind | None
+    kind: _BlockKind | None
     differences: tuple[float, ...] = ()
     """Log ratios of paired blocks (rounds, samples)."""
     blocks_a: tuple[float, ...] = ()
@@ -127,7 +127,7 @@ def weigh(a: Series, b: Series) -> Evidence | None:
     note = None
     if not common:
         runs_a, runs_b = [_together(run) for run in runs_a], [_together(run) for run in runs_b]
-        common = [TOGETHER]
+        common = [_TOGETHER]
         note = "no sample is in both sides: compared over all samples, not pair by pair"
     a_value, b_value = _value(runs_a, common), _value(runs_b, common)
     rounds = min(len(runs_a), len(runs_b))
@@ -137,7 +137,7 @@ def weigh(a: Series, b: Series) -> Evidence | None:
         return Evidence(a_value, b_value, "rounds", differences, note=note)
     blocks_a, blocks_b = _slots(runs_a[0], common), _slots(runs_b[0], common)
     if statistics.smallest_shift_p(len(blocks_a), len(blocks_b)) <= ALPHA or len(common) < 2:
-        kind: BlockKind | None = "repeats" if min(len(blocks_a), len(blocks_b)) > 1 else None
+        kind: _BlockKind | None = "repeats" if min(len(blocks_a), len(blocks_b)) > 1 else None
         return Evidence(a_value, b_value, kind, blocks_a=blocks_a, blocks_b=blocks_b, note=note)
     by_sample = tuple(math.log(_median(runs_b[0][sample]) / _median(runs_a[0][sample])) for sample in common)
     return Evidence(a_value, b_value, "samples", by_sample, note=note)
@@ -171,7 +171,7 @@ def _common(runs_a: Sequence[Samples], runs_b: Sequence[Samples]) -> list[str]:
 def _together(run: Samples) -> dict[str, list[float]]:
     """Take the samples of each repeat as one: their mean."""
     repeats = min(len(values) for values in run.values())
-    return {TOGETHER: [math.fsum(v[k] for v in run.values()) / len(run) for k in range(repeats)]}
+    return {_TOGETHER: [math.fsum(v[k] for v in run.values()) / len(run) for k in range(repeats)]}
 
 
 def _median(values: Sequence[float]) -> float:
@@ -391,7 +391,7 @@ def serving_values(summary: Summary) -> dict[str, dict[str, float]]:
     return {name: _point_values(point) for name, point in _comparable_loads(summary)}
 
 
-def serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
+def _serving_series(summary: Summary) -> dict[str, dict[str, list[float]]]:
     """Return metric → load point → value in each tenth of its requests; of points without single requests, their one value.
 
     Load points that the client could not keep, or that did not finish, are left out.
@@ -424,7 +424,7 @@ def side_series(
             found.setdefault(name, Series()).runs.extend(_by_repeat(samples) if by_repeat else [samples])
         for name, value in single.items():
             found.setdefault(name, Series()).runs.append({WHOLE_RUN: [value]})
-        for name, loads in serving_series(summary).items():
+        for name, loads in _serving_series(summary).items():
             found.setdefault(name, Series()).runs.append(loads)
     return found
 

@@ -40,7 +40,7 @@ _STRAGGLER = 0.5
 """A rank that causes more than this share of the waiting (and more than its turn) holds the others up."""
 
 
-def add_waiting(
+def _add_waiting(
     ranks: Sequence[RankCalls],
     rows: list[RankUse],
     communication: Communication,
@@ -251,7 +251,7 @@ def join_host_ranks(found: Sequence[HostCollectives]) -> HostRanks:
     exposed = sum(row.exposed_communication_s or 0.0 for row in rows) / count
     span = sum(row.span_s or 0.0 for row in rows) / count
     talk = Communication(table, total, exposed, min(1.0, exposed / span) if span > 0 else None)
-    notes += add_waiting([one.calls for one in ordered], rows, talk, noisy_ends=True)
+    notes += _add_waiting([one.calls for one in ordered], rows, talk, noisy_ends=True)
     return HostRanks(rows, talk, notes)
 
 
@@ -540,7 +540,7 @@ def _join_group(known: Sequence[_Member]) -> tuple[Capture, list[RankUse], list[
     if facts.axis is not None and facts.axis.communication is not None:
         # Processes of one capture have one clock.
         one_clock = len({one.capture.path for one in ordered}) == 1
-        notes += add_waiting(_calls(ordered), rows, facts.axis.communication, one_clock=one_clock)
+        notes += _add_waiting(_calls(ordered), rows, facts.axis.communication, one_clock=one_clock)
     return replace(ordered[0].capture, facts=facts, covers_run=False), rows, notes
 
 
@@ -555,7 +555,7 @@ def _devices_as_ranks(captures: Sequence[Capture]) -> list[RankUse]:
             continue
         members = [_Member(number, one, timeline, _of_device(axis, timeline, number)) for number in numbers]
         rows = [_rank_row(member) for member in members]
-        add_waiting(_calls(members), rows, axis.communication, one_clock=True)
+        _add_waiting(_calls(members), rows, axis.communication, one_clock=True)
         return rows
     return []
 

@@ -21,7 +21,7 @@ from llm_perf_opt.summary import (
 )
 
 OF_SAMPLE = "a sample's wall-clock"
-OF_PROGRAM = "the program's wall-clock"
+_OF_PROGRAM = "the program's wall-clock"
 OF_SPAN = "the captured time"
 OF_KERNELS = "the captured kernel time"
 
@@ -72,7 +72,7 @@ GRAPH_DEVICE_S = "_graph_device_s"
 """Metrics of this ending: device time of a phase that lies behind graph launches, so that no operator claims it."""
 
 
-def unclaimed_device_s(metrics: Mapping[str, float | None], phase: str | None) -> float:
+def _unclaimed_device_s(metrics: Mapping[str, float | None], phase: str | None) -> float:
     """Return the device time of a phase that no operator claims."""
     return metrics.get(f"{phase or OUTSIDE_PHASES}{GRAPH_DEVICE_S}") or 0.0
 
@@ -88,7 +88,7 @@ def add_operator_shares(
         inside = [operator for operator in operators if operator.phase == phase]
         on_device = any(operator.self_device_s for operator in inside)
         own = [(op.self_device_s or 0.0) if on_device else op.self_cpu_s for op in inside]
-        whole = sum(own) + (unclaimed_device_s(metrics or {}, phase) if on_device else 0.0)
+        whole = sum(own) + (_unclaimed_device_s(metrics or {}, phase) if on_device else 0.0)
         for operator, seconds in zip(inside, own, strict=True):
             operator.share_ratio = seconds / whole if whole > 0 else None
             operator.share_of = "device" if on_device else "host"
@@ -138,7 +138,7 @@ def _whole(summary: Summary) -> tuple[float | None, str | None]:
     if summary.wall_clock is not None:
         return summary.wall_clock.span_s, OF_SAMPLE
     if summary.timings.program_s is not None:
-        return summary.timings.program_s.shown, OF_PROGRAM
+        return summary.timings.program_s.shown, _OF_PROGRAM
     captured = summary.budget.get(WHOLE)
     if captured is not None and captured.span_s > 0:
         return captured.span_s, OF_SPAN

@@ -103,7 +103,7 @@ def _add_notes(summary: Summary, notes: Iterable[str]) -> None:
     summary.notes = list(dict.fromkeys([*summary.notes, *notes]))
 
 
-RANDOM_WEIGHTS_NOTE = "Random weights: the timings are real, the generated text is meaningless."
+_RANDOM_WEIGHTS_NOTE = "Random weights: the timings are real, the generated text is meaningless."
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ def summarise(
     ``facts`` are those of all stages, ``work`` their captures together; ``silicon`` has measured times of operators.
     """
     clock = facts.wall_clock
-    workload = merge_workload(subject, facts)
+    workload = _merge_workload(subject, facts)
     summary = Summary(
         run=subject.run,
         environment=subject.environment,
@@ -175,12 +175,12 @@ def summarise(
 
         summary.vendor_rules = vendor_rules(summary, counters.facts, counters.matches)
     summary.notes.sort(key=lambda note: not note.startswith(NO_DEVICE_EVENTS))
-    if workload.weights == "random" and RANDOM_WEIGHTS_NOTE not in summary.notes:
-        summary.notes.insert(0, RANDOM_WEIGHTS_NOTE)
+    if workload.weights == "random" and _RANDOM_WEIGHTS_NOTE not in summary.notes:
+        summary.notes.insert(0, _RANDOM_WEIGHTS_NOTE)
     return summary
 
 
-def merge_workload(subject: Subject, facts: Facts) -> Workload:
+def _merge_workload(subject: Subject, facts: Facts) -> Workload:
     """Prefer what was measured over what was configured."""
     workload = replace(facts.wall_clock.workload) if facts.wall_clock is not None else Workload()
     for name in Workload.__dataclass_fields__:

@@ -40,7 +40,7 @@ from llm_perf_opt.summary.kernels import KernelTarget
 
 
 Ask = Callable[[Operator], Timing | None]
-LookUp = Callable[[Operator], "MeasuredTime | None"]
+_LookUp = Callable[[Operator], "MeasuredTime | None"]
 _SPLITS = (1, 2, 4, 8)
 """Ranks over which an expert may be split: shapes of a trace are those of one rank, tables name the whole."""
 
@@ -55,7 +55,7 @@ class MeasuredTime:
     source: str
 
 
-def look_up_in(ask: Ask, hardware: Hardware) -> LookUp:
+def look_up_in(ask: Ask, hardware: Hardware) -> _LookUp:
     """Return a function from an operator to its measured time on this device; ``None`` outside the tables."""
     known: dict[Operator, MeasuredTime | None] = {}
 
@@ -326,7 +326,7 @@ class Coverage:
 def add_targets(
     kernels: Sequence[Kernel],
     shaped: Iterable[ShapedCalls],
-    look_up: LookUp,
+    look_up: _LookUp,
     traced_s: Mapping[KernelPhase, float] | None = None,
 ) -> Coverage:
     """Give every kernel whose shapes are in the tables its target; others keep none.
@@ -440,7 +440,7 @@ def has_shapes(capture: NcuCapture | None) -> bool:
 
 
 def add_profiled_targets(
-    kernels: Sequence[Kernel], facts: Sequence[NcuKernelFacts], matches: Mapping[str, str], look_up: LookUp
+    kernels: Sequence[Kernel], facts: Sequence[NcuKernelFacts], matches: Mapping[str, str], look_up: _LookUp
 ) -> Coverage:
     """Give kernels without a target one from their profiled launches; time at stake is not claimed from single launches."""
     waiting = [kernel for kernel in kernels if kernel.target is None]

@@ -7,7 +7,7 @@ from llm_perf_opt.summary import Summary
 
 _OTHER_SHAPES = 0.05
 """Relative difference of prompt lengths from which work and times are not of the same requests."""
-CACHE_SIZED_BYTES = 2.0**30
+_CACHE_SIZED_BYTES = 2.0**30
 """Working sets up to this size can lie in a cache: the largest server processors have about a GiB."""
 
 
@@ -15,7 +15,7 @@ def below_floor(memory_bytes: float | None) -> str:
     """Name the likely cause of a time below its floor; ``memory_bytes``: what it reads, where memory sets the floor."""
     if memory_bytes is None:
         return "the peak is likely too low (measured on a busy machine?), or the time holds less than the work counted"
-    if memory_bytes <= CACHE_SIZED_BYTES:
+    if memory_bytes <= _CACHE_SIZED_BYTES:
         return (
             f"its working set of {units.size(memory_bytes)} likely stays in a cache, which is faster than the main "
             "memory the floor counts with"
@@ -104,7 +104,7 @@ def _is_cached(summary: Summary, phase: str) -> bool:
     """Whether only the bandwidth is beaten, by a working set that a cache can hold."""
     use, moved = summary.utilisation[phase], _read_at_once(summary, phase)
     computed = use.mfu_ratio is None or use.mfu_ratio <= 1.0
-    return computed and moved is not None and moved <= CACHE_SIZED_BYTES and summary.hardware.kind == "cpu"
+    return computed and moved is not None and moved <= _CACHE_SIZED_BYTES and summary.hardware.kind == "cpu"
 
 
 def _read_at_once(summary: Summary, phase: str) -> float | None:

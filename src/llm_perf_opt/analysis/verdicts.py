@@ -28,18 +28,18 @@ from llm_perf_opt.summary import Bound, Budget, BudgetPart, Kernel, Summary, Ver
 
 BUSY_ENOUGH = 0.5
 """Below this share of device activity, waiting is the problem whatever the kernels do."""
-QUEUE_DECIDES = 0.5
+_QUEUE_DECIDES = 0.5
 FULL = 0.8
 """Share of the time that kernels fill, from which the verdict is about kernels."""
 _MOST_UNDER_ONE = 0.6
-MOSTLY_ONCE = 0.5
+_MOSTLY_ONCE = 0.5
 """Share of one-off costs from which a capture says nothing of the steady state."""
 _HOST_PARTS = ("host", "data", "allocation")
-NEAR_A_LIMIT = 0.4
+_NEAR_A_LIMIT = 0.4
 """MFU or MBU from which a limit of the hardware is a fair explanation."""
-COUNTER_NEAR = 0.6
+_COUNTER_NEAR = 0.6
 """Share of a unit's peak from which ncu itself calls it the limiter."""
-BALANCED_WITHIN = 0.1
+_BALANCED_WITHIN = 0.1
 _LESS_WORK = "less work: fewer tokens, fewer pixels"
 _LEVERS: dict[Bound, str | None] = {
     "launch": "fewer, larger launches: CUDA graphs or torch.compile, fused kernels, larger batch",
@@ -184,7 +184,7 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     queue = share.get(
         "queue", 0.0
     )  # nobody's fault that the capture shows: it decides only where it is most of the time
-    if queue > QUEUE_DECIDES:
+    if queue > _QUEUE_DECIDES:
         waits["queue"] = queue
     single: dict[Bound, float] = {
         **waits,
@@ -195,7 +195,7 @@ def _waiting_by_budget(summary: Summary, phase: str) -> _Answer | None:
     listed = ", ".join(
         f"{part.name} {units.percent(part.share_ratio)}" for part in budget.parts if part.seconds
     )
-    if once >= MOSTLY_ONCE:
+    if once >= _MOSTLY_ONCE:
         answer = "one-off"
     elif single[answer] <= 0 or (sum(waits.values()) < compute and single[answer] <= compute):
         return None
@@ -292,7 +292,7 @@ def _near_a_counter_limit(summary: Summary, phase: str) -> _Answer | None:
         return None
     compute = _weighted(rows, "compute_ratio", covered)
     memory = _weighted(rows, "dram_ratio", covered)
-    if compute is None or memory is None or max(compute, memory) < COUNTER_NEAR:
+    if compute is None or memory is None or max(compute, memory) < _COUNTER_NEAR:
         return None
     arithmetic = (
         f"counters of {units.percent(covered / everything)} of the kernel time: compute units "
@@ -312,17 +312,17 @@ def _near_a_model_limit(summary: Summary, phase: str) -> _Answer | None:
     use = summary.utilisation.get(phase)
     if use is None or use.mfu_ratio is None or use.mbu_ratio is None:
         return None
-    if max(use.mfu_ratio, use.mbu_ratio) < NEAR_A_LIMIT:
+    if max(use.mfu_ratio, use.mbu_ratio) < _NEAR_A_LIMIT:
         return None
     arithmetic = (
         f"MFU {units.percent(use.mfu_ratio)}, MBU {units.percent(use.mbu_ratio)}:"
-        f" a limit is near from {units.percent(NEAR_A_LIMIT)}"
+        f" a limit is near from {units.percent(_NEAR_A_LIMIT)}"
     )
     return _Answer(_larger(use.mfu_ratio, use.mbu_ratio), arithmetic, _sources(summary, "static", "timings"))
 
 
 def _larger(compute: float, memory: float) -> Bound:
-    if abs(compute - memory) <= BALANCED_WITHIN * max(compute, memory):
+    if abs(compute - memory) <= _BALANCED_WITHIN * max(compute, memory):
         return "balanced"
     return "compute" if compute > memory else "memory"
 
@@ -378,11 +378,11 @@ def _missing_inputs(summary: Summary, phase: str) -> str:
         )
     elif use.mbu_ratio is not None and summary.hardware.kind == "cpu":
         near = f"MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)}"
-        return f"no single limit: {near} are both below {units.percent(NEAR_A_LIMIT)}"
+        return f"no single limit: {near} are both below {units.percent(_NEAR_A_LIMIT)}"
     elif use.mbu_ratio is not None:
         wants.append(
             f"kernel counters (MFU {units.percent(use.mfu_ratio)} and MBU {units.percent(use.mbu_ratio)} "
-            f"are both below {units.percent(NEAR_A_LIMIT)})"
+            f"are both below {units.percent(_NEAR_A_LIMIT)})"
         )
     full = _device_full(summary, phase)
     if full is not None and wants:

@@ -101,7 +101,7 @@ def cached(
         return read(path)
     key = _key(path)
     entry = directory / f"{key['name']}{_SUFFIX}"
-    found = load_timeline(entry, key)
+    found = _load_timeline(entry, key)
     if found is not None:
         return found
     timeline = read(path)
@@ -121,13 +121,13 @@ def _key(path: Path) -> dict[str, Any]:
 def _store_quietly(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
     """Write the entry if that is possible; a full disk or a read-only home is no reason to fail."""
     try:
-        save_timeline(entry, key, timeline)
+        _save_timeline(entry, key, timeline)
         _make_room(entry.parent)
     except (OSError, ToolError):
         return
 
 
-def save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
+def _save_timeline(entry: Path, key: dict[str, Any], timeline: Timeline) -> None:
     """Write a timeline as one uncompressed NumPy archive: a member per column, and a head as JSON."""
     packed = {
         f"{table}.{field.name}": pack(_stored(getattr(timeline, table), field.name))
@@ -164,7 +164,7 @@ def _read_table(archive: Any, packing: dict[str, Any], table: str) -> dict[str, 
     return columns
 
 
-def load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
+def _load_timeline(entry: Path, key: dict[str, Any]) -> Timeline | None:
     """Read an entry; ``None`` when it is absent, damaged (every member has a checksum), somebody else's or of another file."""
     if not is_own_file(entry):
         return None

@@ -17,7 +17,7 @@ from llm_perf_opt.core.errors import InputError
 
 Kind = Literal["compilation", "graph break", "limit reached"]
 MOST_BYTES = 1 << 30
-MOST_EVENTS = 20_000
+_MOST_EVENTS = 20_000
 _MOST_CAUSE = 400
 _PREFIX = re.compile(
     r"^(?:\[rank\d+\]:?\s?)?(?:[VDIWEC]\d{4} (?P<time>\d\d:\d\d:\d\d[.]\d+) \d+ \S+:\d+\] ?"
@@ -119,9 +119,9 @@ def _read_file(path: Path) -> Iterator[CompileEvent]:
     with path.open(encoding="utf-8", errors="replace") as lines:
         parser = _Parser()
         for count, event in enumerate(parser.events(lines)):
-            if count >= MOST_EVENTS:
+            if count >= _MOST_EVENTS:
                 raise InputError(
-                    f"{path} holds more than {MOST_EVENTS:,} events of torch.compile",
+                    f"{path} holds more than {_MOST_EVENTS:,} events of torch.compile",
                     hint="give the log of a shorter run",
                     path=str(path),
                 )
@@ -262,7 +262,7 @@ def _artefacts(folder: Path) -> Iterator[CompileEvent]:
     for name in ("dynamo_graph_break_reason", "recompile_reasons"):
         for count, path in enumerate(sorted(folder.glob(f"**/{name}*"))):
             matched = _FOLDER.search(path.parent.name)
-            if matched is None or not path.is_file() or count >= MOST_EVENTS or path.suffix == ".html":
+            if matched is None or not path.is_file() or count >= _MOST_EVENTS or path.suffix == ".html":
                 continue
             with path.open(encoding="utf-8", errors="replace") as text:
                 lines = text.read(1 << 16).splitlines()

@@ -240,10 +240,10 @@ _KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Ke
 
 
 MOST_DEVICES = 256
-MOST_STREAMS = 65_536
+_MOST_STREAMS = 65_536
 LONGEST_NAME = 16_384
 """Characters of a kernel's name; the longest of real libraries have some ten thousand."""
-LONGEST_NAMES = 8_000_000
+_LONGEST_NAMES = 8_000_000
 """Characters of all different names of kernels together."""
 DEEPEST_NESTING = 512
 """Ranges inside one another."""
@@ -256,9 +256,9 @@ def check_limits(timeline: Timeline, path: Path) -> None:
     lengths = [len(timeline.names[name]) for name in used]
     found = (
         (_at_most(ops.device, MOST_DEVICES), MOST_DEVICES, "devices"),
-        (_at_most(ops.stream, MOST_STREAMS), MOST_STREAMS, "streams"),
+        (_at_most(ops.stream, _MOST_STREAMS), _MOST_STREAMS, "streams"),
         (max(lengths, default=0), LONGEST_NAME, "characters in the name of a kernel"),
-        (sum(lengths), LONGEST_NAMES, "characters in the names of kernels"),
+        (sum(lengths), _LONGEST_NAMES, "characters in the names of kernels"),
         (_depth(timeline.ranges), DEEPEST_NESTING, "ranges inside one another"),
     )
     for value, most, what in found:

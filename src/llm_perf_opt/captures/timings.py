@@ -78,7 +78,7 @@ class WallClock:
 _QUARTERS = 4
 _FEWEST_TOKENS = 16
 """Fewer tokens than this say nothing about growth."""
-SampleEntry = Mapping[str, Any]
+_SampleEntry = Mapping[str, Any]
 """One entry of ``samples`` in a timings document."""
 
 
@@ -86,7 +86,7 @@ def _median(values: Sequence[float]) -> float:
     return percentile(sorted(values), 0.5)
 
 
-def repeat_spread(samples: Sequence[SampleEntry]) -> dict[str, Stat]:
+def repeat_spread(samples: Sequence[_SampleEntry]) -> dict[str, Stat]:
     """Return, per phase, every repeat's time divided by the median of the same sample's repeats."""
     spreads: dict[str, Stat] = {}
     for phase in REQUEST_PHASES:
@@ -102,7 +102,7 @@ def repeat_spread(samples: Sequence[SampleEntry]) -> dict[str, Stat]:
     return spreads
 
 
-def repeat_interval_ratio(samples: Sequence[SampleEntry]) -> float | None:
+def repeat_interval_ratio(samples: Sequence[_SampleEntry]) -> float | None:
     """Return how wide the 95 % interval of a pass over all samples is, as a share of its time."""
     totals = [values for sample in samples if (values := _totals(sample))]
     repeats = min((len(values) for values in totals), default=0)
@@ -110,7 +110,7 @@ def repeat_interval_ratio(samples: Sequence[SampleEntry]) -> float | None:
     return interval_ratio([math.fsum(level) / len(level) for level in levels if level])
 
 
-def measurement_metrics(samples: Sequence[SampleEntry]) -> dict[str, float | None]:
+def measurement_metrics(samples: Sequence[_SampleEntry]) -> dict[str, float | None]:
     """Return scalars that findings use; a metric that cannot be made is ``None``."""
     return {
         "first_repeat_ratio": _first_over_rest(samples),
@@ -120,24 +120,24 @@ def measurement_metrics(samples: Sequence[SampleEntry]) -> dict[str, float | Non
     }
 
 
-def _totals(sample: SampleEntry) -> list[float]:
+def _totals(sample: _SampleEntry) -> list[float]:
     return [sum(repeat.get(f"{phase}_s") or 0.0 for phase in REQUEST_PHASES) for repeat in sample["repeats"]]
 
 
-def _first_over_rest(samples: Sequence[SampleEntry]) -> float | None:
+def _first_over_rest(samples: Sequence[_SampleEntry]) -> float | None:
     """Only the very first measured pass can be cold; it is compared with later repeats of the same sample."""
     totals = _totals(samples[0]) if samples else []
     return totals[0] / _median(totals[1:]) if len(totals) > 2 and _median(totals[1:]) > 0 else None
 
 
-def _last_over_first(samples: Sequence[SampleEntry]) -> float | None:
+def _last_over_first(samples: Sequence[_SampleEntry]) -> float | None:
     ratios = [
         totals[-1] / totals[0] for sample in samples if len(totals := _totals(sample)) > 2 and totals[0] > 0
     ]
     return _median(ratios) if ratios else None
 
 
-def _token_growth(samples: Sequence[SampleEntry]) -> float | None:
+def _token_growth(samples: Sequence[_SampleEntry]) -> float | None:
     """Median token time of the last quarter over that of the first quarter."""
     ratios = []
     for sample in samples:
@@ -149,7 +149,7 @@ def _token_growth(samples: Sequence[SampleEntry]) -> float | None:
     return _median(ratios) if ratios else None
 
 
-def _padding(samples: Sequence[SampleEntry]) -> float | None:
+def _padding(samples: Sequence[_SampleEntry]) -> float | None:
     """Share of prompt positions that are padding, over all batches whose sequence lengths are known."""
     reported = mean_of([(sample.get("facts") or {}).get("padding_ratio") for sample in samples])
     if reported is not None:
@@ -167,7 +167,7 @@ def _are_counts(lengths: Any) -> bool:
     return isinstance(lengths, list) and bool(lengths) and all(map(is_count, lengths))
 
 
-def sample_totals(samples: Sequence[SampleEntry]) -> dict[str, SampleTotal]:
+def sample_totals(samples: Sequence[_SampleEntry]) -> dict[str, SampleTotal]:
     """Return, per sample, its tokens and the median of its repeats, preprocessing left out."""
     totals = {}
     for sample in samples:
@@ -177,7 +177,7 @@ def sample_totals(samples: Sequence[SampleEntry]) -> dict[str, SampleTotal]:
     return totals
 
 
-def sample_rows(samples: Sequence[SampleEntry]) -> list[SampleTimes]:
+def sample_rows(samples: Sequence[_SampleEntry]) -> list[SampleTimes]:
     """Return every sample by itself: its size and the medians of its repeats."""
     return [_sample_row(sample) for sample in samples]
 
@@ -187,7 +187,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
     return _median(known) if known else None
 
 
-def _sample_row(sample: SampleEntry) -> SampleTimes:
+def _sample_row(sample: _SampleEntry) -> SampleTimes:
     repeats = sample["repeats"]
     medians = {
         f"{phase}_s": _middle([repeat.get(f"{phase}_s") for repeat in repeats]) for phase in REQUEST_PHASES
@@ -216,7 +216,7 @@ def _sample_row(sample: SampleEntry) -> SampleTimes:
     )
 
 
-Positive = Annotated[float, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
+_Positive = Annotated[float, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
 """A time that was measured: a clock that did not move measured nothing."""
 
 
@@ -225,10 +225,10 @@ class _Repeat:
     """One pass as the engine writes it; ``None``: the phase did not run."""
 
     preprocess_s: Seconds | None = None
-    vision_s: Positive | None = None
-    encode_s: Positive | None = None
-    prefill_s: Positive | None = None
-    decode_s: Positive | None = None
+    vision_s: _Positive | None = None
+    encode_s: _Positive | None = None
+    prefill_s: _Positive | None = None
+    decode_s: _Positive | None = None
     token_s: list[Seconds] | None = None
     components: dict[str, Seconds] | None = None
 
@@ -261,11 +261,11 @@ class _EngineDocument:
     samples: list[_Batch]
 
 
-SHORT_TIMES = ("preprocess_s", "vision_s", "encode_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
-SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
-SHORT_TEXTS = ("device", "dtype", "model")
-SHORT_FLAGS = ("prefill_includes_vision",)
-SHORT_KEYS = (*SHORT_TIMES, *SHORT_COUNTS, *SHORT_TEXTS, *SHORT_FLAGS, "components")
+_SHORT_TIMES = ("preprocess_s", "vision_s", "encode_s", "prefill_s", "ttft_s", "decode_s", "tpot_s")
+_SHORT_COUNTS = ("samples", "new_tokens", "prompt_tokens", "image_tokens", "batch_size", "decode_steps")
+_SHORT_TEXTS = ("device", "dtype", "model")
+_SHORT_FLAGS = ("prefill_includes_vision",)
+_SHORT_KEYS = (*_SHORT_TIMES, *_SHORT_COUNTS, *_SHORT_TEXTS, *_SHORT_FLAGS, "components")
 
 
 def load_timings(path: Path) -> WallClock:
@@ -334,7 +334,7 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
     workload.samples = workload.samples or len(samples)
     workload.new_tokens = workload.new_tokens or mean_of([s["new_tokens"] for s in samples])
     return WallClock(
-        with_typical_values(timings, samples),
+        _with_typical_values(timings, samples),
         workload,
         decode_steps=mean_of(steps),
         prefill_includes_vision=False,
@@ -346,13 +346,13 @@ def _from_engine(document: dict[str, Any], source: str) -> WallClock:
     )
 
 
-def with_typical_values(timings: Timings, samples: Sequence[SampleEntry]) -> Timings:
+def _with_typical_values(timings: Timings, samples: Sequence[_SampleEntry]) -> Timings:
     """Set the value that pages show: the median of each sample's repeats, averaged over the samples.
 
     A median keeps one stalled repeat out; a mean over the samples adds up over phases and belongs to the mean work.
     """
     rows = sample_rows(samples)
-    for name in SHORT_TIMES:
+    for name in _SHORT_TIMES:
         _set_typical(getattr(timings, name), [getattr(row, name) for row in rows])
     _set_typical(
         timings.tokens_per_s,
@@ -436,7 +436,7 @@ def _stopped(measuring: Any) -> Stopped | None:
 
 def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
     _check_short_form(document, path)
-    times = {name: describe([document.get(name)]) for name in SHORT_TIMES}
+    times = {name: describe([document.get(name)]) for name in _SHORT_TIMES}
     tokens, decode_s = document.get("new_tokens"), document.get("decode_s")
     steps = document.get("decode_steps") or tokens
     flag = document.get("prefill_includes_vision")
@@ -478,13 +478,13 @@ def _from_short_form(document: dict[str, Any], path: Path) -> WallClock:
 
 
 def _nearest(key: str) -> str:
-    near = nearest_key(key, SHORT_KEYS)
-    return f"did you mean '{near}'?" if near else f"known keys: {', '.join(SHORT_KEYS)}"
+    near = nearest_key(key, _SHORT_KEYS)
+    return f"did you mean '{near}'?" if near else f"known keys: {', '.join(_SHORT_KEYS)}"
 
 
 def _check_short_form(document: dict[str, Any], path: Path) -> None:
     for key, value in document.items():
-        if key not in SHORT_KEYS:
+        if key not in _SHORT_KEYS:
             shown = reprlib.repr(key)
             raise InputError(f"{path}: unknown key {shown}", hint=_nearest(key), key=key)
         if value is not None:
@@ -503,13 +503,13 @@ def _check_short_form(document: dict[str, Any], path: Path) -> None:
 
 
 def _check_entry(key: str, value: Any, path: Path) -> None:
-    if key in SHORT_TIMES:
+    if key in _SHORT_TIMES:
         _require(is_duration(value), path, key, _TIME, value)
-    elif key in SHORT_COUNTS:
+    elif key in _SHORT_COUNTS:
         _require(is_count(value), path, key, f"a positive number up to {MOST_COUNT:g}", value)
-    elif key in SHORT_TEXTS:
+    elif key in _SHORT_TEXTS:
         _require(isinstance(value, str), path, key, "text", value)
-    elif key in SHORT_FLAGS:
+    elif key in _SHORT_FLAGS:
         _require(isinstance(value, bool), path, key, "true or false", value)
     else:
         _require(isinstance(value, dict), path, key, "an object", value)

@@ -59,7 +59,7 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def describe_torch() -> dict[str, Any]:
+def _describe_torch() -> dict[str, Any]:
     """Return version and build, and what to install where the build is not for this machine's GPUs."""
     build = torch_build()
     if build is None:
@@ -181,7 +181,7 @@ def diagnose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     config = _config(overrides)
     return {
         "machine": describe_machine(),
-        "torch": describe_torch(),
+        "torch": _describe_torch(),
         "tools": {name: _tool(name) for name in _TOOLS},
         "counter_permission": asdict(counter_permission()),
         "disk": _disk(Path.cwd()),

@@ -67,7 +67,7 @@ def ingest(options: argparse.Namespace) -> int:
         return _ingest_into(out, options, given, slo)
 
 
-def _ingest_into(out: Path, options: argparse.Namespace, given: Given, slo: dict[str, float]) -> int:
+def _ingest_into(out: Path, options: argparse.Namespace, given: _Given, slo: dict[str, float]) -> int:
     """Read, analyse and write; the caller holds the directory."""
     started, began = timestamp(), time.monotonic()
     command = [
@@ -114,10 +114,10 @@ _KINDS: dict[str, tuple[str, str, Callable[[Path], Facts]]] = {
 """Option → folder of its pages, what it is, and what reads it."""
 _SERVING = ("serving", "serving-steps", "serving-metrics")
 """Options whose files are read together."""
-Given = Sequence[tuple[str, Path]]
+_Given = Sequence[tuple[str, Path]]
 
 
-def _given(options: argparse.Namespace) -> Given:
+def _given(options: argparse.Namespace) -> _Given:
     """Every named source, in the order of the kinds; one that was named twice is the same source."""
     found: list[tuple[str, Path]] = []
     for kind in (*_KINDS, *_SERVING):
@@ -140,14 +140,14 @@ def _slo(options: argparse.Namespace) -> dict[str, float]:
     return parse_slo(options.slo) if options.slo else {}
 
 
-def _require_existing(given: Given) -> None:
+def _require_existing(given: _Given) -> None:
     """Refuse paths that are not there, before any work."""
     for kind, path in given:
         if not is_there(path):
             raise InputError(f"--{kind} {path} does not exist", hint="check the path", path=str(path))
 
 
-def _read(given: Given, out: Path, slo: dict[str, float]) -> list[Facts]:
+def _read(given: _Given, out: Path, slo: dict[str, float]) -> list[Facts]:
     """Read every named source once; one that cannot be read is an error, because the user asked for it."""
     found = []
     for kind, (stage, what, read) in _KINDS.items():

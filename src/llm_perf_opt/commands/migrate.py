@@ -28,7 +28,7 @@ class Move:
     blocked: bool
 
 
-def nested_roots(run_dir: Path) -> list[Path]:
+def _nested_roots(run_dir: Path) -> list[Path]:
     """Find copies of the run directory's own name below its ``tmp/``."""
     scratch, name = run_dir / "tmp", glob.escape(run_dir.name)
     found: list[Path] = []
@@ -42,7 +42,7 @@ def nested_roots(run_dir: Path) -> list[Path]:
 
 def plan_moves(run_dir: Path) -> list[Move]:
     """List what would move, files merged into existing directories one by one."""
-    roots = nested_roots(run_dir)
+    roots = _nested_roots(run_dir)
     if len(roots) == 1:
         return _merge(roots[0], run_dir)
     # Several copies may hold the same file: the first one moves, the others are kept where they are.
@@ -101,7 +101,7 @@ def migrate(run_dir: Path, *, dry_run: bool = False) -> list[Move]:
                 if not move.blocked:
                     move.target.parent.mkdir(parents=True, exist_ok=True)
                     move.source.rename(move.target)
-            for nested in nested_roots(run_dir):
+            for nested in _nested_roots(run_dir):
                 _remove_empty(nested, stop=run_dir / "tmp")
     return moves
 

@@ -62,8 +62,8 @@ _OPTIONS = {
     "artifacts.runs_dir": "--output-dir",
 }
 """Configuration keys in hints of shared code → this tool's options."""
-PRESET = "preset"
-PROFILE_USAGE = "%(prog)s [options] -- PROGRAM [ARGUMENT …]"
+_PRESET = "preset"
+_PROFILE_USAGE = "%(prog)s [options] -- PROGRAM [ARGUMENT …]"
 
 
 def profile_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt ncu-profile") -> int:
@@ -89,7 +89,7 @@ def _split_program(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _profile_parser(prog: str) -> argparse.ArgumentParser:
     parser = VerbParser(
         prog=prog,
-        usage=PROFILE_USAGE,
+        usage=_PROFILE_USAGE,
         description="Profile chosen kernels of any program with Nsight Compute, without the pipeline.",
         epilog=exit_codes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -211,7 +211,7 @@ def _request(
 
 
 def _metrics(given: str | None) -> tuple[str, ...]:
-    if given == PRESET:
+    if given == _PRESET:
         return DEFAULT_METRICS
     return tuple(part for part in (given or "").split(",") if part)
 

@@ -42,7 +42,7 @@ class _Interface:
     check: Callable[[EntryPoint], str | None]
 
 
-def list_plugins() -> list[Plugin]:
+def _list_plugins() -> list[Plugin]:
     """Load every plug-in and say what stands in the way of those that cannot be used."""
     found = []
     for name, interface in _INTERFACES.items():
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("plugins", "List every interface for plug-ins and what is installed for it.")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     options = parser.parse_args(arguments)
-    found = list_plugins()
+    found = _list_plugins()
     if options.json:
         interfaces = {
             name: {"group": one.group, "base": one.base, "key": one.key} for name, one in _INTERFACES.items()

@@ -41,7 +41,7 @@ def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt to
             raise InputError(
                 f"{options.summary} does not exist", hint="give the kernel summary of nsys stats"
             )
-        text = kernel_list_yaml(read_kernel_summary(options.summary), options.topk, options.until_share)
+        text = _kernel_list_yaml(read_kernel_summary(options.summary), options.topk, options.until_share)
         if options.output is None:
             print(text, end="")
         else:
@@ -52,7 +52,7 @@ def extract_main(argv: Sequence[str] | None = None, prog: str = "llm-perf-opt to
     return 0
 
 
-def kernel_list_yaml(kernels: Sequence[KernelTime], top_n: int, until_share: float | None = None) -> str:
+def _kernel_list_yaml(kernels: Sequence[KernelTime], top_n: int, until_share: float | None = None) -> str:
     """Return the kernels that take the most time, with a filter for each and for all, as YAML."""
     import yaml
 

@@ -63,7 +63,7 @@ class Effect:
         return self.b_s - self.a_s
 
 
-def kernel_effects(
+def _kernel_effects(
     rows: Sequence[KernelChange],
     factor: Factor,
     *,
@@ -204,7 +204,7 @@ def _effects_of(row: KernelChange, scale: float, devices: tuple[int, int]) -> li
     ]
 
 
-def kernel_causes(effects: Sequence[Effect], *, phases: bool = False) -> list[Cause]:
+def _kernel_causes(effects: Sequence[Effect], *, phases: bool = False) -> list[Cause]:
     """Tell effects as causes, the largest first; ``phases``: say in which phase.
 
     What changed alike is reported together, and the smallest changes are summed into one last row.
@@ -307,9 +307,9 @@ def _became(effect: Effect, *, many: bool) -> str:
     take, are = ("take", "are") if many else ("takes", "is")
     match effect.kind:
         case "time per launch":
-            return f"{take} {more_or_less_time(effect.ratio)} per launch"
+            return f"{take} {_more_or_less_time(effect.ratio)} per launch"
         case "launches":
-            return f"{are} launched {describe_launch_count(effect.ratio)}"
+            return f"{are} launched {_describe_launch_count(effect.ratio)}"
         case "appeared":
             return f"{are} new"
         case "vanished":
@@ -318,7 +318,7 @@ def _became(effect: Effect, *, many: bool) -> str:
             return f"{take} {'more' if effect.change_s > 0 else 'less'} time"
 
 
-def more_or_less_time(ratio: float | None) -> str:
+def _more_or_less_time(ratio: float | None) -> str:
     """``1.3`` → ``30.0 % longer``."""
     if ratio is None:
         return "another time"
@@ -327,7 +327,7 @@ def more_or_less_time(ratio: float | None) -> str:
     return f"{units.percent(abs(ratio - 1))} {'longer' if ratio > 1 else 'less time'}"
 
 
-def describe_launch_count(ratio: float | None) -> str:
+def _describe_launch_count(ratio: float | None) -> str:
     """``2.0`` → ``2.00 times as often``; ``0.9`` → ``10.0 % less often``."""
     if ratio is None:
         return "another number of times"
@@ -366,7 +366,7 @@ _SAME_LENGTH = 0.2
 """Of the change of exposed communication: collectives whose length changed by less are as long as before."""
 
 
-def part_causes(scope: Scope, a: Summary, b: Summary, *, phases: bool) -> list[Cause]:
+def _part_causes(scope: Scope, a: Summary, b: Summary, *, phases: bool) -> list[Cause]:
     """Return the change of every part of a budget but compute; idle parts name their owner."""
     where = f" in {scope.phase}" if phases and scope.phase else ""
     left, right = _by_name(scope.a), _by_name(scope.b)
@@ -476,7 +476,7 @@ def _communication(a: Communication | None, b: Communication | None, factor: flo
     if abs(total) <= _SAME_LENGTH * abs(exposed):
         return f" ({named}; the collectives are as long as before, but overlap {'less' if exposed > 0 else 'more'})"
     ratio = b.total_s * factor / a.total_s if a.total_s else None
-    return f" ({named}; the collectives take {more_or_less_time(ratio)} in all)"
+    return f" ({named}; the collectives take {_more_or_less_time(ratio)} in all)"
 
 
 def _copies(a: Summary, b: Summary, factor: float) -> str:
@@ -517,7 +517,7 @@ Place = tuple[int | None, int | None]
 Figures = dict[Place, dict[str, float]]
 
 
-def compare_devices(a: Summary, b: Summary, factor: float) -> list[DeviceChange]:
+def _compare_devices(a: Summary, b: Summary, factor: float) -> list[DeviceChange]:
     """Return the time of each device and rank by what it did, B at A's work; empty where they cannot be paired."""
     pairs = ((_device_figures(a.devices), _device_figures(b.devices)), (_waiting(a.ranks), _waiting(b.ranks)))
     rows = [row for one, two in pairs for row in _paired(one, two, factor)]
@@ -526,7 +526,7 @@ def compare_devices(a: Summary, b: Summary, factor: float) -> list[DeviceChange]
     return rows
 
 
-def find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
+def _find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
     """Return what left one device and came up on another, the largest first."""
     found = []
     for what in dict.fromkeys(row.what for row in rows):
@@ -669,7 +669,7 @@ def _from_budgets(a: Summary, b: Summary, scopes: Sequence[Scope], work: Work) -
     phases = len(scopes) > 1
     causes: list[Cause] = []
     for scope in scopes:
-        causes += part_causes(scope, a, b, phases=phases)
+        causes += _part_causes(scope, a, b, phases=phases)
         causes += _compute_causes(scope, devices, phases=phases, families=_unlike(a, b))
     before, after = math.fsum(s.a_s for s in scopes), math.fsum(s.b_s for s in scopes)
     measured = math.fsum(scope.b.span_s for scope in scopes)
@@ -713,8 +713,8 @@ def _compute_causes(
         cause = Cause(f"compute{where}", a_s, b_s, b_s - a_s, kind="device", phase=scope.phase)
         cause.text = f"kernels{where} run {longer}"
         return [cause]
-    effects = kernel_effects(rows, lambda _: scope.factor, devices=devices, families=families)
-    causes = kernel_causes(effects, phases=phases)
+    effects = _kernel_effects(rows, lambda _: scope.factor, devices=devices, families=families)
+    causes = _kernel_causes(effects, phases=phases)
     saved_a, saved_b = a_s - sum_a, b_s - sum_b
     if abs(saved_b - saved_a) > _OVERLAP_SHARE * max(scope.a_s, scope.b_s):
         causes.append(
@@ -752,7 +752,7 @@ def _from_kernels(kernels: Sequence[KernelChange], scaling: Scaling, work: Work)
         b_measured_s=math.fsum(row.b_s or 0.0 for row in known),
         change_s=after - before,
         ratio=after / before if before else None,
-        causes=kernel_causes(kernel_effects(known, scaling.factor), phases=phases),
+        causes=_kernel_causes(_kernel_effects(known, scaling.factor), phases=phases),
     )
 
 
@@ -772,8 +772,8 @@ def _add_devices(found: Conclusion, a: Summary, b: Summary, scaling: Scaling) ->
     factor = scaling.factor(None)
     if factor is None or found.whole != "captured_time":
         return
-    found.devices = compare_devices(a, b, factor)
-    found.moved = find_moved(found.devices, max(found.a_s or 0.0, found.b_s or 0.0))
+    found.devices = _compare_devices(a, b, factor)
+    found.moved = _find_moved(found.devices, max(found.a_s or 0.0, found.b_s or 0.0))
     one, two = (side.communication.straggler if side.communication else None for side in (a, b))
     if one is not None and two is not None and one != two:
         found.details.append(f"The ranks now wait most for rank {two}; in A they waited for rank {one}.")

@@ -134,7 +134,7 @@ class _Use:
     ceiling: CommonCeiling
 
 
-def compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]]:
+def _compare_phases(a: Summary, b: Summary) -> tuple[list[PhaseChange], list[str]]:
     """Return a row per phase and quantity, and what to know about the utilisation in them."""
     uses = (
         _Use("MFU", "mfu_ratio", common_peak(a, b)),
@@ -244,11 +244,11 @@ def _use(summary: Summary) -> Mapping[str, Any]:
 
 
 CONFIDENCE = 0.95
-RESAMPLES = 2000
+_RESAMPLES = 2000
 SEED = 20240229
 
 
-def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = RESAMPLES) -> Method:
+def default_method(seed: int = SEED, confidence: float = CONFIDENCE, resamples: int = _RESAMPLES) -> Method:
     """Return how statistics are made unless configured otherwise."""
     return Method(confidence_ratio=confidence, alpha=ALPHA, resamples=resamples, seed=seed)
 
@@ -274,7 +274,7 @@ def compare(a: Side, b: Side, gates: Sequence[Gate] = (), method: Method | None 
     ]
     result.samples = pair_samples(series_a, series_b)
     result.differences = [*override_differences(result.a, result.b), *_differences(a.first, b.first)]
-    result.phases, about_utilisation = compare_phases(a.first, b.first)
+    result.phases, about_utilisation = _compare_phases(a.first, b.first)
     result.modules = _modules(a.first.ledger, b.first.ledger)
     result.families = compare_families(a.first.kernels, b.first.kernels)
     result.kernels = compare_kernels(a.first.kernels, b.first.kernels)

@@ -26,7 +26,7 @@ _WHOLES = {
 _OTHER_BATCH = "tokens_per_s"
 
 
-def conclude_wall_clock(
+def _conclude_wall_clock(
     a: Summary,
     b: Summary,
     metrics: Sequence[MetricChange],
@@ -82,7 +82,7 @@ def _per_token(metric: MetricChange, work: Work) -> Conclusion:
     if found.verdict in ("faster", "slower"):
         found.sentence = f"B is {speed(ratio)} per generated token: {lengths}. {work.text}."
     else:
-        found.sentence = f"B takes {lengths} per generated token; tokens per second {describe_significance(metric)}. {work.text}."
+        found.sentence = f"B takes {lengths} per generated token; tokens per second {_describe_significance(metric)}. {work.text}."
     return found
 
 
@@ -124,28 +124,28 @@ def _sentence(found: Conclusion, metric: MetricChange) -> str:
     who = "it" if said else "B"
     if found.verdict in ("not shown", "undecided"):
         takes = f"{said}{who} takes {lengths} {where}"
-        return f"{takes}: {describe_significance(metric)}."
-    interval = describe_interval(metric)
-    sure = f" ({interval}{describe_p(metric)})" if interval else ""
+        return f"{takes}: {_describe_significance(metric)}."
+    interval = _describe_interval(metric)
+    sure = f" ({interval}{_describe_p(metric)})" if interval else ""
     return f"{said}{who} is {speed(metric.ratio)} {where}{sure}: {lengths}{because(found)}."
 
 
-def describe_interval(metric: MetricChange) -> str:
+def _describe_interval(metric: MetricChange) -> str:
     """``95 % interval −80 % to +30 %``; empty without one."""
     if metric.low_ratio is None or metric.high_ratio is None:
         return ""
     return f"95 % interval {format_signed_percent(metric.low_ratio)} to {format_signed_percent(metric.high_ratio)}"
 
 
-def describe_p(metric: MetricChange) -> str:
+def _describe_p(metric: MetricChange) -> str:
     """``, p = 0.008``; empty without a test."""
     return "" if metric.p_value is None else f", {units.format_p_value(metric.p_value)}"
 
 
-def describe_significance(metric: MetricChange) -> str:
+def _describe_significance(metric: MetricChange) -> str:
     """``−31 % (95 % interval −80 % to +30 %): not significant after 4 repeats; 12 would show a 20 % change``."""
-    interval = describe_interval(metric)
-    change = f"{format_signed_percent(metric.ratio or 1.0)}{f' ({interval}{describe_p(metric)})' if interval else ''}"
+    interval = _describe_interval(metric)
+    change = f"{format_signed_percent(metric.ratio or 1.0)}{f' ({interval}{_describe_p(metric)})' if interval else ''}"
     kind = metric.blocks or "repeats"
     after = (
         f"not significant after {metric.n} {kind}"
@@ -201,7 +201,7 @@ def conclude(
         result.sentence = f"No conclusion: {failed[0]}"
         return
     found = (
-        conclude_wall_clock(a, b, result.metrics, answer, b_measured_s),
+        _conclude_wall_clock(a, b, result.metrics, answer, b_measured_s),
         conclude_captures(a, b, result.kernels, work),
     )
     result.conclusions = [each for each in found if each is not None]

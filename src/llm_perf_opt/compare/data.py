@@ -14,7 +14,7 @@ from llm_perf_opt.summary.statistics import Better
 # What a comparison concludes: how much faster B is at equal work, why, and what only moved.
 
 
-WorkBasis = Literal["tokens", "phases", "steps", "launches"]
+_WorkBasis = Literal["tokens", "phases", "steps", "launches"]
 """What the work of both sides was counted in."""
 CauseKind = Literal[
     "phase",
@@ -60,7 +60,7 @@ class Cause:
 class Work:
     """How much work each side holds, and what it was counted in."""
 
-    basis: WorkBasis | None
+    basis: _WorkBasis | None
     """``None``: it cannot be determined, and ``text`` says why."""
     unit: str
     """One of what: ``step``, ``decode step``, ``unit of work``, …"""

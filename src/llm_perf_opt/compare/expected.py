@@ -58,7 +58,7 @@ def expected_change(
     changed = _changed(a.first, b.first, stored)
     if not changed:
         return None
-    other = unknown_setting(a, b)
+    other = _unknown_setting(a, b)
     if other is not None:
         return ExpectedChange(changed, reason=f"no table knows what {other} changes")
     sides = []
@@ -94,12 +94,12 @@ def needs_expected_times(
     names = [device_name(side.first) for side in (a, b)]
     return (
         bool(changed)
-        and unknown_setting(a, b) is None
+        and _unknown_setting(a, b) is None
         and all(name is not None and tables.knows(name) for name in names)
     )
 
 
-def unknown_setting(a: ComparedSide, b: ComparedSide) -> str | None:
+def _unknown_setting(a: ComparedSide, b: ComparedSide) -> str | None:
     """Return a setting that differs and whose change no table tells."""
     changed = changed_keys(overrides_of(a), overrides_of(b))
     return next((key for key in changed if not _is_reported(key)), None)

@@ -46,7 +46,7 @@ _SEPARATORS = re.compile(r"[\s_]+")
 _MATRIX_FAMILIES = ("gemm", "gemv", "conv")
 _VALUES = frozenset({"true", "false", "void", "signed", "unsigned", "!"})
 Key = tuple[str, ...]
-KernelKey = Callable[[Kernel], Key]
+_KernelKey = Callable[[Kernel], Key]
 
 
 @functools.lru_cache(maxsize=65536)
@@ -102,7 +102,7 @@ class _Group:
 def compare_kernels(a: Sequence[Kernel], b: Sequence[Kernel]) -> list[KernelChange]:
     """Pair all kernels; the largest time on either side first."""
     phase = _phase_reader(a, b)
-    steps: tuple[tuple[MatchKind, KernelKey], ...] = (
+    steps: tuple[tuple[MatchKind, _KernelKey], ...] = (
         ("exact", lambda kernel: (kernel.name, phase(kernel))),
         ("renamed", lambda kernel: (structure(kernel.name) or kernel.name, kernel.family, phase(kernel))),
         ("retyped", lambda kernel: (typeless(kernel.name) or kernel.name, kernel.family, phase(kernel))),
@@ -134,7 +134,7 @@ def _phase_reader(a: Sequence[Kernel], b: Sequence[Kernel]) -> Callable[[Kernel]
     return lambda kernel: (kernel.phase or "") if both else ""
 
 
-def _grouped(a: Iterable[Kernel], b: Iterable[Kernel], key: KernelKey) -> list[_Group]:
+def _grouped(a: Iterable[Kernel], b: Iterable[Kernel], key: _KernelKey) -> list[_Group]:
     groups: dict[Key, _Group] = {}
     for kernel in a:
         groups.setdefault(key(kernel), _Group()).a.append(kernel)

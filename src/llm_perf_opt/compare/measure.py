@@ -135,7 +135,7 @@ def _run_once(plan: Plan, side: Letter, run_dir: Path, logs: Path) -> None:
 # The price: both models are in memory, and process-wide settings cannot differ.
 
 
-INTERLEAVED = "interleaved"
+_INTERLEAVED = "interleaved"
 """Key of a timings document: documents with the same value were measured in turns, repeat by repeat."""
 
 
@@ -222,7 +222,7 @@ def write_side(
     path = folder / "direct_inference" / layout.TIMINGS
     with explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(path, {**result.to_dict(), INTERLEAVED: shared})
+    atomic_write_json(path, {**result.to_dict(), _INTERLEAVED: shared})
     run = RunInfo(
         id=folder.name,
         status="ok",

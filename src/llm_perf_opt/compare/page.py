@@ -53,7 +53,7 @@ _LEAST_STEP = 0.01
 """Of the largest step: smaller ones cannot be seen."""
 
 
-def forest_chart(metrics: Sequence[MetricChange]) -> str | None:
+def _forest_chart(metrics: Sequence[MetricChange]) -> str | None:
     """Draw the change of every metric with its interval; the broken line is no change."""
     rows = [
         DotRow(
@@ -76,7 +76,7 @@ def forest_chart(metrics: Sequence[MetricChange]) -> str | None:
     )
 
 
-def conclusion_chart(conclusion: Conclusion) -> str | None:
+def _conclusion_chart(conclusion: Conclusion) -> str | None:
     """Draw the way from A to B at equal work; small causes and what is not explained are one step."""
     if not conclusion.causes or not conclusion.change_s or conclusion.a_s is None or conclusion.b_s is None:
         return None
@@ -92,7 +92,7 @@ def conclusion_chart(conclusion: Conclusion) -> str | None:
     return waterfall(title, ("A", conclusion.a_s), steps, ("B", conclusion.b_s))
 
 
-def pair_charts(comparison: Comparison) -> list[str]:
+def _pair_charts(comparison: Comparison) -> list[str]:
     """Draw each sample's median on both sides, one chart per metric."""
     charts = []
     names = {"total": "Whole answer", "ttft": "Time to first token", "tpot": "Time per output token"}
@@ -116,21 +116,21 @@ def pair_charts(comparison: Comparison) -> list[str]:
 
 
 MOST_ROWS = 800
-MARKDOWN_MOST_ROWS = 60
+_MARKDOWN_MOST_ROWS = 60
 _FILE = "comparison.json"
 
 
 def comparison_html(comparison: Comparison) -> str:
     """Render ``comparison.html``."""
-    return write_html(comparison_document(comparison))
+    return write_html(_comparison_document(comparison))
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Render ``comparison.md``; long tables are cut, ``comparison.json`` holds everything."""
-    return write_markdown(comparison_document(comparison))
+    return write_markdown(_comparison_document(comparison))
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def _comparison_document(comparison: Comparison) -> Document:
     """Return the comparison: the conclusion, gates, sides and doubts, then everything behind them."""
     heading = tables.heading(comparison)
     trust: list[Block] = [Note(note, level="info") for note in comparison.notes]
@@ -151,11 +151,11 @@ def _sides(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _sections(comparison: Comparison) -> list[Section]:
     metrics, splits, samples = comparison.metrics, comparison.splits, comparison.samples
-    forest = [chart(lambda: forest_chart(metrics) or "")] if forest_chart(metrics) else []
+    forest = [chart(lambda: _forest_chart(metrics) or "")] if _forest_chart(metrics) else []
     concluded = {conclusion.whole for conclusion in comparison.conclusions}
     further = [split for split in splits if split.whole not in concluded]
     causes: list[Block] = [Text(tables.SPLITS_TEXT if further else "")]
-    pairs = charts_for(lambda: pair_charts(comparison))
+    pairs = charts_for(lambda: _pair_charts(comparison))
     shown: list[tuple[str, str, Sequence[Block], Table]] = [
         ("devices", "Devices", [], tables.device_table(comparison.conclusions)),
         ("metrics", "Metrics", forest, tables.metric_table(metrics)),
@@ -176,7 +176,7 @@ def _sections(comparison: Comparison) -> list[Section]:
 
 
 def _placed(name: str, table: Table) -> Table:
-    return replace(table, name=name, filter=True, most=MARKDOWN_MOST_ROWS, rest_in=_FILE)
+    return replace(table, name=name, filter=True, most=_MARKDOWN_MOST_ROWS, rest_in=_FILE)
 
 
 def _conclusion(number: int, conclusion: Conclusion) -> Section:
@@ -184,12 +184,12 @@ def _conclusion(number: int, conclusion: Conclusion) -> Section:
     name = f"why-{number}"
     title = f"Why: {tables.scope_name(conclusion)}"
     drawn = (
-        [chart(lambda: conclusion_chart(conclusion) or "")]
-        if number == 0 and conclusion_chart(conclusion)
+        [chart(lambda: _conclusion_chart(conclusion) or "")]
+        if number == 0 and _conclusion_chart(conclusion)
         else []
     )
     whole = tables.conclusion_table(conclusion, MOST_ROWS)
-    cut = tables.conclusion_table(conclusion, MARKDOWN_MOST_ROWS)
+    cut = tables.conclusion_table(conclusion, _MARKDOWN_MOST_ROWS)
     blocks: list[Block] = [
         Text(" ".join([*([conclusion.sentence] if number else []), *tables.facts(conclusion)])),
         *drawn,

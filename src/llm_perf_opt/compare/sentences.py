@@ -11,7 +11,7 @@ from llm_perf_opt.core import units
 from llm_perf_opt.summary import Kernel, Summary
 from llm_perf_opt.summary.statistics import percentile
 
-NO_CHANGE = 0.01
+_NO_CHANGE = 0.01
 """Changes of a capture below this are not distinguished from those between two captures of the same program."""
 _LEAST_SHARE = 0.1
 """Of the change: further causes that are worth their place in the sentence."""
@@ -25,7 +25,7 @@ def verdict_of(found: Conclusion) -> Verdict:
     """Say which way the whole went at equal work."""
     if found.ratio is None:
         return "undecided"
-    if abs(found.ratio - 1) < NO_CHANGE:
+    if abs(found.ratio - 1) < _NO_CHANGE:
         return "no change"
     if abs(found.ratio - 1) < found.work.uncertainty_ratio:
         return "not shown"
@@ -35,7 +35,7 @@ def verdict_of(found: Conclusion) -> Verdict:
 def captured_sentence(found: Conclusion) -> str:
     """Return the first sentence of a conclusion from captures."""
     work, unit = found.work, found.work.unit or "unit of work"
-    less = work_difference(work)
+    less = _work_difference(work)
     if found.verdict == "not shown":
         known = f"the work is known to {units.percent(work.uncertainty_ratio)} only"
         head = f"{less}; per" if less else "Per"
@@ -68,7 +68,7 @@ def speed(ratio: float | None) -> str:
     return f"{units.percent(abs(ratio - 1))} {'faster' if ratio < 1 else 'slower'}"
 
 
-def work_difference(work: Work) -> str:
+def _work_difference(work: Work) -> str:
     """``B holds 12.5 % less work (7 steps instead of 8)``; empty where the work is the same."""
     if work.ratio is None:
         return "B holds another mix of work" if work.phases else ""
@@ -158,7 +158,7 @@ _ANSWER_PARTS = ("vision", "encode", "prefill", "decode")
 _PARTS = ("preprocess", *_ANSWER_PARTS)
 _MOST_FAMILIES = 8
 WALL_CLOCK, KERNELS = "wall_clock", "kernel_time"
-MORE_STEPS: CauseKind = "steps"
+_MORE_STEPS: CauseKind = "steps"
 """Kind of the cause that is another amount of work."""
 
 
@@ -245,7 +245,7 @@ def _decode(before: float, after: float, steps_a: float | None, steps_b: float |
             before,
             between,
             between - before,
-            kind=MORE_STEPS,
+            kind=_MORE_STEPS,
         ),
         Cause("decode: time of a step", between, after, after - between),
     ]

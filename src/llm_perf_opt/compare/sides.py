@@ -35,7 +35,7 @@ def load_side(path: Path, name: str) -> Side:
         )
     side = Side(name, [str(run) for run in runs], [_summary(run) for run in runs])
     _refuse_unfinished(side)
-    side.documents = [raw_timings(run, summary) for run, summary in zip(runs, side.summaries, strict=True)]
+    side.documents = [_raw_timings(run, summary) for run, summary in zip(runs, side.summaries, strict=True)]
     return side
 
 
@@ -65,7 +65,7 @@ def _summary(path: Path) -> Summary:
     return load_summary(path)
 
 
-def raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
+def _raw_timings(path: Path, summary: Summary) -> Mapping[str, Any] | None:
     """Return the engine's timings document of a run; ``None`` when there is none or it is the short form."""
     folder = path if path.is_dir() else path.parent
     named = summary.sources.get("timings")

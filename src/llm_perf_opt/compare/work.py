@@ -72,7 +72,7 @@ class Scaling:
 
 def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work:
     """Say how much of A's captured work B's capture holds."""
-    launches = launch_consensus(kernels)
+    launches = _launch_consensus(kernels)
     if (counted := _phase_work(a, b, kernels)) is not None:
         return _checked(counted, launches) if counted.ratio is not None else counted
     steps_a, steps_b = a.metrics.get(STEPS), b.metrics.get(STEPS)
@@ -83,7 +83,7 @@ def captured_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Wo
     return Work(None, "", None, None, None, _reason_unknown(a, b, kernels))
 
 
-def launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
+def _launch_consensus(rows: Sequence[KernelChange]) -> Consensus | None:
     """Return the ratio that the launches of most kernels share; ``None`` where they do not agree.
 
     Every kernel has one vote, weighted by the logarithm of its launches: a kernel with one launch tells nothing, and
@@ -149,7 +149,7 @@ def _phase_work(a: Summary, b: Summary, kernels: Sequence[KernelChange]) -> Work
         if one and two:
             counts[phase] = (one, two)
             ratios[phase] = two / one
-        elif found := launch_consensus([row for row in kernels if row.phase == phase]):
+        elif found := _launch_consensus([row for row in kernels if row.phase == phase]):
             ratios[phase] = found.time_ratio
     if not counts or len(ratios) < len(phases):
         return None
@@ -245,14 +245,14 @@ def _direction(ratio: float) -> str:
 # Put what B measured at A's work: a side that did less, or captured less, is not faster for it.
 
 
-CAPTURED = ("kernel_time", "copy_time", "launches")
+_CAPTURED = ("kernel_time", "copy_time", "launches")
 """Metrics that grow with the length of a capture."""
 CAPTURED_PART = "captured time: "
 """How rows of phases begin that grow with the length of a capture."""
 Document = Mapping[str, Any]
 
 
-def captured_scalars(summary: Summary, reference: Summary) -> tuple[dict[str, float], str | None]:
+def _captured_scalars(summary: Summary, reference: Summary) -> tuple[dict[str, float], str | None]:
     """Return what captures say about a run, at the work of another; and why not, where that is not known.
 
     What cannot be put at equal work is returned as it was captured.
@@ -281,7 +281,7 @@ def captured_scalars(summary: Summary, reference: Summary) -> tuple[dict[str, fl
     return plain, None
 
 
-def at_equal_steps(document: Document | None, reference: Document | None) -> Document | None:
+def _at_equal_steps(document: Document | None, reference: Document | None) -> Document | None:
     """Return a timings document whose samples decode as many tokens as those of another, at their own speed."""
     if not document or not reference or "samples" not in document or "samples" not in reference:
         return document
@@ -302,7 +302,7 @@ def _at_steps(sample: Document, tokens: float | None) -> Document:
     return {**sample, "new_tokens": tokens, "repeats": repeats}
 
 
-def timed_scalars(summary: Summary, reference: Summary) -> dict[str, float]:
+def _timed_scalars(summary: Summary, reference: Summary) -> dict[str, float]:
     """Return the medians a summary keeps, decode at as many tokens as another summary's."""
     values = timing_scalars(summary)
     own, wanted = summary.workload.new_tokens, reference.workload.new_tokens
@@ -321,17 +321,17 @@ def series_at_work(
     first, timings = reference.first, next(iter(reference.documents), None)
 
     def captured(summary: Summary) -> dict[str, float]:
-        values, why = captured_scalars(summary, first)
+        values, why = _captured_scalars(summary, first)
         if why is not None:
-            unlike.update({name: why for name in CAPTURED if name in values})
+            unlike.update({name: why for name in _CAPTURED if name in values})
         return values
 
     series = side_series(
         side.summaries,
-        [at_equal_steps(document, timings) for document in side.documents],
+        [_at_equal_steps(document, timings) for document in side.documents],
         by_repeat=by_repeat,
         captured=captured,
-        timed=lambda summary: timed_scalars(summary, first),
+        timed=lambda summary: _timed_scalars(summary, first),
     )
     return series, unlike
 

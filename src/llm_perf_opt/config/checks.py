@@ -94,14 +94,14 @@ _MOST_SIDE = 1 << 15
 _MOST_THREADS = 4096
 _SIDE = f"a positive multiple of 64, at most {_MOST_SIDE}"
 _LARGEST_SEED = 2**63 - 1
-MOST_TIMEOUT_S = 30 * 86_400.0
+_MOST_TIMEOUT_S = 30 * 86_400.0
 RANGES: tuple[RangeRule, ...] = (
     _between("run.repeats", 1, _MANY),
     RangeRule("run.target_interval_ratio", lambda v: 0 < v <= 1, "more than 0, and at most 1"),
     RangeRule(
         "run.max_measure_s",
-        lambda v: 0 < v <= MOST_TIMEOUT_S,
-        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+        lambda v: 0 < v <= _MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {_MOST_TIMEOUT_S:g}",
     ),
     _between("run.top_n_kernels", 1, _MANY),
     _between("run.representative_max_new_tokens", 1, _MOST_TOKENS),
@@ -110,8 +110,8 @@ RANGES: tuple[RangeRule, ...] = (
     _between("run.ranks", 1, _MOST_THREADS),
     RangeRule(
         "run.ranks_timeout_s",
-        lambda v: 0 < v <= MOST_TIMEOUT_S,
-        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+        lambda v: 0 < v <= _MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {_MOST_TIMEOUT_S:g}",
     ),
     _between("infer.max_new_tokens", 1, _MOST_TOKENS),
     _between("infer.no_repeat_ngram_size", 0, _MOST_TOKENS),
@@ -133,8 +133,8 @@ RANGES: tuple[RangeRule, ...] = (
     _between("workload_command.repeats", 0, _MANY),
     RangeRule(
         "workload_command.timeout_s",
-        lambda v: 0 < v <= MOST_TIMEOUT_S,
-        f"more than 0 seconds, and at most {MOST_TIMEOUT_S:g}",
+        lambda v: 0 < v <= _MOST_TIMEOUT_S,
+        f"more than 0 seconds, and at most {_MOST_TIMEOUT_S:g}",
     ),
 )
 
@@ -193,11 +193,11 @@ def _check_time_limits(config: AppConfig) -> None:
     """A limit of a stage, where it has one: not a number, or a century, is none."""
     for name, stage in config.pipeline.items():
         value = getattr(stage, "timeout_s", None)
-        if isinstance(value, int | float) and not 0 < value <= MOST_TIMEOUT_S:
+        if isinstance(value, int | float) and not 0 < value <= _MOST_TIMEOUT_S:
             key = f"pipeline.{name}.timeout_s"
             raise ConfigError(
                 f"{key}={value} is not positive, or too long",
-                hint=f"use null for the default, or at most {MOST_TIMEOUT_S:g}",
+                hint=f"use null for the default, or at most {_MOST_TIMEOUT_S:g}",
                 key=key,
             )
 

@@ -21,7 +21,7 @@ from llm_perf_opt.core.errors import ConfigError
 
 _CUDA_SUCCESS = 0
 _INTEL = "0x8086"
-BuildKind = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
+_BuildKind = Literal["cpu", "cuda", "rocm", "xpu", "mps"]
 BUILD_NAMES: dict[str, str] = {
     "cpu": "CPU",
     "cuda": "CUDA",
@@ -38,7 +38,7 @@ class TorchBuild:
     """The installed torch."""
 
     version: str
-    kind: BuildKind
+    kind: _BuildKind
     """The accelerator it was built for."""
 
 
@@ -90,7 +90,7 @@ def torch_build() -> TorchBuild | None:
     return TorchBuild(found, build_kind(_read(Path(spec.origin).with_name("version.py")), found))
 
 
-def build_kind(version_file: str, version_text: str) -> BuildKind:
+def build_kind(version_file: str, version_text: str) -> _BuildKind:
     """Read what ``torch/version.py`` says; without it, the suffix of the version."""
     given = dict(re.findall(r"^(cuda|hip|xpu)\b[^=\n]*=\s*(\S+)", version_file, re.MULTILINE))
     for key, kind in (("hip", "rocm"), ("xpu", "xpu"), ("cuda", "cuda")):
@@ -115,12 +115,12 @@ def is_rocm() -> bool:
     return build is not None and build.kind == "rocm"
 
 
-def usable_cuda_devices() -> int:
+def _usable_cuda_devices() -> int:
     """CUDA devices that both the driver and the torch build can use."""
     return cuda_device_count() if torch_has_cuda() else 0
 
 
-def usable_devices() -> tuple[str, int] | None:
+def _usable_devices() -> tuple[str, int] | None:
     """Return kind and number of the accelerators for which torch was built and which this machine seems to have."""
     build = torch_build()
     if build is None or build.kind == "cpu":
@@ -153,7 +153,7 @@ def device_name(kind: str, index: int) -> str:
 
 def resolve_device(wanted: str) -> str:
     """Settle ``run.device``: ``auto`` takes the accelerator, an explicit device that is absent is an error."""
-    usable = usable_devices()
+    usable = _usable_devices()
     if wanted == "auto":
         return device_name(usable[0], 0) if usable else "cpu"
     if wanted == "cpu":
@@ -181,7 +181,7 @@ def _left_to_torch(kind: str) -> bool:
 
 
 def _unavailable_reason(kind: str) -> str:
-    usable, build = usable_devices(), torch_build()
+    usable, build = _usable_devices(), torch_build()
     if usable and usable[0] == kind:
         last = device_name(kind, usable[1] - 1)
         return f"there are {usable[1]} {kind.upper()} devices ({device_name(kind, 0)} to {last})"

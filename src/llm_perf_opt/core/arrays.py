@@ -12,13 +12,13 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UNKNOWN = -1
-THREAD_BITS = 24
+_THREAD_BITS = 24
 """A global thread id is (process << 24 | thread), as nsys counts them."""
 
 
 def process_of(thread: Int64) -> Int64:
     """Return the global process ids of global thread ids."""
-    return thread >> THREAD_BITS << THREAD_BITS
+    return thread >> _THREAD_BITS << _THREAD_BITS
 
 
 def distinct_of_sorted(values: Int64) -> Int64:

@@ -19,14 +19,14 @@ MOST_SECONDS = 7 * 86_400.0
 MOST_SUMMED_SECONDS = 1e10
 """Seconds added up over threads, devices or launches, and floors on slow devices."""
 MOST_BYTES = 1e18
-MOST_FLOPS = 1e30
+_MOST_FLOPS = 1e30
 MOST_PER_S = 1e24
 MOST_COUNT = 1_000_000_000_000_000
 """Launches, calls, tokens, parameters; exact in a float64."""
 MOST_NUMBER = 1e30
-MOST_DEPTH = 256
+_MOST_DEPTH = 256
 """Levels of a module tree."""
-ROUNDING = 1e-6
+_ROUNDING = 1e-6
 """How far rounding may carry a share beyond 1."""
 MOST_NS = int(MOST_SECONDS * 1e9)
 LATEST_NS = 4_102_444_800 * 10**9
@@ -36,16 +36,16 @@ Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 SummedSeconds = Annotated[float, Meta(ge=0, le=MOST_SUMMED_SECONDS)]
 Bytes = Annotated[float, Meta(ge=0, le=MOST_BYTES)]
 ChangedBytes = Annotated[float, Meta(ge=-MOST_BYTES, le=MOST_BYTES)]
-Flops = Annotated[float, Meta(ge=0, le=MOST_FLOPS)]
+Flops = Annotated[float, Meta(ge=0, le=_MOST_FLOPS)]
 PerSecond = Annotated[float, Meta(ge=0, le=MOST_PER_S)]
 Rate = Annotated[float, Meta(gt=0, le=MOST_PER_S)]
 """A limit of hardware: a device that computes nothing is none."""
-Share = Annotated[float, Meta(ge=0, le=1 + ROUNDING)]
+Share = Annotated[float, Meta(ge=0, le=1 + _ROUNDING)]
 Ratio = Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
 Amount = Annotated[float, Meta(ge=0, le=float(MOST_COUNT))]
 """A mean of counts."""
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
-Depth = Annotated[int, Meta(ge=0, le=MOST_DEPTH)]
+Depth = Annotated[int, Meta(ge=0, le=_MOST_DEPTH)]
 
 
 def is_duration(value: object) -> bool:

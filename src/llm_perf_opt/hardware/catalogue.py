@@ -48,14 +48,14 @@ _KERNELS = {
 """Names that mean something to a reader; empty: says no more than the framework does."""
 
 
-def framework_name(framework: str) -> str:
+def _framework_name(framework: str) -> str:
     """Return ``vLLM`` for ``vllm``."""
     return _FRAMEWORKS.get(framework, framework)
 
 
 def describe_framework(framework: str, version: str, kernel: str = "") -> str:
     """Return ``vLLM 0.24, cuBLAS``."""
-    name = f"{framework_name(framework)} {version.removesuffix('.0')}"
+    name = f"{_framework_name(framework)} {version.removesuffix('.0')}"
     kernel = _KERNELS.get(kernel, kernel)
     return f"{name}, {kernel}" if kernel else name
 
@@ -78,7 +78,7 @@ class Reached:
     bandwidth_source: str | None = None
 
 
-def reached_by(device: str, peaks: Mapping[str, Peak]) -> Reached:
+def _reached_by(device: str, peaks: Mapping[str, Peak]) -> Reached:
     """Return what a device of the catalogue was measured to reach; empty for a device no table knows.
 
     Tables measure sixteen bits as bfloat16. Where the data sheet gives float16 the same peak, the same was reached.
@@ -105,7 +105,7 @@ def _same_peak(peaks: Mapping[str, Peak], first: str, second: str) -> bool:
 
 def _source(row: Mapping[str, Any], package: str) -> str:
     framework, _, rest = row["by"].partition(" ")
-    return f"best measured: {framework_name(framework)} {rest}, {row['shape']} ({package})"
+    return f"best measured: {_framework_name(framework)} {rest}, {row['shape']} ({package})"
 
 
 @functools.cache
@@ -146,7 +146,7 @@ class Device:
     def to_hardware(self, reported: str | None = None) -> Hardware:
         """Return the limits as they go into a summary; ``reported`` is the driver's name, when there is one."""
         # A user's own entry is another device, whatever its name: our measurements are not of it.
-        reached = reached_by(self.name, self.peaks) if self.origin == "catalogue" else Reached()
+        reached = _reached_by(self.name, self.peaks) if self.origin == "catalogue" else Reached()
         return Hardware(
             name=reported or self.name,
             kind=self.kind,
@@ -184,7 +184,7 @@ class Figure:
     source: str
 
 
-def parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, str]) -> Device:
+def _parse_device(entry: Any, origin: Origin, where: str, titles: Mapping[str, str]) -> Device:
     """Read one entry; :class:`ConfigError` names the device and the key."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise bad(where, "every device needs a 'name'")
@@ -236,7 +236,7 @@ def _parse_printed_figures(
             if name in seen:
                 raise bad(here, f"printed.{document} gives {name} twice")
             seen.add(name)
-            figure = read_figure(given, here, f"printed.{document}.{key}", title, titles)
+            figure = _read_figure(given, here, f"printed.{document}.{key}", title, titles)
             if figure is not None:
                 found.setdefault(name, figure)
     if not found:
@@ -256,11 +256,11 @@ def _parse_direct_figures(
         if name in given:
             raise bad(here, f"peaks gives {name} twice")
         given[name] = value
-    read = {key: read_figure(value, here, key, source, titles) for key, value in given.items()}
+    read = {key: _read_figure(value, here, key, source, titles) for key, value in given.items()}
     return {key: figure for key, figure in read.items() if figure is not None}
 
 
-def read_figure(given: Any, here: str, key: str, source: str, titles: Mapping[str, str]) -> Figure | None:
+def _read_figure(given: Any, here: str, key: str, source: str, titles: Mapping[str, str]) -> Figure | None:
     """Read ``number``, ``{value, source}``, ``{sparse}`` (twice the dense peak) or ``{package}`` (two devices)."""
     if not isinstance(given, dict):
         number = _parse_number(given, here, key)
@@ -303,7 +303,7 @@ def patterns(value: Any, here: str) -> tuple[re.Pattern[str], ...]:
         raise bad(here, f"'match' has a bad regular expression: {error}") from error
 
 
-def document_titles(value: Any, here: str) -> dict[str, str]:
+def _document_titles(value: Any, here: str) -> dict[str, str]:
     """Return key → title of ``documents``; a document is its title, or a mapping that has one."""
     titles: dict[str, str] = {}
     for key, document in mapping(value, here, "documents").items():
@@ -463,8 +463,8 @@ def _read_user_file(path: Path) -> Any:
 def _parse(value: Any, origin: Origin, where: str) -> Catalogue:
     if not isinstance(value, dict) or not isinstance(value.get("devices"), list):
         raise bad(where, "the file must have a list 'devices'")
-    titles = document_titles(value.get("documents") or {}, where)
-    devices = tuple(parse_device(entry, origin, where, titles) for entry in value["devices"])
+    titles = _document_titles(value.get("documents") or {}, where)
+    devices = tuple(_parse_device(entry, origin, where, titles) for entry in value["devices"])
     ambiguous = value.get("ambiguous") or []
     if not isinstance(ambiguous, list):
         raise bad(where, "'ambiguous' must be a list")

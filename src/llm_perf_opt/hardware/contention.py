@@ -33,7 +33,7 @@ _NUMBERS_OF_MACHINE = "pid:[4026531836]"
 """The kernel's name for the process numbers that drivers use."""
 
 
-def gpu_programs(names: Sequence[str]) -> dict[str, Programs | None]:
+def _gpu_programs(names: Sequence[str]) -> dict[str, Programs | None]:
     """Return for each GPU (``GPU-…``) or slice (``MIG-…``) who computes on it; ``None``: nobody tells."""
     return _by_library(names) if has_library() else _by_tool(names)
 
@@ -91,7 +91,7 @@ def _by_tool(names: Sequence[str]) -> dict[str, Programs | None]:
     if find_program("nvidia-smi") is None:
         return dict.fromkeys(names)
     found: dict[str, Programs | None] = {}
-    rows = query_tool("gpu_uuid,pid,process_name", of="compute-apps")
+    rows = _query_tool("gpu_uuid,pid,process_name", of="compute-apps")
     for name in names:
         # The tool lists programs by whole GPUs: of a slice it does not tell.
         found[name] = {
@@ -104,7 +104,7 @@ def _by_tool(names: Sequence[str]) -> dict[str, Programs | None]:
     return found
 
 
-def query_tool(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
+def _query_tool(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
     """Return what ``nvidia-smi`` lists, one row for each line that has all columns; none where it cannot be asked."""
     from llm_perf_opt.process.launch import run_probe
 
@@ -400,7 +400,7 @@ class GpuWatch:
         self._known: dict[str, Programs] | None = None
         if not numbers_are_the_drivers():
             # Which of the numbers is ours cannot be determined: whoever is there before us is another.
-            there = gpu_programs(names) if not _uses_gpu() else {}
+            there = _gpu_programs(names) if not _uses_gpu() else {}
             self._known = {name: programs for name, programs in there.items() if programs is not None}
         self.look()
 
@@ -412,7 +412,7 @@ class GpuWatch:
     def look(self) -> None:
         """Look once more; from any thread."""
         with self._lock:
-            for name, programs in gpu_programs(list(self._seen)).items():
+            for name, programs in _gpu_programs(list(self._seen)).items():
                 others = None if programs is None else self._others(name, programs)
                 if others is None:
                     continue
@@ -491,4 +491,4 @@ def _visible() -> list[str]:
 
 
 def _uuids() -> dict[str, str]:
-    return {row[0]: row[1] for row in query_tool("index,uuid")}
+    return {row[0]: row[1] for row in _query_tool("index,uuid")}

@@ -215,10 +215,10 @@ def detect_cpu(cpuinfo: Path = Path("/proc/cpuinfo"), meminfo: Path = Path("/pro
     """Return the processor's name, usable cores and memory, without starting anything."""
     name = _cpu_name(_read(cpuinfo)) or platform.processor() or platform.machine() or "unknown CPU"
     found = re.search(r"^MemTotal:\s*(\d+) kB", _read(meminfo), re.MULTILINE)
-    return DetectedCpu(name, usable_cores(), float(found.group(1)) * 1024 if found else None)
+    return DetectedCpu(name, _usable_cores(), float(found.group(1)) * 1024 if found else None)
 
 
-def usable_cores() -> int:
+def _usable_cores() -> int:
     """Return how many logical processors this process may use (containers and taskset included)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -238,7 +238,7 @@ def _nvidia_gpus(proc: Path) -> list[DetectedGpu]:
     ]
 
 
-def detect_gpu(index: int = 0) -> DetectedGpu | None:
+def _detect_gpu(index: int = 0) -> DetectedGpu | None:
     """Return CUDA or ROCm device ``index``."""
     return detect_device(f"cuda:{index}")
 

@@ -32,7 +32,7 @@ _COMPUTE_SLICES = 7
 _FOUR_SLICE_GPUS = re.compile(r"\bA30\b|RTX PRO \d{4}")
 """GPUs that are cut into four, not seven."""
 _MEMORY_SLICES = 8
-GUIDE = "NVIDIA MIG User Guide, supported profiles"
+_GUIDE = "NVIDIA MIG User Guide, supported profiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _compute_share(one: MigSlice) -> tuple[float, str]:
     found = _NAME.fullmatch(one.name)
     slices = int(found["part"] or found["compute"]) if found else _COMPUTE_SLICES
     total = 4 if _FOUR_SLICE_GPUS.search(one.gpu) else _COMPUTE_SLICES
-    return slices / total, f"× {slices} of {total} compute slices of MIG {one.profile} ({GUIDE})"
+    return slices / total, f"× {slices} of {total} compute slices of MIG {one.profile} ({_GUIDE})"
 
 
 def _memory_share(one: MigSlice, gpu_bytes: float | None) -> tuple[float | None, str]:
@@ -185,7 +185,7 @@ def _memory_share(one: MigSlice, gpu_bytes: float | None) -> tuple[float | None,
     shared = ", shared with the other compute instances" if found["part"] else ""
     return (
         eighths / _MEMORY_SLICES,
-        f"× {eighths} of {_MEMORY_SLICES} memory slices of MIG {one.profile}{shared} ({GUIDE})",
+        f"× {eighths} of {_MEMORY_SLICES} memory slices of MIG {one.profile}{shared} ({_GUIDE})",
     )
 
 
@@ -214,10 +214,10 @@ def detect_slice(index: int) -> MigSlice | Literal["unclear"] | None:
         return None
     gpus = parse_list(listed)
     chosen = visible_slice(gpus, index)
-    return describe_slice(chosen, gpus, tool) if isinstance(chosen, MigSlice) else chosen
+    return _describe_slice(chosen, gpus, tool) if isinstance(chosen, MigSlice) else chosen
 
 
-def describe_slice(one: MigSlice, gpus: list[ListedGpu], tool: str) -> MigSlice:
+def _describe_slice(one: MigSlice, gpus: list[ListedGpu], tool: str) -> MigSlice:
     """Add multiprocessors and memory: from nvidia-ml-py, else from the driver's list of profiles."""
     reported = _from_nvml(one)
     if reported.multiprocessors is not None:

@@ -118,7 +118,7 @@ class ProbeResult:
         hardware.measured_operator_s = self.operator_s
 
 
-def best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
+def _best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
     """Join two measurements of the same machine: a ceiling is the best it was ever seen to do."""
     flops, conditions = dict(kept.flops_per_s), {**new.conditions, **kept.conditions}
     rose = False
@@ -153,7 +153,7 @@ def best_of(kept: ProbeResult, new: ProbeResult) -> ProbeResult:
 # Measurements kept from run to run: the best of each machine, with when it was made and how disturbed.
 
 
-PROBE_VERSION = 5
+_PROBE_VERSION = 5
 """Raised when the measurement changes, so that old cache entries are not used."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -172,7 +172,7 @@ def cache_key(
     conditions: Sequence[str] = (),
 ) -> str:
     """Return a name that changes with everything a measurement depends on; ``conditions``: driver, power limits."""
-    facts = [PROBE_VERSION, device, name, cpu.name, cpu.cores, torch_version(), threads, list(dtypes)]
+    facts = [_PROBE_VERSION, device, name, cpu.name, cpu.cores, torch_version(), threads, list(dtypes)]
     # torch takes its threads from these where a run does not say; a launcher of several ranks sets them.
     facts += [
         [name, os.environ[name]] for name in _THREAD_VARIABLES if threads is None and name in os.environ
@@ -261,7 +261,7 @@ def probe(
     if conditions:
         result.conditions["device"] = ", ".join(conditions)
     if kept is not None:
-        result = best_of(kept, result)
+        result = _best_of(kept, result)
     if result.found:
         keep(path, result)
     return result

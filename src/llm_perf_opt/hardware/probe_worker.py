@@ -86,7 +86,7 @@ def best_time(
             return best
 
 
-def gemm_flops_per_s(torch: Any, device: str, dtype: Any, timer: Timer) -> tuple[float, int]:
+def _gemm_flops_per_s(torch: Any, device: str, dtype: Any, timer: Timer) -> tuple[float, int]:
     """Return the best rate of square products and the side it was reached at."""
     best, best_side = 0.0, 0
     for side in _GPU_SIDES if device != "cpu" else _CPU_SIDES:
@@ -107,7 +107,7 @@ def gemm_flops_per_s(torch: Any, device: str, dtype: Any, timer: Timer) -> tuple
     return best, best_side
 
 
-def stream_bytes_per_s(torch: Any, device: str, timer: Timer) -> tuple[float, str]:
+def _stream_bytes_per_s(torch: Any, device: str, timer: Timer) -> tuple[float, str]:
     """Return the best of a copy, a sum and a matrix-vector product over more memory than any cache holds.
 
     Piece by piece, in turn: a short piece finds an undisturbed moment on a machine in use, and by the time its turn
@@ -197,7 +197,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
                 "how": f"addition of one element, {_CALLS} in a row",
             }
         if "bandwidth" in dtypes:
-            rate, how = stream_bytes_per_s(torch, device, timer)
+            rate, how = _stream_bytes_per_s(torch, device, timer)
             yield {"kind": "bandwidth", "bytes_per_s": rate, "how": how}
             yield from load()
         for name in dtypes:
@@ -205,7 +205,7 @@ def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, 
                 continue
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             kind = torch.float32 if name == "tf32" else getattr(torch, name)
-            rate, side = gemm_flops_per_s(torch, device, kind, timer)
+            rate, side = _gemm_flops_per_s(torch, device, kind, timer)
             yield {"kind": "gemm", "dtype": name, "flops_per_s": rate, "side": side}
             yield from load()
 

@@ -22,7 +22,7 @@ _FACTS = ("model", "architecture", "weights", "dtype", "batch_size", "cache", "c
 def find_baseline(run: Path, options: argparse.Namespace) -> tuple[Path, str]:
     """Return the directory of the baseline of ``run`` and a note that says which it is and why."""
     ours = row_of(run)
-    directory = (options.index or index_around(run)).expanduser().absolute()
+    directory = (options.index or _index_around(run)).expanduser().absolute()
     with reading_index(directory) as (folder, info, _):
         others = _Others(folder, Path(info.directory), _key(run, Path(info.directory)))
         if options.baseline not in ("latest", "best"):
@@ -58,7 +58,7 @@ class _Others:
         return (row for row in store.iter_runs(self.folder, where) if row.run != self.ours)
 
 
-def index_around(run: Path) -> Path:
+def _index_around(run: Path) -> Path:
     """Return the nearest directory above a run that has an index; without one, the directory it lies in."""
     home = _home(run)
     return next((folder for folder in home.parents if (folder / store.RUNS).is_file()), home.parent)

@@ -44,7 +44,7 @@ def level(trend: Trend, value: float) -> str:
     return formatter(trend.unit)(value)
 
 
-def trend_name(trend: Trend) -> str:
+def _trend_name(trend: Trend) -> str:
     """Name a trend within its configuration and machine."""
     return (
         trend.metric
@@ -53,7 +53,7 @@ def trend_name(trend: Trend) -> str:
     )
 
 
-def describe_change(trend: Trend, change: Change) -> str:
+def _describe_change(trend: Trend, change: Change) -> str:
     """Say how much a level changed, where, and how sure that is."""
     first = trend.points[change.place]
     span = f"{format_signed_percent(change.low_ratio)} to {format_signed_percent(change.high_ratio)}"
@@ -65,7 +65,7 @@ def describe_change(trend: Trend, change: Change) -> str:
     return f"{change.outcome}: {format_signed_percent(change.ratio)} ({span}, {format_p_value(change.p_value)}) {where}{doubt}"
 
 
-def describe_drift(trend: Trend) -> str | None:
+def _describe_drift(trend: Trend) -> str | None:
     """Say that a trend drifts or wanders; ``None``: it does neither."""
     if trend.drift_ratio is None:
         if trend.wanders:
@@ -74,7 +74,7 @@ def describe_drift(trend: Trend) -> str | None:
     return f"a drift of {format_signed_percent(trend.drift_ratio)} from the first run to the last, which no step describes better"
 
 
-def describe_coincident_change(change: Change) -> str:
+def _describe_coincident_change(change: Change) -> str:
     """Say what came with a change."""
     if not change.came_with:
         return "nothing that is recorded (commit and versions are the same)"
@@ -90,7 +90,7 @@ def _short(value: str | None) -> str:
     return value[:12] if is_hash else value
 
 
-def describe_track_record(record: FindingRecord) -> str:
+def _describe_track_record(record: FindingRecord) -> str:
     """Say how the advice of a rule did on a machine."""
     words = describe_record(record.helped, record.trials, where="here") or "no trial could tell"
     more = f"; {record.not_shown} could not tell" if record.not_shown and record.trials else ""
@@ -134,10 +134,10 @@ _HEIGHT = 330.0
 _COLOURS = {"worse": 2, "better": 3, "changed": 1}
 
 
-def trend_chart(trend: Trend) -> str:
+def _trend_chart(trend: Trend) -> str:
     """Draw the runs in their order; runs, not days, are evenly spaced, because the test knows only their order."""
     show = formatter(trend.unit)
-    title = f"{trend_name(trend)}, {len(trend.points)} runs"
+    title = f"{_trend_name(trend)}, {len(trend.points)} runs"
     width = svg.chart_width()
     plot = Plot(84.0, width - 24, 76.0, _HEIGHT - 50)
     edges = [value for p in trend.points for value in (p.value, p.low, p.high) if value is not None]
@@ -227,10 +227,10 @@ MOST_SERIES, MOST_ROWS = 100, 800
 
 def history_html(history: History) -> str:
     """Render ``history.html``."""
-    return write_html(history_document(history))
+    return write_html(_history_document(history))
 
 
-def history_document(history: History) -> Document:
+def _history_document(history: History) -> Document:
     """Return the history; configurations with a step change come first, and of many the first hundred."""
     groups = [
         list(items) for _, items in groupby(history.trends, key=lambda t: (t.label, t.machine, t.config_hash))
@@ -278,15 +278,15 @@ def _section(number: int, group: list[Trend]) -> Section:
     blocks: list[Block] = [Text(f"{first.machine} · configuration {first.config_hash}", "quiet")]
     for trend in group:
         if len(trend.points) > 1:
-            blocks.append(chart(partial(trend_chart, trend)))
+            blocks.append(chart(partial(_trend_chart, trend)))
         else:
             blocks.append(
-                Text(f"{trend_name(trend)}: {level(trend, trend.points[0].value)} in the only run.")
+                Text(f"{_trend_name(trend)}: {level(trend, trend.points[0].value)} in the only run.")
             )
         if trend.reason:
             blocks.append(Text(f"No step change was searched for: {trend.reason}.", "quiet"))
-        if (drift := describe_drift(trend)) is not None:
-            blocks.append(Text(f"{trend_name(trend)}: {drift}."))
+        if (drift := _describe_drift(trend)) is not None:
+            blocks.append(Text(f"{_trend_name(trend)}: {drift}."))
         blocks += [Text(f"{line}.") for line in _changed(trend)]
     return Section(f"series-{number}", first.label, blocks, " · ".join(first.label.split(" · ")[:2]))
 
@@ -296,13 +296,13 @@ def _changes(history: History) -> Table:
         [
             text(trend.label),
             text(trend.machine),
-            text(trend_name(trend)),
+            text(_trend_name(trend)),
             num(found.before, formatter(trend.unit)),
             num(found.after, formatter(trend.unit)),
             num(found.ratio, format_change),
             text(found.outcome, strong=found.outcome == "worse"),
             text(trend.points[found.place].run),
-            text(describe_coincident_change(found)),
+            text(_describe_coincident_change(found)),
         ]
         for trend in history.trends
         for found in trend.changes
@@ -328,7 +328,7 @@ def _findings(history: History) -> Table:
             text(record.finding),
             text(record.phase),
             text(record.device),
-            text(describe_track_record(record), strong=record.trials > 0 and record.helped == 0),
+            text(_describe_track_record(record), strong=record.trials > 0 and record.helped == 0),
             num(record.predicted_gain_s, units.seconds),
             num(record.measured_gain_s, units.seconds),
             text(record.last),
@@ -370,17 +370,15 @@ def history_console(history: History, *, width: int = WIDTH) -> str:
 
 def _record(record: FindingRecord) -> str:
     name = f"{record.finding} ({record.phase})" if record.phase else record.finding
-    return f"{name} on {record.device or 'an unnamed device'}: {describe_track_record(record)}"
+    return f"{name} on {record.device or 'an unnamed device'}: {_describe_track_record(record)}"
 
 
 def _trend(trend: Trend) -> str:
     last = trend.points[-1]
     reported = trend.reason or (
-        _many(trend.changes) if trend.changes else describe_drift(trend) or "no change shown"
+        _many(trend.changes) if trend.changes else _describe_drift(trend) or "no change shown"
     )
-    return (
-        f"{trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {reported}"
-    )
+    return f"{_trend_name(trend)}: {level(trend, last.value)} in the last of {len(trend.points)} runs; {reported}"
 
 
 def _many(changes: list[Change]) -> str:
@@ -389,6 +387,6 @@ def _many(changes: list[Change]) -> str:
 
 def _changed(trend: Trend) -> list[str]:
     return [
-        f"{describe_change(trend, found)}; came with {describe_coincident_change(found)}"
+        f"{_describe_change(trend, found)}; came with {_describe_coincident_change(found)}"
         for found in trend.changes
     ]

@@ -50,12 +50,12 @@ _UNITS = {
 }
 
 
-def unit_of(name: str) -> str:
+def _unit_of(name: str) -> str:
     """Return the unit that a name ends with; without one it is a count."""
     return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "count")
 
 
-def summary_settings(summary: Summary) -> dict[str, Any]:
+def _summary_settings(summary: Summary) -> dict[str, Any]:
     """Return what a summary itself says of its configuration, for runs without a ``config.yaml``."""
     found: dict[str, Any] = {"workload.program": summary.workload.program}
     for word in overrides_of(Side("", [], [summary])):
@@ -64,7 +64,7 @@ def summary_settings(summary: Summary) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
+def _settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
     """Return what two runs share that measured the same: settings, and what they came to on the device."""
     workload = summary.workload
     device = (workload.device or "").partition(":")[0]
@@ -83,7 +83,7 @@ def settings_hash(settings: Mapping[str, Any], summary: Summary) -> str:
     return hashlib.sha256(json.dumps(parts, default=str).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-def machine_of(summary: Summary) -> str:
+def _machine_of(summary: Summary) -> str:
     """Name a machine by what its speed depends on; host names are not recorded."""
     cpu = summary.environment.get("cpu")
     cpu = cpu if isinstance(cpu, dict) else {}
@@ -123,7 +123,7 @@ def run_row(
         started_s=started_s,
         clock_ahead_s=None if started_s is None else max(0.0, started_s - mtime_ns / 1e9),
         seconds=summary.run.seconds,
-        machine=machine_of(summary),
+        machine=_machine_of(summary),
         device=workload.device,
         hardware=summary.hardware.name,
         model=workload.model,
@@ -136,7 +136,7 @@ def run_row(
         new_tokens=workload.new_tokens,
         cache=workload.cache,
         compiled=workload.compiled,
-        config_hash=settings_hash(settings, summary),
+        config_hash=_settings_hash(settings, summary),
         settings=json.dumps(dict(sorted(settings.items())), default=str),
         shared=_text(use.get("shared")) if isinstance(use, dict) else None,
         commit=_text(environment.get("commit")),
@@ -190,7 +190,7 @@ def metric_rows(summary: Summary, run: str) -> Iterator[MetricRow]:
     yield from _telemetry(summary, run)
     for name, scalar in summary.metrics.items():
         if scalar is not None:
-            yield MetricRow(run, name, None, "value", scalar, unit_of(name))
+            yield MetricRow(run, name, None, "value", scalar, _unit_of(name))
 
 
 def _stat(run: str, name: str, phase: str | None, unit: str, stat: Stat | None) -> Iterator[MetricRow]:
@@ -221,7 +221,7 @@ def _telemetry(summary: Summary, run: str) -> Iterator[MetricRow]:
     if telemetry is None:
         return
     for name in ("clock_hz", "power_w", "temperature_c"):
-        yield from _stat(run, name, None, unit_of(name), getattr(telemetry, name))
+        yield from _stat(run, name, None, _unit_of(name), getattr(telemetry, name))
     for name in ("per_token", "per_sample"):
         value = getattr(telemetry.energy_j, name)
         if value is not None:
@@ -231,8 +231,8 @@ def _telemetry(summary: Summary, run: str) -> Iterator[MetricRow]:
 # Which settings of a run say what was measured, from its ``config.yaml``: not where it wrote, nor how long it took.
 
 
-MEASURED_SECTIONS = ("model", "infer", "dataset", "run")
-NOT_MEASURED = {
+_MEASURED_SECTIONS = ("model", "infer", "dataset", "run")
+_NOT_MEASURED = {
     "run.repeats",
     "run.target_interval_ratio",
     "run.max_measure_s",
@@ -276,7 +276,7 @@ def settings_of_run(folder: Path, summary: Summary, problems: list[str] | None =
         return dict(found)
     if found is not None and problems is not None:
         problems.append(found)
-    return {key: value for key, value in summary_settings(summary).items() if key not in NOT_MEASURED}
+    return {key: value for key, value in _summary_settings(summary).items() if key not in _NOT_MEASURED}
 
 
 def _without_place(text: bytes) -> bytes:
@@ -294,14 +294,14 @@ def _from_yaml(text: bytes) -> Mapping[str, Any] | str:
     if not isinstance(document, dict):
         return "it is not a mapping"
     pipeline = document.get("pipeline")
-    tree = {name: document[name] for name in MEASURED_SECTIONS if name in document}
+    tree = {name: document[name] for name in _MEASURED_SECTIONS if name in document}
     if isinstance(pipeline, dict) and "workload" in pipeline:
         tree["pipeline"] = {"workload": pipeline["workload"]}
     defaults = _defaults()
     return {
         key: value
         for key, value in _leaves(tree)
-        if key not in NOT_MEASURED
+        if key not in _NOT_MEASURED
         and (key not in defaults or defaults[key] != value)
         and value not in ({}, None)
     }
@@ -311,7 +311,7 @@ def _from_yaml(text: bytes) -> Mapping[str, Any] | str:
 def _defaults() -> dict[str, Any]:
     """Return the defaults of this release: a key that a later release adds changes no older run's configuration."""
     tree: dict[str, Any] = {
-        name: dataclasses.asdict(SECTIONS[name]()) for name in MEASURED_SECTIONS if name in SECTIONS
+        name: dataclasses.asdict(SECTIONS[name]()) for name in _MEASURED_SECTIONS if name in SECTIONS
     }
     tree["pipeline"] = {"workload": dataclasses.asdict(WorkloadCommandConfig())}
     return {key: str(value) if isinstance(value, str) else value for key, value in _leaves(tree)}
@@ -330,7 +330,7 @@ def _leaves(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 LOGGER = logging.getLogger("llm_perf_opt.history")
-FINDINGS_FILE = "findings.parquet"
+_FINDINGS_FILE = "findings.parquet"
 """Of an index; Polars is imported only where there is one."""
 
 
@@ -386,7 +386,7 @@ def track_records(rows: Iterable[FindingRow]) -> list[FindingRecord]:
 
 def indexed_records(run: Path) -> dict[str, Record]:
     """Return the searches in the nearest index above a run, by their identity; none where there is no index."""
-    home = next((folder for folder in run.absolute().parents if (folder / FINDINGS_FILE).is_file()), None)
+    home = next((folder for folder in run.absolute().parents if (folder / _FINDINGS_FILE).is_file()), None)
     if home is None:
         return {}
     from llm_perf_opt.history import store

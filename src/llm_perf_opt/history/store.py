@@ -30,7 +30,7 @@ from llm_perf_opt.summary.codec import decode_file, save_json
 LOGGER = logging.getLogger("llm_perf_opt.history")
 RUNS, METRICS, FINDINGS = "runs.parquet", "metrics.parquet", "findings.parquet"
 INFO, LOCK = "index.json", ".index.lock"
-LOCK_TIMEOUT_S = 600.0
+_LOCK_TIMEOUT_S = 600.0
 _HINT = "llm-perf-opt index DIR"
 _TYPES = {str: pl.String(), int: pl.Int64(), float: pl.Float64(), bool: pl.Boolean()}
 
@@ -235,7 +235,7 @@ def _set_aside(path: Path, why: str) -> Path:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold an index while it is written; others wait, and say that they do."""
     path = folder / LOCK
     with explain_os_errors(path):
@@ -309,7 +309,7 @@ _MEMORY_LIMIT = "1GB"
 
 def print_query(folder: Path, query: str, *, as_json: bool) -> int:
     """Print the answer as a table, or as a list of JSON objects."""
-    names, rows = run_query(folder, query)
+    names, rows = _run_query(folder, query)
     if as_json:
         print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str))
         return 0
@@ -320,7 +320,7 @@ def print_query(folder: Path, query: str, *, as_json: bool) -> int:
     return 0
 
 
-def run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _run_query(folder: Path, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Answer a query over the views ``runs``, ``metrics`` and ``findings``."""
     try:
         duckdb = import_optional("duckdb")

@@ -31,7 +31,7 @@ from llm_perf_opt.summary.statistics import Better, percentile
 
 MOST_POINTS = 400
 """Latest runs of a trend that are looked at."""
-CLOCK_TOLERANCE_S = 120.0
+_CLOCK_TOLERANCE_S = 120.0
 """Clocks of machines and file servers may differ by so much."""
 _NAMED_OTHERWISE = ("model.name", "model.adapter", "dataset.adapter", "model.dtype", "infer.batch_size")
 _MOST_DIFFERING = 4
@@ -52,7 +52,7 @@ class Value:
     """Median over all values, where ``value`` is the typical one: for trends with runs of earlier releases, which have no other."""
 
 
-def usable_runs(
+def _usable_runs(
     rows: Iterable[RunRow], *, include_shared: bool = False
 ) -> tuple[list[RunRow], list[LeftOut]]:
     """Return the runs that belong in trends, in the order they began; of the others, why not."""
@@ -74,7 +74,7 @@ def reason_unusable(row: RunRow) -> str | None:
         return f"{SHARED}: {row.shared}"
     if row.started_s is None:
         return f"its start '{row.started}' is not a time"
-    if row.clock_ahead_s is not None and row.clock_ahead_s > CLOCK_TOLERANCE_S:
+    if row.clock_ahead_s is not None and row.clock_ahead_s > _CLOCK_TOLERANCE_S:
         return f"clocks disagree: its summary was written {row.clock_ahead_s:.0f} s before it began"
     return None
 
@@ -92,7 +92,7 @@ def better_of(name: str) -> Better | None:
     )
 
 
-def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
+def _make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
     """Return a trend per metric, configuration and machine; ``runs`` in the order they began."""
     place = {row.run: index for index, row in enumerate(runs)}
     grouped: dict[tuple[str, str, str, str | None], list[Value]] = defaultdict(list)
@@ -112,7 +112,7 @@ def make_trends(runs: Sequence[RunRow], values: Iterable[Value]) -> list[Trend]:
             better_of(name),
             machine,
             config_hash,
-            label_of(rows[-1]),
+            _label_of(rows[-1]),
             [_point(row, value) for row, value in zip(rows, kept, strict=True)],
             [],
             older=len(ordered) - len(kept),
@@ -187,7 +187,7 @@ def _facts(row: RunRow) -> dict[str, object]:
     return {**settings_of(row), **{name: value for name, value in known.items() if value is not None}}
 
 
-def label_of(row: RunRow) -> str:
+def _label_of(row: RunRow) -> str:
     """Name a configuration: the model, and what was set."""
     settings = settings_of(row)
     said = [f"{key}={value}" for key, value in settings.items() if key not in _NAMED_OTHERWISE]
@@ -202,7 +202,7 @@ def settings_of(row: RunRow) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def coincident_changes(before: RunRow, after: RunRow) -> list[CoincidentChange]:
+def _coincident_changes(before: RunRow, after: RunRow) -> list[CoincidentChange]:
     """Return what is recorded of two runs and differs: commit and versions."""
     one, two = ({"commit": row.commit, **_versions(row)} for row in (before, after))
     return [
@@ -241,7 +241,7 @@ def _change(trend: Trend, found: LevelChange, rows: Sequence[RunRow], start: int
         high_ratio=found.high_ratio,
         p_value=found.p_value,
         outcome=_outcome(trend.better, found.ratio),
-        came_with=coincident_changes(rows[max(found.earliest - 1, 0)], rows[found.latest]),
+        came_with=_coincident_changes(rows[max(found.earliest - 1, 0)], rows[found.latest]),
         doubt=doubt,
     )
 
@@ -268,12 +268,12 @@ def make_history(
     """
     info = store.read_info(folder)
     rows = store.iter_runs(folder, None if model is None else pl.col("model") == model)
-    kept, left_out = usable_runs(rows, include_shared=include_shared)
+    kept, left_out = _usable_runs(rows, include_shared=include_shared)
     runs = store.count_runs(folder)
     wanted = list(metrics) or list(DEFAULT_METRICS)
     if metrics and runs:
         _check_names(folder, wanted)
-    trends = make_trends(kept, read_values(folder, wanted, kept))
+    trends = _make_trends(kept, read_values(folder, wanted, kept))
     findings = [row for row in store.read_findings(folder) if model is None or row.model == model]
     return History(
         info.directory,

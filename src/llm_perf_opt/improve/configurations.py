@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
 _RUN_DIRECTORY_KEYS = ("artifacts.runs_dir", "hydra.run.dir")
-WORKLOAD_KEYS = (
+_WORKLOAD_KEYS = (
     "infer.max_new_tokens",
     "infer.ignore_eos",
     "infer.no_repeat_ngram_size",
@@ -33,10 +33,10 @@ WORKLOAD_KEYS = (
     "run.ranks",
 )
 """What makes the work: a remedy that changes one of these does other work, not the same faster."""
-WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
-WEIGHT_KEYS = ("model.dtype", "model.quantise_weights", "model.channels_last")
+_WORKLOAD_SECTIONS = ("model.arch.", "dataset.")
+_WEIGHT_KEYS = ("model.dtype", "model.quantise_weights", "model.channels_last")
 """What rewrites the weights, or their data type."""
-PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
+_PROCESS_KEYS = ("run.env", "run.affinity", "run.interop_threads")
 """Settings that belong to a process and are read when it starts."""
 
 
@@ -93,7 +93,7 @@ def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
     for key in sorted(first.keys() | second.keys()):
         if first.get(key) == second.get(key):
             continue
-        if key in WORKLOAD_KEYS or key.startswith(WORKLOAD_SECTIONS):
+        if key in _WORKLOAD_KEYS or key.startswith(_WORKLOAD_SECTIONS):
             return f"it changes the workload: {key}={second.get(key)} instead of {first.get(key)}"
         if key in IMAGE_KEYS and effect != "quality":
             return f"it changes the pages ({key}), and does not say that it changes the quality"
@@ -103,7 +103,7 @@ def other_work(a: AppConfig, b: AppConfig, effect: Effect) -> str | None:
 def can_share_weights(a: AppConfig, b: AppConfig) -> bool:
     """Return whether both sides may read one set of weights: B neither changes them nor their data type."""
     first, second = flat(a), flat(b)
-    return not any(first.get(key) != second.get(key) for key in WEIGHT_KEYS)
+    return not any(first.get(key) != second.get(key) for key in _WEIGHT_KEYS)
 
 
 def changed_keys(a: AppConfig, b: AppConfig) -> list[str]:
@@ -124,4 +124,4 @@ def needs_own_process(a: AppConfig, b: AppConfig) -> bool:
     """Return whether the sides differ in what a process reads when it starts."""
     first, second = flat(a), flat(b)
     keys = first.keys() | second.keys()
-    return any(first.get(key) != second.get(key) for key in keys if key.startswith(PROCESS_KEYS))
+    return any(first.get(key) != second.get(key) for key in keys if key.startswith(_PROCESS_KEYS))

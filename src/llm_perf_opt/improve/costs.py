@@ -89,7 +89,7 @@ def _decode_s(one: BatchPass, steps: int) -> float:
     return one.decode_s if steps == one.steps or not one.steps else one.decode_s / one.steps * steps
 
 
-def as_value(cost_value: float, metric: Metric) -> float:
+def _as_value(cost_value: float, metric: Metric) -> float:
     """Return the metric itself: a rate is the inverse of its cost."""
     return 1 / cost_value if metric in HIGHER_IS_BETTER and cost_value > 0 else cost_value
 
@@ -129,7 +129,7 @@ def medians(passes: Sequence[UnitPass], side: str, metric: Metric) -> float | No
             by_unit.setdefault(each.unit, []).append(value)
     if not by_unit:
         return None
-    return as_value(math.fsum(median(values) for values in by_unit.values()) / len(by_unit), metric)
+    return _as_value(math.fsum(median(values) for values in by_unit.values()) / len(by_unit), metric)
 
 
 def other_changes(passes: Sequence[UnitPass], metric: Metric) -> dict[str, float]:

@@ -319,7 +319,7 @@ def read_outcome(spec: Spec, folder: Path) -> Outcome:
         check=check,
         answers=answers,
         metrics=costs.other_changes(passes, spec.metric),
-        intervals=other_intervals(passes, spec),
+        intervals=_other_intervals(passes, spec),
         total_change=costs.total_change(passes, spec.metric),
     )
 
@@ -354,7 +354,7 @@ def measure(passes: list[UnitPass], spec: Spec) -> Measured | None:
     )
 
 
-def other_intervals(passes: list[UnitPass], spec: Spec) -> dict[str, tuple[float, float]]:
+def _other_intervals(passes: list[UnitPass], spec: Spec) -> dict[str, tuple[float, float]]:
     """Return the intervals of the other metrics' changes: they hold at every look, so also where this one ended the test."""
     found: dict[str, tuple[float, float]] = {}
     for name in data.METRICS:

@@ -143,7 +143,7 @@ def _check_stored(method: SearchSettings, trials: int) -> None:
 
 
 LOGGER = logging.getLogger("llm_perf_opt.improve")
-LEAST_BUDGET_S = 60.0
+_LEAST_BUDGET_S = 60.0
 """Time for the baseline of a small model and one experiment; larger models need more."""
 MARKDOWN_NAME, HTML_NAME = "improve.md", "improve.html"
 
@@ -162,7 +162,7 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
     ``interrupted`` is given what there is before an interruption goes on its way.
     """
     request = from_best(request)
-    refuse_short_budget(request)
+    _refuse_short_budget(request)
     if request.resume is None:
         _check(request)
     out = _directory(request)
@@ -255,10 +255,10 @@ def _earlier(request: Request, out: Path) -> Improvement | None:
     return None
 
 
-def refuse_short_budget(request: Request) -> None:
+def _refuse_short_budget(request: Request) -> None:
     """Refuse a budget in which nothing can be measured, before anything runs."""
     known = request.run is not None or request.resume is not None
-    least_s = LEAST_EXPERIMENT_S * 2 if known else LEAST_BUDGET_S
+    least_s = LEAST_EXPERIMENT_S * 2 if known else _LEAST_BUDGET_S
     if request.budget_s < least_s:
         first = "" if known else "the baseline run and "
         raise ConfigError(

@@ -124,7 +124,7 @@ def load_spec(folder: Path) -> Spec:
 # The order of an experiment: which side runs which unit of work next, and when enough is known.
 
 
-RunUnit = Callable[[Letter, int, int], UnitPass]
+_RunUnit = Callable[[Letter, int, int], UnitPass]
 """Side, unit and round → what one pass of that unit took."""
 
 
@@ -133,7 +133,7 @@ class GivenUpError(RuntimeError):
 
 
 def take_turns(
-    spec: Spec, unit_count: int, run: RunUnit, clock: Callable[[], float] = time.monotonic
+    spec: Spec, unit_count: int, run: _RunUnit, clock: Callable[[], float] = time.monotonic
 ) -> SequentialTest:
     """Run the sides next to each other, A B B A or B A A B by chance, until the test has its answer; return it."""
     test, chance, began = SequentialTest(spec.rule()), random.Random(spec.settings.seed), clock()
@@ -144,8 +144,8 @@ def take_turns(
     while turn % 2 or not spec.time_is_over(clock() - began, test):
         unit, number = turn % unit_count, turn // unit_count
         # The second of two pairs has the other order, so that what drifts meets both sides alike.
-        first = chance.choice(SIDES) if turn % 2 == 0 else other_side(first)
-        both = {letter: run(letter, unit, number) for letter in (first, other_side(first))}
+        first = chance.choice(SIDES) if turn % 2 == 0 else _other_side(first)
+        both = {letter: run(letter, unit, number) for letter in (first, _other_side(first))}
         done.extend(both.values())
         for letter in SIDES:
             if (why := recompiles(done, letter)) is not None:
@@ -169,7 +169,7 @@ def units_of(groups: Sequence[Sequence[Sequence[str]]]) -> list[list[list[int]]]
     return [[list(range(len(side)))] for side in groups]
 
 
-def other_side(letter: Letter) -> Letter:
+def _other_side(letter: Letter) -> Letter:
     """Return the side that is not this one."""
     return "b" if letter == "a" else "a"
 
@@ -181,7 +181,7 @@ LOGGER = logging.getLogger("llm_perf_opt.improve")
 OUT_OF_MEMORY = "out of memory"
 _KILLED = "killed by the system (signal 9): the memory probably does not hold it"
 OUT_OF_BUDGET = "the time budget ended before it was measured"
-OVERTIME_RATIO = 0.05
+_OVERTIME_RATIO = 0.05
 """Share of an experiment's time that it may take longer, to end a pass that has begun and to write its files."""
 LEAST_PASS_S, _PASS_FACTOR = 60.0, 20.0
 """A pass may take so many times the longest one before, and at least so long; the first as long as warming up took."""
@@ -257,7 +257,7 @@ class HangWatch:
         self._folder, self._warm_up_s, self._clock = folder, warm_up_s, clock
         self._limit = PassLimit(least_pass_s)
         self._warm, self._size, self._since = False, 0, clock()
-        self._deadline = None if total_s is None else clock() + total_s * (1 + OVERTIME_RATIO)
+        self._deadline = None if total_s is None else clock() + total_s * (1 + _OVERTIME_RATIO)
 
     def __call__(self, _elapsed_s: float) -> None:
         """Look once."""

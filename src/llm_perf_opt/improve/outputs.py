@@ -24,11 +24,11 @@ class Answers:
     """Why distance or perplexity are not known."""
 
 
-LogitDifference = Mapping[str, Sequence[float]]
+_LogitDifference = Mapping[str, Sequence[float]]
 """Sample → largest difference of the logits at every position both sides recorded."""
 
 
-def check_outputs(a: Answers, b: Answers, differences: LogitDifference) -> OutputCheck:
+def check_outputs(a: Answers, b: Answers, differences: _LogitDifference) -> OutputCheck:
     """Say whether the answers are the same, where they first differ, and how much better or worse they are."""
     common = [name for name in a.tokens if name in b.tokens]
     places = {name: first_difference(a.tokens[name], b.tokens[name]) for name in common}
@@ -80,7 +80,7 @@ def in_later_passes(check: OutputCheck, first_others: Mapping[str, int | None]) 
     return check
 
 
-def _largest(differences: LogitDifference, differing: Mapping[str, int]) -> float | None:
+def _largest(differences: _LogitDifference, differing: Mapping[str, int]) -> float | None:
     """Return the largest difference where both sides had seen the same text: up to and with the first other token."""
     known = [
         value

@@ -79,14 +79,14 @@ def _end(ratio: float) -> str:
     return f"{'−' if ratio < 0 else '+'}{units.number(abs(ratio) * 100)}"
 
 
-def describe_measurement(measured: Measured | None) -> str:
+def _describe_measurement(measured: Measured | None) -> str:
     """Return a change with its interval."""
     if measured is None:
         return units.MISSING
     return f"{format_change(measured.change_ratio)} {format_interval(measured.low, measured.high)}"
 
 
-def describe_moved_metrics(trial: Trial) -> str:
+def _describe_moved_metrics(trial: Trial) -> str:
     """Name the phases' metrics that moved for certain: where the change happens."""
     moved = [
         f"{name} {format_change(trial.metrics[name])} {format_interval(*ends)}"
@@ -96,13 +96,13 @@ def describe_moved_metrics(trial: Trial) -> str:
     return ", ".join(moved)
 
 
-def describe_metric(trial: Trial, name: str) -> str:
+def _describe_metric(trial: Trial, name: str) -> str:
     """Return another metric's change, with its interval where there is one."""
     said = f"{name} {format_change(trial.metrics[name])}"
     return f"{said} {format_interval(*trial.intervals[name])}" if name in trial.intervals else said
 
 
-def format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
+def _format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
     """Return a prediction: a bound is "at most", what should cost says "more"."""
     if gain_s is None:
         return units.MISSING
@@ -111,7 +111,7 @@ def format_predicted_gain(gain_s: float | None, by: PredictedBy | None) -> str:
     return units.seconds(gain_s) if gain_s >= 0 else f"{units.seconds(-gain_s)} more"
 
 
-def describe_basis(by: PredictedBy | None, share: float | None, source: str | None) -> str:
+def _describe_basis(by: PredictedBy | None, share: float | None, source: str | None) -> str:
     """Say what a prediction rests on: ``measured operators (93.0 %, vllm 0.24.0)``, ``bound (why no table predicts it)``."""
     inside = ", ".join(part for part in (units.percent(share) if share is not None else "", source) if part)
     return f"{by} ({inside})" if by and inside else by or inside
@@ -123,11 +123,11 @@ def describe_expected(
     """Return a prediction and what it rests on; empty: nothing predicts."""
     if gain_s is None:
         return f"no prediction ({source})" if source else ""
-    said = format_predicted_gain(gain_s, by)
-    return said if by in (None, "bound") and not source else f"{said} by {describe_basis(by, share, source)}"
+    said = _format_predicted_gain(gain_s, by)
+    return said if by in (None, "bound") and not source else f"{said} by {_describe_basis(by, share, source)}"
 
 
-def describe_prediction(trial: Trial) -> str:
+def _describe_prediction(trial: Trial) -> str:
     """Say what was predicted, by what, and what came of it."""
     predicted = describe_expected(
         trial.predicted_gain_s,
@@ -149,7 +149,7 @@ def describe_prediction(trial: Trial) -> str:
     return f"{said}, measured {units.seconds(trial.measured_gain_s)}"
 
 
-def name_of(trial: Trial) -> str:
+def _name_of(trial: Trial) -> str:
     """Return the overrides; a combination names what it stands on."""
     return " ".join(trial.overrides) + (" (on top of the kept ones)" if trial.on_top_of else "")
 
@@ -164,7 +164,7 @@ def unconfirmed(result: Improvement) -> str:
     return f"not confirmed: measured again, {why}"
 
 
-def measured_again(result: Improvement) -> float | None:
+def _measured_again(result: Improvement) -> float | None:
     """Return the metric of the best as it was measured against the baseline as a whole; ``None``: only its steps were."""
     start, change = result.baseline.metric_value, result.best.change_ratio
     known = confirmation_of(result, result.best.overrides) if result.best.overrides else None
@@ -226,7 +226,7 @@ def singles(result: Improvement) -> list[Trial]:
     return [trial for trial in result.tried if trial.role == "single"]
 
 
-def describe_baseline(result: Improvement) -> list[str]:
+def _describe_baseline(result: Improvement) -> list[str]:
     """Return the baseline's times."""
     base = result.baseline
     known = [
@@ -248,7 +248,7 @@ def describe_method(result: Improvement) -> str:
     )
 
 
-def trial_output(trial: Trial) -> str:
+def _trial_output(trial: Trial) -> str:
     """Say what happened to the answers, with quality where it was measured."""
     words = [describe_outputs(trial.check)]
     check = trial.check
@@ -269,7 +269,7 @@ def facts(result: Improvement) -> list[tuple[str, str]]:
     first = describe_first_finding(result)
     return [
         *([("first finding", first)] if first is not None else []),
-        ("baseline", ", ".join(describe_baseline(result)) or units.MISSING),
+        ("baseline", ", ".join(_describe_baseline(result)) or units.MISSING),
         ("settings", " ".join(base.overrides) or "the default"),
         ("model, device", f"{base.model or units.MISSING}, {base.device or units.MISSING}"),
         ("samples measured and compared", ", ".join(base.samples) or units.MISSING),
@@ -290,7 +290,7 @@ _WIDEST = 4.0
 """Ratios beyond this, either way, are drawn at it: a few pairs say next to nothing about an end."""
 
 
-def ladder_chart(result: Improvement) -> str | None:
+def _ladder_chart(result: Improvement) -> str | None:
     """Draw what each kept remedy saves, on top of those before it."""
     start = result.baseline.metric_value
     if not result.ladder or start is None:
@@ -299,7 +299,7 @@ def ladder_chart(result: Improvement) -> str | None:
     for step in result.ladder:
         steps.append(Step(" ".join(step.overrides), step.value - value))
         value = step.value
-    again = measured_again(result)
+    again = _measured_again(result)
     if again is not None and again != value:
         # Gains that were measured one by one do not quite add up.
         steps.append(Step("measured again", again - value))
@@ -321,11 +321,11 @@ def _predicted(trial: Trial) -> list[Dot]:
     return [Dot(1 + change, _PREDICTED)]
 
 
-def trial_chart(result: Improvement) -> str | None:
+def _trial_chart(result: Improvement) -> str | None:
     """Draw the change of every experiment with its interval; the broken line is no change."""
     rows = [
         DotRow(
-            name_of(trial),
+            _name_of(trial),
             [
                 Dot(
                     1 + found.change_ratio,
@@ -359,7 +359,7 @@ def trial_chart(result: Improvement) -> str | None:
 
 def improve_console(result: Improvement) -> str:
     """Lay out baseline, trials and the best in plain text."""
-    lines = [f"baseline   {'   '.join(describe_baseline(result)) or units.MISSING}"]
+    lines = [f"baseline   {'   '.join(_describe_baseline(result)) or units.MISSING}"]
     named = {trial.remedy for trial in singles(result)}
     missing = len({item.remedy for item in result.not_tried} - named)
     lines.append(
@@ -393,14 +393,14 @@ def improve_console(result: Improvement) -> str:
 
 
 def _row(trial: Trial) -> list[str]:
-    measured = [describe_measurement(trial.measured), describe_moved_metrics(trial)]
-    row = [DECISIONS[trial.decision], name_of(trial), "; ".join(filter(None, measured))]
+    measured = [_describe_measurement(trial.measured), _describe_moved_metrics(trial)]
+    row = [DECISIONS[trial.decision], _name_of(trial), "; ".join(filter(None, measured))]
     if trial.decision == "failed":
         return [*row, trial.reason]
     return [
         *row,
-        describe_prediction(trial),
-        trial_output(trial),
+        _describe_prediction(trial),
+        _trial_output(trial),
         *([trial.reason] if trial.decision == "drop" else []),
     ]
 
@@ -439,7 +439,7 @@ def _trial_row(trial: Trial, result: Improvement) -> Row:
         _predicted_cell(trial.predicted_gain_s, trial.predicted_by),
         text(trial.predicted_by),
         Cell(describe_gain(trial.measured_gain_s), trial.measured_gain_s),
-        text(trial_output(trial)),
+        text(_trial_output(trial)),
         text(trial.reason),
     ]
     return Row(cells, key=" ".join(trial.overrides), details=_details(trial, result))
@@ -447,7 +447,7 @@ def _trial_row(trial: Trial, result: Improvement) -> Row:
 
 def _predicted_cell(gain_s: float | None, by: PredictedBy | None) -> Cell:
     """Return a prediction; files of older releases have bounds only."""
-    return Cell(format_predicted_gain(gain_s, by), gain_s)
+    return Cell(_format_predicted_gain(gain_s, by), gain_s)
 
 
 def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
@@ -460,7 +460,7 @@ def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
     if trial.on_top_of:
         rows.append(("on top of", " ".join(trial.on_top_of)))
     if trial.predicted_source is not None:
-        basis = describe_basis(
+        basis = _describe_basis(
             trial.predicted_by, trial.predicted_measured_share_ratio, trial.predicted_source
         )
         rows.append(("predicted by", basis))
@@ -470,7 +470,7 @@ def _details(trial: Trial, result: Improvement) -> list[tuple[str, str]]:
         a, b = (format_value(value, result.metric) for value in (found.a, found.b))
         rows.append(("medians", f"{a} → {b}"))
         rows.append(("pairs of passes", f"{found.blocks}, {trial.how}, {units.seconds(trial.seconds)}"))
-    others = ", ".join(describe_metric(trial, name) for name in trial.metrics)
+    others = ", ".join(_describe_metric(trial, name) for name in trial.metrics)
     return [*rows, *([("other metrics", others)] if others else [])]
 
 
@@ -494,7 +494,7 @@ def ladder_table(result: Improvement) -> Table:
         ]
         for step in result.ladder
     ]
-    again = measured_again(result)
+    again = _measured_again(result)
     if again is not None:
         rows.append(
             [
@@ -506,7 +506,7 @@ def ladder_table(result: Improvement) -> Table:
     return simple(columns("Step", f"{METRIC_NAMES[result.metric].capitalize()}#", "Change#"), rows)
 
 
-def grade_table(grades: Sequence[FindingGrade]) -> Table:
+def _grade_table(grades: Sequence[FindingGrade]) -> Table:
     """Return what each finding promised and what came of it."""
     rows = [
         [
@@ -539,7 +539,7 @@ def cut_by_budget(result: Improvement) -> list[NotTried]:
     return [item for item in result.not_tried if TIME_IS_OVER in item.reason]
 
 
-def describe_cut(result: Improvement, directory: str | None) -> str:
+def _describe_cut(result: Improvement, directory: str | None) -> str:
     """Say what the budget left out, and how to go on; empty: nothing."""
     cut = cut_by_budget(result)
     if not cut and result.status != "out of time":
@@ -551,7 +551,7 @@ def describe_cut(result: Improvement, directory: str | None) -> str:
     return f"{used}{f': {left}' if left else ' before everything was measured again'}. Go on with `{resume} --budget TIME`."
 
 
-def not_tried_table(items: Sequence[NotTried]) -> Table:
+def _not_tried_table(items: Sequence[NotTried]) -> Table:
     """Return the remedies that were left out."""
     rows = [
         [
@@ -573,17 +573,17 @@ _GRADES_TEXT = (
 
 def improve_html(result: Improvement, directory: str | None = None) -> str:
     """Render ``improve.html``; ``directory``: where the search is, for the command that goes on with it."""
-    return write_html(improve_document(result, directory))
+    return write_html(_improve_document(result, directory))
 
 
 def improve_markdown(result: Improvement, directory: str | None = None) -> str:
     """Render ``improve.md``."""
-    return write_markdown(improve_document(result, directory))
+    return write_markdown(_improve_document(result, directory))
 
 
-def improve_document(result: Improvement, directory: str | None = None) -> Document:
+def _improve_document(result: Improvement, directory: str | None = None) -> Document:
     """Return the search: its result, what the budget cut, what it rests on, then every experiment."""
-    cut = describe_cut(result, directory)
+    cut = _describe_cut(result, directory)
     title = f"What to change: {METRIC_NAMES[result.metric]}"
     trust: list[Block] = [Note(note, level="info") for note in result.notes]
     opening: list[Block] = [
@@ -597,9 +597,9 @@ def improve_document(result: Improvement, directory: str | None = None) -> Docum
 
 
 def _sections(result: Improvement) -> list[Section]:
-    ladder = [chart(lambda: ladder_chart(result) or "")] if ladder_chart(result) else []
-    trials = [chart(lambda: trial_chart(result) or "")] if trial_chart(result) else []
-    grades = grade_table(result.grades)
+    ladder = [chart(lambda: _ladder_chart(result) or "")] if _ladder_chart(result) else []
+    trials = [chart(lambda: _trial_chart(result) or "")] if _trial_chart(result) else []
+    grades = _grade_table(result.grades)
     return [
         Section("ladder", "From baseline to best", [*ladder, ladder_table(result).named("ladder")]),
         Section("alone", "Tried alone", [*trials, trial_table(result, "single").named("alone")]),
@@ -618,12 +618,12 @@ def _not_tried(result: Improvement) -> list[Block]:
     rest = [item for item in result.not_tried if item not in cut]
     folded = f"{len(rest)} {'remedy that does' if len(rest) == 1 else 'remedies that do'} not apply here"
     return [
-        *([not_tried_table(cut).named("not-tried")] if cut else []),
-        *([Details(folded, [not_tried_table(rest).named("inapplicable", filter=True)])] if rest else []),
+        *([_not_tried_table(cut).named("not-tried")] if cut else []),
+        *([Details(folded, [_not_tried_table(rest).named("inapplicable", filter=True)])] if rest else []),
     ]
 
 
 def _links(result: Improvement) -> list[tuple[str, str]]:
-    found = [(name_of(trial), trial.comparison) for trial in result.tried if trial.comparison]
+    found = [(_name_of(trial), trial.comparison) for trial in result.tried if trial.comparison]
     run = result.baseline.run
     return [("the baseline's report", f"{run}/report.html"), *found] if run else found

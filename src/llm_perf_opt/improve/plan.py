@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def refuse_unmeasured(metric: Metric, device: str) -> None:
     """Refuse energy as the metric on a device that does not tell it."""
-    reason = no_energy(device) if metric == "energy" else None
+    reason = _no_energy(device) if metric == "energy" else None
     if reason is not None:
         raise ConfigError(
             f"--metric energy: {device} has no energy counter: {reason}",
@@ -48,7 +48,7 @@ def refuse_unmeasured(metric: Metric, device: str) -> None:
         )
 
 
-def no_energy(device: str) -> str | None:
+def _no_energy(device: str) -> str | None:
     """Say why the energy of a device is not known; ``None``: it is."""
     sensor = find_sensor(MonitoredDevice(device))
     if isinstance(sensor, str):
@@ -87,7 +87,7 @@ class Predicted:
     """Of the metric, B ÷ A − 1."""
 
 
-def predicted_gain(found: ExpectedGain, metric: Metric, new_tokens: float | None) -> Predicted:
+def _predicted_gain(found: ExpectedGain, metric: Metric, new_tokens: float | None) -> Predicted:
     """Return a gain as ``improve`` measures it: per sample, by its metric."""
     steps = max((new_tokens or 1.0) - 1.0, 0.0)
     a, b = found.before, found.after
@@ -129,7 +129,7 @@ _BUNDLES = 1
 """One experiment on all together that seemed to help a little."""
 _ROOM = 2.5
 """Two models and what they work with must fit so many times over."""
-Predictor = Callable[[Sequence[str]], Predicted | None]
+_Predictor = Callable[[Sequence[str]], Predicted | None]
 """Overrides → what is predicted of them; ``None``: they change nothing that tables know of."""
 
 
@@ -252,7 +252,7 @@ def plan(
     remedies: Sequence[Remedy],
     situation: Situation,
     only: Sequence[str] = (),
-    predict: Predictor | None = None,
+    predict: _Predictor | None = None,
     *,
     allow: Effect = "nothing",
 ) -> Planned:
@@ -364,7 +364,7 @@ class TablePredictor:
         found = expected_gain(side, _changed(side, changed, after), self.tables)
         if found is None:
             return Predicted("neither tables nor limits reach the changed operators")
-        return predicted_gain(found, self.metric, self.summary.workload.new_tokens)
+        return _predicted_gain(found, self.metric, self.summary.workload.new_tokens)
 
 
 def _stored(config: AppConfig) -> str | None:

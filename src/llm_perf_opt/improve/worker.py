@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if mode == "both":
             run_both_sides(spec, folder)
         else:
-            serve_turns(spec, folder, "a" if mode == "a" else "b")
+            _serve_turns(spec, folder, "a" if mode == "a" else "b")
     except LlmPerfError as error:
         return _failed(folder, mode, type(error).__name__, error.message)
     except _REMEDY_ERRORS as error:
@@ -93,7 +93,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
     for side in (a, b):
         answer(side, checks_text=spec.checks_text)
         save_json(folder / ANSWERS.format(side.letter), side.answers)
-    save_json(folder / CHECK, check_outputs(a.answers, b.answers, logit_differences(a, b)))
+    save_json(folder / CHECK, check_outputs(a.answers, b.answers, _logit_differences(a, b)))
     for side in (a, b):
         side.logits.clear()
     if set(a.answers.tokens) != set(b.answers.tokens):
@@ -112,7 +112,7 @@ def run_both_sides(spec: Spec, folder: Path, patch: Patch | None = None) -> None
         _write_side(side, spec, folder, started)
 
 
-def serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
+def _serve_turns(spec: Spec, folder: Path, letter: Letter) -> None:
     """Load one side, say that it is ready, and run a unit whenever it is this side's turn."""
     import numpy as np
 
@@ -182,7 +182,7 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
     most_samples = max(spec.settings.most_samples, baseline.infer.batch_size)
     default_threads = lender.default_threads if lender is not None else torch.get_num_threads()
     with weights_from(lender.engine.model if lender is not None and shared else None):
-        side = warm_side(
+        side = _warm_side(
             letter, config, most_samples=most_samples, default_threads=default_threads, patch=patch
         )
     _refuse_short_batches(side, config.infer.batch_size, baseline.infer.batch_size)
@@ -230,9 +230,9 @@ def describe_failure(error: BaseException) -> tuple[str, str]:
 
 Patch = Callable[[Any], Any]
 """Changes a built model in place, or returns another one."""
-MOST_LOGIT_BYTES = 64 << 20
+_MOST_LOGIT_BYTES = 64 << 20
 """Logits kept of one side for the output check."""
-MOST_PERPLEXITY_TOKENS = 4096
+_MOST_PERPLEXITY_TOKENS = 4096
 
 
 @dataclass(slots=True)
@@ -283,7 +283,7 @@ class WarmSide:
         return 0 if self.engine.compilations is None else self.engine.compilations.count
 
 
-def warm_side(
+def _warm_side(
     letter: str, config: AppConfig, *, most_samples: int, default_threads: int, patch: Patch | None = None
 ) -> WarmSide:
     """Build the model of a configuration and choose its samples; without a number of its own it has the process's threads."""
@@ -329,7 +329,7 @@ def answer(side: WarmSide, *, checks_text: bool) -> None:
         _perplexities(side)
 
 
-def logit_differences(a: WarmSide, b: WarmSide) -> dict[str, list[float]]:
+def _logit_differences(a: WarmSide, b: WarmSide) -> dict[str, list[float]]:
     """Return the largest difference at every position that both sides kept."""
     return array_differences(a.logits, b.logits)
 
@@ -372,7 +372,7 @@ def _recorded(engine: Engine, kept: dict[str, list[Any]]) -> Iterator[None]:
     def keep(names: Sequence[str], logits: torch.Tensor) -> torch.Tensor:
         rows = logits.detach().float().cpu().numpy()
         used = sum(row.nbytes for values in kept.values() for row in values)
-        if used + rows.nbytes <= MOST_LOGIT_BYTES:
+        if used + rows.nbytes <= _MOST_LOGIT_BYTES:
             for name, row in zip(names, rows, strict=True):
                 kept.setdefault(name, []).append(row.copy())
         return logits
@@ -410,7 +410,7 @@ def _perplexities(side: WarmSide) -> None:
     if "encode" in adapter.phases:
         side.answers.reason = "the prompt of an encoder-decoder is read by its encoder: it has no perplexity"
         return
-    left = MOST_PERPLEXITY_TOKENS
+    left = _MOST_PERPLEXITY_TOKENS
     for sample in (sample for group in side.groups for sample in group):
         batch = side.engine.prepare([sample])
         ids, positions = batch.inputs["input_ids"], batch.inputs["positions"]

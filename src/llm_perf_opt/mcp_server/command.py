@@ -13,7 +13,7 @@ from llm_perf_opt.core.errors import ConfigError, ToolError
 from llm_perf_opt.mcp_server.access import Access
 from llm_perf_opt.process.tools import has_package
 
-DEFAULT_PORT = 8741
+_DEFAULT_PORT = 8741
 _HOSTS = ("127.0.0.1", "::1")
 
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     if not options.http:
         server.run("stdio")
         return 0
-    host, port = options.host or _HOSTS[0], options.port or DEFAULT_PORT
+    host, port = options.host or _HOSTS[0], options.port or _DEFAULT_PORT
     shown = f"[{host}]" if ":" in host else host
     print(f"http://{shown}:{port}/mcp serves {', '.join(map(str, access.roots))}", file=sys.stderr)
     serve_http(server, host, port)
@@ -66,5 +66,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--http", action="store_true", help="streamable HTTP instead of stdio")
     parser.add_argument("--host", choices=_HOSTS, help=f"address of --http ({_HOSTS[0]})")
-    parser.add_argument("--port", type=whole_number(1, 65535), help=f"port of --http ({DEFAULT_PORT})")
+    parser.add_argument("--port", type=whole_number(1, 65535), help=f"port of --http ({_DEFAULT_PORT})")
     return parser

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from llm_perf_opt.core.errors import ToolError
 
-UNPACKED_TOOLS = Path("/opt/nsight")
+_UNPACKED_TOOLS = Path("/opt/nsight")
 """Where ``scripts/install-nsight-debian.sh --unpack`` puts tools by default (``<suite>/usr/bin/nsys``)."""
 HIDE = "LLM_PERF_OPT_HIDE"
 """Environment variable: optional programs and Python packages, separated by commas, that are treated as not installed.
@@ -78,7 +78,7 @@ def _hidden_names(value: str) -> frozenset[str]:
     return frozenset(filter(None, (part.strip() for part in value.split(","))))
 
 
-def environment_variable(tool: str) -> str:
+def _environment_variable(tool: str) -> str:
     """Return the variable that names a tool's executable: ``LLM_PERF_OPT_NSYS``, ``LLM_PERF_OPT_NCU``."""
     return f"LLM_PERF_OPT_{tool.upper()}"
 
@@ -90,7 +90,7 @@ def find_tool(tool: str, configured: str | None = None) -> Path | None:
     """
     if configured:
         return _executable(configured)
-    if os.environ.get(environment_variable(tool)):
+    if os.environ.get(_environment_variable(tool)):
         return next(iter(_from_environment(tool)), None)
     return next(iter(find_tools(tool)), None)
 
@@ -105,7 +105,7 @@ def find_tools(tool: str) -> list[Path]:
 
 def missing_tool(tool: str, configured: str | None = None) -> ToolError:
     """Say why :func:`find_tool` found nothing: it is not installed, or a file is there that cannot be run."""
-    named = configured or os.environ.get(environment_variable(tool)) or tool
+    named = configured or os.environ.get(_environment_variable(tool)) or tool
     for path in _files_named(named):
         if path.is_dir():
             return ToolError(
@@ -121,7 +121,7 @@ def install_hint(tool: str) -> str:
     product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}.get(tool, tool)
     return (
         f"install {product} (on Debian: scripts/install-nsight-debian.sh --apt), "
-        f"or point pipeline.{tool}.executable or {environment_variable(tool)} at it"
+        f"or point pipeline.{tool}.executable or {_environment_variable(tool)} at it"
     )
 
 
@@ -163,14 +163,14 @@ def _candidates(tool: str) -> Iterator[Path]:
         yield Path(on_path)
     # Newer names sort later: try them first.
     for pattern in _VENDOR_PATTERNS.get(tool, ()):
-        yield from _runnable(sorted(UNPACKED_TOOLS.parent.glob(pattern), reverse=True))
+        yield from _runnable(sorted(_UNPACKED_TOOLS.parent.glob(pattern), reverse=True))
     cuda = Path("/usr/local/cuda/bin") / tool
-    yield from _runnable([cuda, *sorted(UNPACKED_TOOLS.glob(f"*/usr/bin/{tool}"))])
+    yield from _runnable([cuda, *sorted(_UNPACKED_TOOLS.glob(f"*/usr/bin/{tool}"))])
 
 
 def _from_environment(tool: str) -> Iterator[Path]:
     """The variable may list several, separated like PATH: the first that runs is used, tests use all."""
-    for entry in os.environ.get(environment_variable(tool), "").split(os.pathsep):
+    for entry in os.environ.get(_environment_variable(tool), "").split(os.pathsep):
         path = _executable(entry) if entry else None
         if path:
             yield path

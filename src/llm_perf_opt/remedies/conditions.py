@@ -143,7 +143,7 @@ def no_threads(situation: Situation) -> str | None:
     return "this process may use one processor only" if situation.machine.cpus < 2 else None
 
 
-def no_decode(situation: Situation) -> str | None:
+def _no_decode(situation: Situation) -> str | None:
     """For remedies of the decode step."""
     return (
         "one token is generated: there is no decode step"
@@ -152,7 +152,7 @@ def no_decode(situation: Situation) -> str | None:
     )
 
 
-def no_compiler(situation: Situation) -> str | None:
+def _no_compiler(situation: Situation) -> str | None:
     """For everything that torch.compile does."""
     missing = missing_compiler(situation.config.resolved_device)
     return None if missing is None else f"torch.compile needs a compiler, and {missing} is not installed"
@@ -162,12 +162,12 @@ def compiled_already(situation: Situation) -> str | None:
     """For compiling the decode step."""
     if situation.config.model.compile:
         return "the decode step is compiled already"
-    return no_decode(situation) or no_compiler(situation)
+    return _no_decode(situation) or _no_compiler(situation)
 
 
 def cannot_compile_vision(situation: Situation) -> str | None:
     """For compiling the vision encoder."""
-    return sees_nothing(situation) or no_compiler(situation)
+    return sees_nothing(situation) or _no_compiler(situation)
 
 
 def cache_does_not_grow(situation: Situation) -> str | None:
@@ -179,14 +179,14 @@ def cache_does_not_grow(situation: Situation) -> str | None:
 def static_already(situation: Situation) -> str | None:
     """For a cache of constant shape."""
     already = situation.config.model.cache is CacheKind.static
-    return "the cache is static already" if already else no_decode(situation)
+    return "the cache is static already" if already else _no_decode(situation)
 
 
 def no_cuda_graphs(situation: Situation) -> str | None:
     """For CUDA graphs."""
     if situation.on_cpu:
         return "there is no GPU here"
-    return "captured already" if situation.config.model.cuda_graphs else no_decode(situation)
+    return "captured already" if situation.config.model.cuda_graphs else _no_decode(situation)
 
 
 def cannot_compile_graphs(situation: Situation) -> str | None:
@@ -196,7 +196,7 @@ def cannot_compile_graphs(situation: Situation) -> str | None:
         return "the decode step is compiled and captured already"
     if situation.on_cpu:
         return "there is no GPU here"
-    return no_decode(situation) or no_compiler(situation)
+    return _no_decode(situation) or _no_compiler(situation)
 
 
 def compile_modes(situation: Situation) -> Options:
@@ -216,7 +216,7 @@ def no_compile_modes(situation: Situation) -> str | None:
         return f"model.compile_mode={situation.config.model.compile_mode.value} already"
     if situation.config.model.cuda_graphs:
         return "the decode step is captured already, and a mode may make graphs of its own"
-    return no_decode(situation) or no_compiler(situation)
+    return _no_decode(situation) or _no_compiler(situation)
 
 
 def cannot_freeze(situation: Situation) -> str | None:
@@ -228,7 +228,7 @@ def cannot_freeze(situation: Situation) -> str | None:
     weights, memory = situation.weight_bytes, situation.machine.memory_bytes
     if weights is not None and memory is not None and 2 * weights > memory:
         return "the memory does not hold a second copy of the weights"
-    return no_decode(situation) or no_compiler(situation)
+    return _no_decode(situation) or _no_compiler(situation)
 
 
 def no_tf32(situation: Situation) -> str | None:
@@ -302,13 +302,13 @@ def narrow_cache_already(situation: Situation) -> str | None:
         return f"model.cache_dtype={situation.config.model.cache_dtype.value} already"
     if half_precision_already(situation) is not None:
         return "keys and values are in half precision already"
-    return no_decode(situation)
+    return _no_decode(situation)
 
 
 def eight_bit_cache_already(situation: Situation) -> str | None:
     """For a cache of eight bits."""
     already = situation.config.model.cache_dtype is CacheDtype.float8
-    return "set already" if already else no_decode(situation)
+    return "set already" if already else _no_decode(situation)
 
 
 def no_torchao(situation: Situation) -> str | None:
@@ -351,7 +351,7 @@ def not_on_cuda(situation: Situation) -> str | None:
 
 def no_decode_threads(situation: Situation) -> str | None:
     """For threads of decode apart from the other phases."""
-    return no_threads(situation) or no_decode(situation)
+    return no_threads(situation) or _no_decode(situation)
 
 
 def padded_already(situation: Situation) -> str | None:

@@ -48,7 +48,7 @@ of measured operators; ``roofline``: expected times of which less does."""
 Role = Literal["single", "combination", "confirmation"]
 Grade = Literal["confirmed", "partly", "wrong", "not shown"]
 Status = Literal["complete", "out of time", "interrupted"]
-SearchKind = Literal["greedy", "optuna"]
+_SearchKind = Literal["greedy", "optuna"]
 """Singles, then together one by one; or combinations that Optuna proposes."""
 
 
@@ -244,7 +244,7 @@ class SearchSettings:
     """Seed of the order of passes."""
     bound: str = SEQUENTIAL_TEST
     """Description of the statistical test."""
-    search: SearchKind = "greedy"
+    search: _SearchKind = "greedy"
     only: list[str] = field(default_factory=list)
     """Remedies and findings that were asked for (``--only``); empty: all."""
     own: list[str] = field(default_factory=list)

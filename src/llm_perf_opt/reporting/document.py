@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 from llm_perf_opt.reporting.charts.svg import draw_narrow
 from llm_perf_opt.reporting.tables import Table
 
-Medium = Literal["html", "markdown", "console"]
-NoteKind = Literal["warning", "info", "trust"]
+_Medium = Literal["html", "markdown", "console"]
+_NoteKind = Literal["warning", "info", "trust"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Note:
     kind: ClassVar[str] = "note"
     text: str
     title: str = "Note"
-    level: NoteKind = "warning"
+    level: _NoteKind = "warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class Only:
     """Blocks of one medium, where the others say the same in another way or have no room."""
 
     kind: ClassVar[str] = "only"
-    medium: Medium
+    medium: _Medium
     blocks: Sequence[Block]
 
 
@@ -170,7 +170,7 @@ class Document:
     """Files next to the page that hold all numbers."""
 
 
-def blocks_for(medium: Medium, blocks: Sequence[Block]) -> list[Block]:
+def blocks_for(medium: _Medium, blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks that a medium shows, empty ones left out."""
     found: list[Block] = []
     for block in blocks:

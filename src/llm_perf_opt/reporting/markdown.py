@@ -27,14 +27,14 @@ _INDENT = "&nbsp;&nbsp;"
 
 def write_markdown(document: Document) -> str:
     """Return the whole document; a section of which Markdown shows nothing is left out."""
-    parts = [f"# {md_text(document.title)}", *write_blocks(document.opening)]
+    parts = [f"# {md_text(document.title)}", *_write_blocks(document.opening)]
     for section in document.sections:
-        body = write_blocks(section.blocks)
+        body = _write_blocks(section.blocks)
         parts += [f"## {md_text(section.title)}", *body] if body else []
     return "\n\n".join(parts) + "\n"
 
 
-def write_blocks(blocks: Sequence[Block]) -> list[str]:
+def _write_blocks(blocks: Sequence[Block]) -> list[str]:
     """Return the paragraphs of some blocks; notes that follow one another are one list."""
     parts: list[str] = []
     after_note = False
@@ -89,7 +89,7 @@ def _block(block: Block) -> list[str]:  # noqa: C901  # one case per kind of blo
             return [f"## {md_text(block.title)}"]
         case Details():
             title = f"## {md_text(block.title)}" if block.anchor else f"**{md_text(block.title)}**"
-            body = write_blocks(block.blocks)
+            body = _write_blocks(block.blocks)
             return [title, *body] if body else []
         case _:
             raise TypeError(f"no Markdown for {block.kind}")

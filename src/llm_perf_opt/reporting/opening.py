@@ -48,13 +48,13 @@ from llm_perf_opt.summary import Budget, Finding, Stat, Summary
 
 _MOST_FIGURES = 4
 _MOST_FINDINGS = 3
-NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this report” below lists the measurements that would show more."
+_NOTHING_STANDS_OUT = "No bottleneck stands out in this data. “Not in this report” below lists the measurements that would show more."
 
 
 def opening(summary: Summary) -> list[Block]:
     """Return what a reader sees first, in the order of its weight."""
     changes = [finding for finding in summary.findings if finding.id not in MEASUREMENT]
-    conclusion = describe_conclusion(summary, changes)
+    conclusion = _describe_conclusion(summary, changes)
     return [
         Facts([("run", f"`{summary.run.id}`"), *workload_facts(summary)], summary.run.status),
         Text(conclusion, "answer"),
@@ -83,7 +83,7 @@ def console_headline(summary: Summary) -> str:
 # One sentence: where the time goes, what limits it, the first change and its worth.
 
 
-def describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
+def _describe_conclusion(summary: Summary, changes: list[Finding]) -> str:
     """Return the sentence; of a run that only counted, where the model fits and how fast it can be."""
     if is_static_only(summary):
         return " ".join(_static_answer(summary))
@@ -333,7 +333,7 @@ def _findings(summary: Summary, changes: list[Finding]) -> list[Block]:
     if not changes:
         if is_static_only(summary):
             return []
-        return [Heading("What to change first", "findings"), Only("html", [Text(NOTHING_STANDS_OUT)])]
+        return [Heading("What to change first", "findings"), Only("html", [Text(_NOTHING_STANDS_OUT)])]
     cards = [_finding(finding) for finding in changes]
     more = cards[_MOST_FINDINGS:]
     named = f"{len(more)} further {'finding' if len(more) == 1 else 'findings'}"

@@ -119,7 +119,7 @@ def _counter_pages(capture: NcuCapture, summary: Summary, folder: Path) -> list[
 # Timeline tables for notebooks and the trace for Perfetto, written into a directory of the run.
 
 
-TableFormat = Literal["parquet", "csv"]
+_TableFormat = Literal["parquet", "csv"]
 _TEXT_COLUMNS = ("phase", "module", "range_path", "name", "short_name", "family", "kind")
 
 
@@ -128,7 +128,7 @@ def write_tables(
     out_dir: Path,
     *,
     attribution: Attribution | None = None,
-    formats: tuple[TableFormat, ...] = ("parquet", "csv"),
+    formats: tuple[_TableFormat, ...] = ("parquet", "csv"),
 ) -> list[Path]:
     """Write ``timeline_kernels`` and ``timeline_ranges`` (totals: only the former); return the files."""
     from llm_perf_opt.analysis.timeline.attribution import attribute
@@ -170,7 +170,7 @@ def _columns_of_totals(found: KernelTotals) -> Columns:
     }
 
 
-def _write_table(columns: Columns, path: Path, kind: TableFormat) -> Path:
+def _write_table(columns: Columns, path: Path, kind: _TableFormat) -> Path:
     import polars  # large: only where a table is written
 
     # A column without a single value would otherwise have no type.

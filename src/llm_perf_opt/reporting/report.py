@@ -15,13 +15,13 @@ from llm_perf_opt.summary import Summary
 
 MOST_ROWS = 100
 """Kernels of ``kernels.md``; the rest is in ``summary.json`` and sorted and filtered better in ``report.html``."""
-MOST_RULES = 20
-OPERATORS_MOST_ROWS = 40
+_MOST_RULES = 20
+_OPERATORS_MOST_ROWS = 40
 """Operators per phase; all are in ``summary.json`` and ``report.html``."""
 _SUMMARY = ("summary.json",)
 
 
-def report_document(summary: Summary) -> Document:
+def _report_document(summary: Summary) -> Document:
     """Return the full report."""
     ranks = max(len(summary.ranks), summary.workload.ranks or 1)
     title = f"{title_of(summary)} on {ranks} ranks" if ranks > 1 else title_of(summary)
@@ -32,12 +32,12 @@ def report_document(summary: Summary) -> Document:
 
 def report_html(summary: Summary) -> str:
     """Render ``report.html``."""
-    return write_html(report_document(summary))
+    return write_html(_report_document(summary))
 
 
 def report_markdown(summary: Summary) -> str:
     """Render ``report.md``."""
-    return write_markdown(report_document(summary))
+    return write_markdown(_report_document(summary))
 
 
 def kernels_markdown(summary: Summary) -> str:
@@ -59,7 +59,7 @@ def kernels_markdown(summary: Summary) -> str:
         Section(
             "rules",
             "NVIDIA's rules, by what each could gain",
-            [rules.named("rules", most=MOST_RULES), bounds],
+            [rules.named("rules", most=_MOST_RULES), bounds],
         ),
         Section("names", "Full names", [Points(names)]),
     ]
@@ -113,6 +113,6 @@ def operators_markdown(summary: Summary) -> str:
     for phase in phases:
         found = [op for op in summary.operators if op.phase == phase]
         title = phase or ("Outside the phases" if len(phases) > 1 else "All")
-        table = operator_table(found, phased=False).named("operators", most=OPERATORS_MOST_ROWS)
+        table = operator_table(found, phased=False).named("operators", most=_OPERATORS_MOST_ROWS)
         sections.append(Section(f"phase-{len(sections)}", title, [table]))
     return write_markdown(Document("Operators", "Operators", [about], sections, _SUMMARY))

@@ -77,8 +77,8 @@ from llm_perf_opt.reporting.wording import (
 from llm_perf_opt.summary import Summary
 
 MOST_DEVICES = 600
-MOST_KERNELS = 500
-MOST_OPERATORS = 400
+_MOST_KERNELS = 500
+_MOST_OPERATORS = 400
 MOST_MODULES = 1500
 _MARKDOWN_KERNELS = 10
 _MARKDOWN_MODULES = 24
@@ -312,7 +312,7 @@ def _timeline(summary: Summary) -> list[Block]:
 def _kernels(summary: Summary) -> list[Block]:
     if not summary.kernels:
         return []
-    shown, few = summary.kernels[:MOST_KERNELS], summary.kernels[:_MARKDOWN_KERNELS]
+    shown, few = summary.kernels[:_MOST_KERNELS], summary.kernels[:_MARKDOWN_KERNELS]
     count = len(summary.kernels)
     narrow = kernel_table(shown, left_out=count - len(shown), narrow=True)
     longest = f"The {len(few)} longest of {count}"
@@ -334,7 +334,7 @@ def _kernels(summary: Summary) -> list[Block]:
 def _operators(summary: Summary) -> list[Block]:
     if not summary.operators:
         return []
-    shown = by_run_share(summary.operators)[:MOST_OPERATORS]
+    shown = by_run_share(summary.operators)[:_MOST_OPERATORS]
     phased = any(op.phase for op in summary.operators)
     table = operator_table(shown, left_out=len(summary.operators) - len(shown), phased=phased)
     return [

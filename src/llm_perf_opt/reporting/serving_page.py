@@ -14,7 +14,7 @@ from llm_perf_opt.reporting.tables import Cell, Column, Table, code, columns, nu
 from llm_perf_opt.summary import ColdStart, LatencyStat, LoadPoint, Serving, Summary, TimeParts
 from llm_perf_opt.summary.serving import PART_NAMES, ProfiledWindow
 
-PART_LABELS = {
+_PART_LABELS = {
     "client": "client",
     "network": "network",
     "queue": "queue",
@@ -23,7 +23,7 @@ PART_LABELS = {
     "decode": "decode",
     "other": "other",
 }
-PARTS_TEXT = (
+_PARTS_TEXT = (
     "Means over completed requests; the parts of the TTFT sum to its mean. client: sent later than scheduled. network: to the "
     "engine and back, tokenising included. queue: in the scheduler's queue. own and other prefill: prompts of this and of other "
     "requests. decode: decode work. other: between steps, and what could not be decided."
@@ -36,23 +36,23 @@ def serving_blocks(summary: Summary) -> list[Block]:
     serving = summary.serving
     if serving is None:
         return []
-    parts = parts_table(serving)
+    parts = _parts_table(serving)
     timeline = serving.timeline
     title = f"Steps and requests around the slowest one, {units.seconds(timeline.get('span_s'))}"
     return [
-        *(Text(line) for line in describe_serving(serving)),
+        *(Text(line) for line in _describe_serving(serving)),
         *charts_for(lambda: _latency_charts(serving)),
-        load_table(serving).named("serving-load", "Latency by load"),
+        _load_table(serving).named("serving-load", "Latency by load"),
         *charts_for(lambda: _parts_charts(serving)),
-        Text(PARTS_TEXT if parts else "", "quiet"),
+        Text(_PARTS_TEXT if parts else "", "quiet"),
         parts.named("serving-parts", "Where the time of a request went"),
-        slowest_table(serving).named("serving-slowest", "The slowest requests"),
-        step_table(serving).named("serving-steps", "Steps by kind and batch size"),
+        _slowest_table(serving).named("serving-slowest", "The slowest requests"),
+        _step_table(serving).named("serving-steps", "Steps by kind and batch size"),
         *_profile_blocks(serving.profile),
         *([chart(lambda: timeline_chart(timeline, title))] if timeline.get("lanes") else []),
         *charts_for(lambda: _occupancy_charts(serving)),
         *charts_for(lambda: _start_charts(serving)),
-        Points([("", note) for note in point_notes(serving)]),
+        Points([("", note) for note in _point_notes(serving)]),
         Points(list(serving.definitions.items())),
         *source_line(summary.sources.get("serving")),
     ]
@@ -66,10 +66,10 @@ def describe_load(serving: Serving) -> str:
     if point is None or point.ttft_s is None:
         return ""
     worst = f", p99 {units.seconds(point.ttft_s.p99)}" if point.ttft_s.p99 is not None else ""
-    return f"at {load_name(point)} the first token takes {units.seconds(point.ttft_s.p50)} (median{worst})"
+    return f"at {_load_name(point)} the first token takes {units.seconds(point.ttft_s.p50)} (median{worst})"
 
 
-def describe_serving(serving: Serving) -> list[str]:
+def _describe_serving(serving: Serving) -> list[str]:
     """Say in a few sentences what was measured and how sure it is."""
     lines = []
     if serving.engine:
@@ -113,7 +113,7 @@ def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
     point = highest_load(serving) if serving is not None else None
     if serving is None or point is None:
         return []
-    at = f"at {load_name(point)}"
+    at = f"at {_load_name(point)}"
     found = []
     for label, stat in (("TTFT, p99", point.ttft_s), ("TPOT, p99", point.tpot_s)):
         if stat is not None and stat.p99 is not None:
@@ -127,7 +127,7 @@ def serving_numbers(summary: Summary) -> list[tuple[str, str, str]]:
     return found
 
 
-def load_name(point: LoadPoint) -> str:
+def _load_name(point: LoadPoint) -> str:
     """Name a load point for people."""
     if point.kind == "closed" and point.concurrency:
         return f"{units.number(point.concurrency)} in flight"
@@ -142,7 +142,7 @@ def _places(*names: str) -> Callable[[LatencyStat | None], list[Cell]]:
     ]
 
 
-def load_table(serving: Serving) -> Table:
+def _load_table(serving: Serving) -> Table:
     """One row per load point."""
     header = columns(
         "load",
@@ -164,7 +164,7 @@ def load_table(serving: Serving) -> Table:
     )
     rows = [
         [
-            text(load_name(point), strong=True),
+            text(_load_name(point), strong=True),
             num(point.requests, units.count),
             num(point.failed, units.count),
             num(point.completed_per_s, units.number),
@@ -204,7 +204,7 @@ def _remark(point: LoadPoint) -> str:
     return ", ".join(remarks)
 
 
-def parts_table(serving: Serving) -> Table:
+def _parts_table(serving: Serving) -> Table:
     """Parts of TTFT and decode, one row each per load point."""
     rows = []
     for point in serving.load:
@@ -214,21 +214,21 @@ def parts_table(serving: Serving) -> Table:
                 total = sum(value for value in values if value is not None)
                 rows.append(
                     [
-                        text(load_name(point), strong=True),
+                        text(_load_name(point), strong=True),
                         text(label),
                         num(total, units.seconds),
                         *(num(value, units.seconds) for value in values),
                     ]
                 )
-    return simple(columns("load", "of", "mean#", *(f"{PART_LABELS[name]}#" for name in PART_NAMES)), rows)
+    return simple(columns("load", "of", "mean#", *(f"{_PART_LABELS[name]}#" for name in PART_NAMES)), rows)
 
 
-def slowest_table(serving: Serving) -> Table:
+def _slowest_table(serving: Serving) -> Table:
     """The slowest requests and who delayed them."""
     rows = [
         [
             code(slow.id[:_SHORT], full=slow.id),
-            text(load_name(serving.load[slow.load]) if slow.load < len(serving.load) else ""),
+            text(_load_name(serving.load[slow.load]) if slow.load < len(serving.load) else ""),
             num(slow.ttft_s, units.seconds),
             text("; ".join(slow.delayed_by)),
         ]
@@ -238,7 +238,7 @@ def slowest_table(serving: Serving) -> Table:
     return simple(columns("request", "load", "TTFT#", "waited for"), rows)
 
 
-def step_table(serving: Serving) -> Table:
+def _step_table(serving: Serving) -> Table:
     """Steps by kind and batch size."""
     groups = serving.steps.groups if serving.steps is not None else []
     rows = [
@@ -263,8 +263,8 @@ def _profile_blocks(window: ProfiledWindow | None) -> list[Block]:
         return []
     return [
         Text(describe_window(window)),
-        profile_table(window).named("serving-kernels", "Kernels in profiled steps"),
-        profiled_requests_table(window).named("serving-request-kernels", "Kernels of profiled requests"),
+        _profile_table(window).named("serving-kernels", "Kernels in profiled steps"),
+        _profiled_requests_table(window).named("serving-request-kernels", "Kernels of profiled requests"),
         Points([("", note) for note in window.notes]),
     ]
 
@@ -288,7 +288,7 @@ def describe_window(window: ProfiledWindow) -> str:
     return ", ".join(words) + "."
 
 
-def profile_table(window: ProfiledWindow) -> Table:
+def _profile_table(window: ProfiledWindow) -> Table:
     """Kernel families by kind of step."""
     rows = [
         [
@@ -303,7 +303,7 @@ def profile_table(window: ProfiledWindow) -> Table:
     return simple(columns("steps", "family", "time#", "share#"), rows)
 
 
-def profiled_requests_table(window: ProfiledWindow) -> Table:
+def _profiled_requests_table(window: ProfiledWindow) -> Table:
     """Each request's share of the kernels by tokens."""
     rows = [
         [
@@ -327,12 +327,12 @@ def profiled_requests_table(window: ProfiledWindow) -> Table:
     return simple(header, rows)
 
 
-def point_notes(serving: Serving) -> list[str]:
+def _point_notes(serving: Serving) -> list[str]:
     """What must be known of single load points; the same note of several points once."""
     found: dict[str, list[str]] = {}
     for point in serving.load:
         for note in point.notes:
-            found.setdefault(note, []).append(load_name(point))
+            found.setdefault(note, []).append(_load_name(point))
     return [f"{', '.join(names)}: {note}" if len(serving.load) > 1 else note for note, names in found.items()]
 
 
@@ -395,14 +395,14 @@ def _latency_charts(serving: Serving) -> list[str]:
 
 
 def _parts_charts(serving: Serving) -> list[str]:
-    colours = {PART_LABELS[name]: place for place, name in enumerate(PART_NAMES)}
+    colours = {_PART_LABELS[name]: place for place, name in enumerate(PART_NAMES)}
     charts = []
     for title, name in (
         ("Parts of the TTFT (mean)", "ttft_parts_s"),
         ("First to last token (mean)", "decode_parts_s"),
     ):
         rows = [
-            StackedRow(load_name(point), _segments(getattr(point, name)))
+            StackedRow(_load_name(point), _segments(getattr(point, name)))
             for point in serving.load
             if getattr(point, name) is not None
         ]
@@ -413,7 +413,7 @@ def _parts_charts(serving: Serving) -> list[str]:
 
 def _segments(parts: TimeParts) -> list[Segment]:
     return [
-        Segment(PART_LABELS[name], value)
+        Segment(_PART_LABELS[name], value)
         for name in PART_NAMES
         if (value := getattr(parts, name)) is not None and value > 0
     ]

@@ -143,28 +143,28 @@ def _parent_module(name: str, by_name: Mapping[str, StaticModule]) -> StaticModu
     return None
 
 
-COMPONENTS_CHART = "flops_by_component.svg"
-COMPONENT_BYTES_CHART = "weights_by_component.svg"
-BYTES_CHART = "bytes_by_phase.svg"
-ROOFLINE_CHART = "roofline.svg"
-MEMORY_CHART = "memory_by_context.svg"
-KV_CHART = "kv_by_context.svg"
-Curves = dict[str, list[tuple[float, float]]]
+_COMPONENTS_CHART = "flops_by_component.svg"
+_COMPONENT_BYTES_CHART = "weights_by_component.svg"
+_BYTES_CHART = "bytes_by_phase.svg"
+_ROOFLINE_CHART = "roofline.svg"
+_MEMORY_CHART = "memory_by_context.svg"
+_KV_CHART = "kv_by_context.svg"
+_Curves = dict[str, list[tuple[float, float]]]
 
 
 def static_charts(document: StaticDocument, hardware: Hardware | None = None) -> dict[str, str]:
     """Return the plots as file name → SVG; the roofline needs a device with known limits."""
     static, dtype = document.static, document.model.get("dtype")
     charts = {
-        COMPONENTS_CHART: component_chart(static),
-        COMPONENT_BYTES_CHART: _weights_chart(static),
-        BYTES_CHART: bytes_chart(static),
+        _COMPONENTS_CHART: component_chart(static),
+        _COMPONENT_BYTES_CHART: _weights_chart(static),
+        _BYTES_CHART: bytes_chart(static),
     }
     if hardware is not None and dtype in hardware.peak_flops_per_s and hardware.bandwidth_bytes_per_s:
         title = f"Roofline by phase: {hardware.name or 'this device'}, {dtype}"
-        charts[ROOFLINE_CHART] = phase_roofline(static, hardware, dtype, {}, title=title)
-    memory: Curves = {}
-    cache: Curves = {}
+        charts[_ROOFLINE_CHART] = phase_roofline(static, hardware, dtype, {}, title=title)
+    memory: _Curves = {}
+    cache: _Curves = {}
     for row in document.resident:
         name = f"batch {row.batch_size}"
         memory.setdefault(name, []).append((row.context_tokens, row.total_bytes))
@@ -173,8 +173,8 @@ def static_charts(document: StaticDocument, hardware: Hardware | None = None) ->
         sizes = (
             {hardware.name or "device": hardware.memory_bytes} if hardware and hardware.memory_bytes else {}
         )
-        charts[MEMORY_CHART] = memory_chart(memory, sizes)
-        charts[KV_CHART] = memory_chart(cache, {}, "KV cache against context length")
+        charts[_MEMORY_CHART] = memory_chart(memory, sizes)
+        charts[_KV_CHART] = memory_chart(cache, {}, "KV cache against context length")
     return charts
 
 
@@ -202,14 +202,14 @@ def render_static_report(document: StaticDocument, *, charts: Sequence[str] = ()
         "## Work per phase",
         _phases(document),
         _totals(document),
-        *_images(charts, COMPONENTS_CHART, COMPONENT_BYTES_CHART, BYTES_CHART, ROOFLINE_CHART),
+        *_images(charts, _COMPONENTS_CHART, _COMPONENT_BYTES_CHART, _BYTES_CHART, _ROOFLINE_CHART),
         "## Conventions",
         _conventions(document),
         "## Parameters and components",
         _components(document),
         "## Memory",
         _memory(document),
-        *_images(charts, MEMORY_CHART, KV_CHART),
+        *_images(charts, _MEMORY_CHART, _KV_CHART),
         "## Coverage",
         _coverage(document),
         "## Cross-check by closed form",

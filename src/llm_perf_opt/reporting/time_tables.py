@@ -10,7 +10,7 @@ from llm_perf_opt.reporting.tables import Cell, Column, Row, Table, code, column
 from llm_perf_opt.reporting.wording import phase_name, phase_rank
 from llm_perf_opt.summary import Stat, Summary, Timings
 
-TYPICAL_HELP = (
+_TYPICAL_HELP = (
     "the value every page shows: each sample's median over its repeats, averaged over the samples; "
     "TPOT: decode time ÷ tokens after the first"
 )
@@ -71,7 +71,7 @@ def time_table(summary: Summary) -> Table:
     ]
     header = columns(
         "per sample",
-        Column("typical", True, TYPICAL_HELP),
+        Column("typical", True, _TYPICAL_HELP),
         Column("p5", True, "of all repeats of all samples; TPOT: of all tokens"),
         Column("median", True, "of all repeats of all samples; TPOT: of all tokens"),
         Column("p95", True, "of all repeats of all samples; TPOT: of all tokens"),

@@ -292,7 +292,7 @@ def explain_finding(finding: Finding) -> Plain:
     return FINDINGS.get(finding.id) or Plain(finding.title, finding.advice)
 
 
-PHASE_ORDER = (
+_PHASE_ORDER = (
     "preprocess",
     "vision",
     "encode",
@@ -336,10 +336,10 @@ def phase_name(phase: str | None) -> str:
 
 def phase_rank(phase: str) -> int:
     """Order phases by their place in a request."""
-    return PHASE_ORDER.index(phase) if phase in PHASE_ORDER else len(PHASE_ORDER)
+    return _PHASE_ORDER.index(phase) if phase in _PHASE_ORDER else len(_PHASE_ORDER)
 
 
-FLOORS_TEXT = "Roofline floors: what no machine with these limits can beat. Real runs are slower."
+_FLOORS_TEXT = "Roofline floors: what no machine with these limits can beat. Real runs are slower."
 SAMPLES_TEXT = (
     "Every sample by itself, as medians of its repeats. Where samples differ in size, the spread above is between "
     "sizes, not noise."
@@ -396,7 +396,7 @@ def describe_other_devices(summary: Summary) -> str:
         counted=summary.static is not None and summary.static.operators is not None,
         row=next((row for row in summary.what_if if row.eager_host_s is not None), None),
     )
-    return f"{words} {describe_point(summary.what_if[0])}"
+    return f"{words} {_describe_point(summary.what_if[0])}"
 
 
 def describe_times(
@@ -404,20 +404,20 @@ def describe_times(
 ) -> str:
     """Say what expected times and floors are; ``counted``: the model's operators are known by shape."""
     if used is None:
-        return FLOORS_TEXT
+        return _FLOORS_TEXT
     if used.version is None:
-        return f"{FLOORS_TEXT} {capitalised(used.reason or MISSING_WORDS)}."
+        return f"{_FLOORS_TEXT} {capitalised(used.reason or MISSING_WORDS)}."
     if not counted:
-        return f"{FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
+        return f"{_FLOORS_TEXT} Nothing is expected: the model's operators were not counted by shape."
     if not expects:
-        return f"{FLOORS_TEXT} Nothing is expected: no limits are known."
+        return f"{_FLOORS_TEXT} Nothing is expected: no limits are known."
     return (
         f"Expected: the model's operators as they were timed on real devices ("
         f"{describe_tables(used.package, used.version, used.collected)}; {used.framework} kernels first), added up. "
         f"Operators without a table use a roofline at {units.percent(COMPUTE_SHARE)} of the peak and "
         f"{units.percent(MEMORY_SHARE)} of the bandwidth, plus {units.seconds(KERNEL_S)} per kernel; matrix products, attention and "
         f'experts are scaled by the median measured/roofline ratio. "measured" is the share of a step that rests on tables; '
-        f"0 % for a device without any. {_describe_eager(row)}{FLOORS_TEXT}"
+        f"0 % for a device without any. {_describe_eager(row)}{_FLOORS_TEXT}"
     )
 
 
@@ -438,7 +438,7 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def describe_point(row: WhatIf) -> str:
+def _describe_point(row: WhatIf) -> str:
     """Say at which point floors on other devices were made."""
     return f"At {row.dtype}, batch {row.batch_size}, {row.context_tokens:,} cached positions."
 

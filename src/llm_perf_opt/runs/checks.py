@@ -40,7 +40,7 @@ def check_names(config: AppConfig, *, here: bool = True) -> None:
         if here or config.model.adapter != AUTO:
             adapter = load_adapter(config.model, config.infer)
             if here:
-                check_split(config, adapter)
+                _check_split(config, adapter)
         if here:
             _check_checkpoint(config)
             check_model_type(config.model)
@@ -66,7 +66,7 @@ def ranks_of(config: AppConfig) -> int:
     return rank.size
 
 
-def check_split(config: AppConfig, adapter: ModelAdapter) -> None:
+def _check_split(config: AppConfig, adapter: ModelAdapter) -> None:
     """Refuse what a run of several ranks cannot do."""
     ranks = ranks_of(config)
     if ranks == 1:

@@ -47,7 +47,7 @@ UNANSWERED: dict[str, str] = {
 UNKNOWN = "no remedy is known"
 
 
-def reason_unanswered(finding_id: str) -> str:
+def _reason_unanswered(finding_id: str) -> str:
     """Say why nothing is tried against a finding."""
     return UNANSWERED.get(finding_id, UNKNOWN)
 
@@ -91,7 +91,7 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
     remedies, unusable = load_remedies()
     left_out = {item.name: item.reason for item in unusable}
     records = read_records(summary.hardware.name, indexed_records(run_dir) if run_dir is not None else None)
-    words = repeatable_overrides(summary.run.command)
+    words = _repeatable_overrides(summary.run.command)
     not_again = _reason_not_repeatable(summary, words)
     situation = _situation(summary, words) if words is not None and not_again is None else None
     for finding in summary.findings:
@@ -107,7 +107,7 @@ def add_experiments(summary: Summary, run_dir: Path | None = None) -> None:
         LOGGER.warning("the remedy %s was left out: %s", name, reason)
 
 
-def repeatable_overrides(command: Sequence[str]) -> list[str] | None:
+def _repeatable_overrides(command: Sequence[str]) -> list[str] | None:
     """Return the overrides of a run that make its workload; ``None``: it is no run that can be made again."""
     if not is_run(command) or own_presets(command) is not None:
         return None
@@ -142,7 +142,7 @@ def _metric(
     ``left_out`` gets the remedies whose packages fail.
     """
     if not answering:
-        return None, reason_unanswered(finding.id)
+        return None, _reason_unanswered(finding.id)
     if situation is None:
         return _ASKED_FOR[0], None
     reasons = [

@@ -33,14 +33,14 @@ def new_heartbeat() -> Heartbeat:
     return Heartbeat(
         host=socket.gethostname(),
         pid=os.getpid(),
-        machine=machine_identity(),
+        machine=_machine_identity(),
         process_started=process_start(os.getpid()),
         interval_s=INTERVAL_S,
         at=timestamp(),
     )
 
 
-def machine_identity() -> str:
+def _machine_identity() -> str:
     """Return what is the same for two processes exactly where one can ask for the other by its number."""
     boot, namespace = "", ""
     with contextlib.suppress(OSError):
@@ -151,7 +151,7 @@ class Watch:
             return self._by_age(written, _LEAST_SILENCE_S, "it")
         who = f"process {heartbeat.pid} on {heartbeat.host}"
         self._note_skew(heartbeat, written)
-        if heartbeat.machine == machine_identity():
+        if heartbeat.machine == _machine_identity():
             if heartbeat.process_started == process_start(heartbeat.pid) is not None:
                 return Liveness(True, f"{who} runs")
             return Liveness(False, f"{who} ended without a word (killed, or the machine took its memory)")

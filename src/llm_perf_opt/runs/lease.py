@@ -25,7 +25,7 @@ from llm_perf_opt.workloads.rank_group import wait_for_all_ranks
 Watch = GpuWatch | CpuWatch
 _UNMEASURED = frozenset({"static_analysis"})
 """Stages that run nothing on the device."""
-NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
+_NOT_ASKED = "run.exclusive=false: other runs may have measured on it"
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _leased(
     holding: contextlib.AbstractContextManager[HeldDevice] = (
         hold_device(device, str(artifacts.root), check=raise_if_interrupted)
         if config.run.exclusive
-        else contextlib.nullcontext(HeldDevice(reason=NOT_ASKED))
+        else contextlib.nullcontext(HeldDevice(reason=_NOT_ASKED))
     )
     with holding as held:
         manifest.lease = lease = DeviceLease(

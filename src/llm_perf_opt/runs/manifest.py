@@ -19,7 +19,7 @@ from llm_perf_opt.core.units import timestamp
 from llm_perf_opt.core.version import __version__
 from llm_perf_opt.summary.codec import decode_file, from_plain, to_plain
 
-ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
+_ManifestStatus = Literal["running", "ok", "failed", "interrupted"]
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class RankRecord:
     rank: int
     directory: str
     """Relative to the run's."""
-    status: ManifestStatus | Literal["died", "missing"]
+    status: _ManifestStatus | Literal["died", "missing"]
     """Its own, or ``died``: it ended without a word; ``missing``: it never began."""
     reason: str | None = None
 
@@ -98,7 +98,7 @@ class Manifest:
     run_id: str
     started: str
     command: list[str]
-    status: ManifestStatus = "running"
+    status: _ManifestStatus = "running"
     seconds: SummedSeconds | None = None
     stages: dict[str, StageRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

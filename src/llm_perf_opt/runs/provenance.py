@@ -29,7 +29,7 @@ from llm_perf_opt.stages.workload import program_name, workload
 # The commit a run was started in, read from the files of the repository: git need not be there.
 
 
-CI_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT", "BUILDKITE_COMMIT")
+_CI_VARIABLES = ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT", "BUILDKITE_COMMIT")
 """What CI systems call the commit they check out; asked where there is no repository."""
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MOST_BYTES = 16 << 20
@@ -44,7 +44,7 @@ def current_commit(directory: Path, environment: Mapping[str, str] = os.environ)
                 return _head(_git_directory(marker))
         except OSError:
             return None
-    named = (environment.get(name, "").strip().lower() for name in CI_VARIABLES)
+    named = (environment.get(name, "").strip().lower() for name in _CI_VARIABLES)
     return next((value for value in named if _COMMIT.fullmatch(value)), None)
 
 
@@ -89,9 +89,9 @@ PACKAGES = (
     "pytorch-triton-rocm",
     "nvidia-ml-py",
 )
-RUNTIME_PACKAGES = ("cuda-runtime", "cudnn", "cublas", "nccl", "cusparselt")
+_RUNTIME_PACKAGES = ("cuda-runtime", "cudnn", "cublas", "nccl", "cusparselt")
 """Libraries of NVIDIA that come as packages next to torch, under a name for every major version of CUDA."""
-ENVIRONMENT_VARIABLES = (
+_ENVIRONMENT_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     "OMP_NUM_THREADS",
@@ -114,9 +114,9 @@ def _package_version(name: str) -> str | None:
         return None
 
 
-def runtime_versions() -> dict[str, str]:
+def _runtime_versions() -> dict[str, str]:
     """Return the versions of the libraries below torch, as far as they are packages."""
-    names = [f"nvidia-{name}{suffix}" for name in RUNTIME_PACKAGES for suffix in ("", "-cu12", "-cu13")]
+    names = [f"nvidia-{name}{suffix}" for name in _RUNTIME_PACKAGES for suffix in ("", "-cu12", "-cu13")]
     return {name: found for name in names if (found := _package_version(name))}
 
 
@@ -150,10 +150,10 @@ def environment(started_in: Path | None = None) -> dict[str, Any]:
         "cuda_devices": cuda_device_count(),
         "devices": [gpu.name for gpu in detect_gpus()],
         "drivers": driver_versions(),
-        "runtime": runtime_versions(),
+        "runtime": _runtime_versions(),
         "torch": torch_version(),
         "packages": {name: found for name in PACKAGES if (found := _package_version(name))},
-        "variables": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in _ENVIRONMENT_VARIABLES if name in os.environ},
         "executable": Path(sys.executable).name,
     }
 

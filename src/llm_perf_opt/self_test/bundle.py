@@ -18,7 +18,7 @@ from typing import Any
 from llm_perf_opt.core.files import atomic_write_bytes
 from llm_perf_opt.core.secrets import mask_text
 
-MACHINE_KEYS = ("cpu", "cores", "memory_bytes", "load_average", "gpus", "slices", "drivers", "device")
+_MACHINE_KEYS = ("cpu", "cores", "memory_bytes", "load_average", "gpus", "slices", "drivers", "device")
 _UNNAMED = "…"
 _README = """What is in here: self-test.json (every check with its numbers), self-test.txt (the same, to read), machine.json
 (versions and names of devices). No path, no environment variable, no host or user name is meant to be in it; have a look
@@ -41,7 +41,7 @@ def allowed_machine(doctor: Mapping[str, Any]) -> dict[str, Any]:
     """Return of doctor's answer what helps and names nobody: hardware, versions, permissions, outlook of the stages."""
     machine = doctor.get("machine", {})
     return {
-        "machine": {key: machine.get(key) for key in MACHINE_KEYS},
+        "machine": {key: machine.get(key) for key in _MACHINE_KEYS},
         "torch": doctor.get("torch"),
         "tools": {name: tool.get("version") for name, tool in doctor.get("tools", {}).items()},
         "counter_permission": doctor.get("counter_permission"),

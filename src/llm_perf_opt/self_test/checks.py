@@ -61,7 +61,7 @@ def torch_checks(device: str, folder: Path) -> list[Outcome]:
         timeout_s=_LIMIT_S,
         env=workload_environment(),
     )
-    parts = read_parts(done.stdout)
+    parts = _read_parts(done.stdout)
     outcomes: list[Outcome] = []
     for part, name in _PARTS.items():
         if part in parts:
@@ -79,7 +79,7 @@ def torch_checks(device: str, folder: Path) -> list[Outcome]:
     return outcomes
 
 
-def read_parts(text: str) -> dict[str, dict[str, Any]]:
+def _read_parts(text: str) -> dict[str, dict[str, Any]]:
     """Return part → facts of what the program printed; other lines are libraries' chatter."""
     found = {}
     for line in text.splitlines():

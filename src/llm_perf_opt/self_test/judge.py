@@ -57,12 +57,12 @@ def not_possible(name: str, why: str, fix: str | None = None, /, **facts: Any) -
     return Outcome(name, "not possible", why, fix, facts)
 
 
-CLOCK_TOLERANCE_RATIO = 0.05
-COARSEST_STEP_NS = 1_000
-RELEASED_RATIO = 0.10
+_CLOCK_TOLERANCE_RATIO = 0.05
+_COARSEST_STEP_NS = 1_000
+_RELEASED_RATIO = 0.10
 """Of a block that was given back, so much may remain: allocators keep small change."""
-MOST_OF_SHEET_RATIO = 1.05
-LEAST_OF_SHEET_RATIO = 0.30
+_MOST_OF_SHEET_RATIO = 1.05
+_LEAST_OF_SHEET_RATIO = 0.30
 Facts = Mapping[str, Any]
 
 
@@ -107,8 +107,8 @@ def judge_clock(facts: Facts) -> list[Outcome]:
     drift = statistics.median(raw) - 1 if raw else None
     words = f"smallest step {step} ns, backward steps {backward}"
     words += f", {abs(drift):.2%} from the kernel's raw clock" if drift is not None else ""
-    sound = backward == 0 and step is not None and step <= COARSEST_STEP_NS
-    sound = sound and (drift is None or abs(drift) <= CLOCK_TOLERANCE_RATIO)
+    sound = backward == 0 and step is not None and step <= _COARSEST_STEP_NS
+    sound = sound and (drift is None or abs(drift) <= _CLOCK_TOLERANCE_RATIO)
     host = (
         passed("host clock", words, **facts)
         if sound
@@ -133,7 +133,7 @@ def _judge_events(trials: list[Facts]) -> Outcome:
         return not_possible(name, "the device has no events: it is the CPU, or torch records none")
     middle = statistics.median(ratios)
     words = f"the same work by events and by the host's clock: {middle:.3f} (median of {len(ratios)})"
-    if abs(middle - 1) <= CLOCK_TOLERANCE_RATIO:
+    if abs(middle - 1) <= _CLOCK_TOLERANCE_RATIO:
         return passed(name, words, ratios=ratios)
     return failed(
         name, words, "send the bundle: times of this device by events are not the host's", ratios=ratios
@@ -201,11 +201,11 @@ def judge_memory(facts: Facts) -> Outcome:
         f"{units.size(block)} taken: {units.size(held - before)} more in use, {units.size(max(0.0, after - before))} "
         "after giving it back"
     )
-    if held - before < block * (1 - RELEASED_RATIO):
+    if held - before < block * (1 - _RELEASED_RATIO):
         return failed(
             "memory released", words, "the memory a device reports does not follow what is allocated", **facts
         )
-    if after - before > block * RELEASED_RATIO:
+    if after - before > block * _RELEASED_RATIO:
         return failed(
             "memory released", words, "a second program may find no room: run stages one at a time", **facts
         )
@@ -265,8 +265,8 @@ def judge_probe(hardware: Hardware) -> Outcome:
             **facts,
         )
     words = ", ".join(f"{item} {ratio:.0%} of the data sheet" for item, ratio in measured.items())
-    too_high = [item for item, ratio in measured.items() if ratio > MOST_OF_SHEET_RATIO]
-    too_low = [item for item, ratio in measured.items() if ratio < LEAST_OF_SHEET_RATIO]
+    too_high = [item for item, ratio in measured.items() if ratio > _MOST_OF_SHEET_RATIO]
+    too_low = [item for item, ratio in measured.items() if ratio < _LEAST_OF_SHEET_RATIO]
     if too_high:
         return failed(
             name,

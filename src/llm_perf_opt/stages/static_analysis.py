@@ -44,7 +44,7 @@ def static_facts(path: Path) -> Facts:
     return Facts(sources={"static": (path,)}, static=load_static(path), model=load_model_facts(path))
 
 
-def static_page_facts(path: Path) -> Facts:
+def _static_page_facts(path: Path) -> Facts:
     """Return the whole document, to make its page from."""
     from llm_perf_opt.captures.documents import load_document
 
@@ -52,7 +52,7 @@ def static_page_facts(path: Path) -> Facts:
 
 
 LOGGER = logging.getLogger("llm_perf_opt.static")
-MEASURING_STAGES = ("torch_profiler", "direct_inference")
+_MEASURING_STAGES = ("torch_profiler", "direct_inference")
 """Stages whose timings are divided by this stage's numbers."""
 
 
@@ -100,7 +100,7 @@ class StaticAnalysisStage(Stage):
             return Facts(stage=NAME)
         parts = [
             Part("static model", functools.partial(static_facts, found[0])),
-            Part("static document", functools.partial(static_page_facts, document)),
+            Part("static document", functools.partial(_static_page_facts, document)),
         ]
         return collect(NAME, parts)
 
@@ -139,7 +139,7 @@ def _write_at_run_shapes(
     from llm_perf_opt.core.errors import InputError
 
     measured = any(
-        name in context.config.pipeline and context.config.pipeline[name].enable for name in MEASURING_STAGES
+        name in context.config.pipeline and context.config.pipeline[name].enable for name in _MEASURING_STAGES
     )
     if not measured or not config.use_synthetic_inputs:
         return []
@@ -170,11 +170,11 @@ def make_counter(config: AppConfig, stage: StaticAnalysisConfig) -> StaticCounte
     from llm_perf_opt.workloads.models.model_types import reason_not_quantised
     from llm_perf_opt.workloads.registry import load_adapter
 
-    measured = any(name in config.pipeline and config.pipeline[name].enable for name in MEASURING_STAGES)
+    measured = any(name in config.pipeline and config.pipeline[name].enable for name in _MEASURING_STAGES)
     infer = config.infer if stage.batch_size is None else replace(config.infer, batch_size=stage.batch_size)
     return StaticCounter(
-        load_adapter(countable_model(config.model), infer),
-        static_dtype(config),
+        load_adapter(_countable_model(config.model), infer),
+        _static_dtype(config),
         conventions=stage.conventions(),
         use_closed_forms=stage.use_analytic_fallback,
         name=config.model.name,
@@ -215,14 +215,14 @@ def analyse(
     return mean_document(_sample_documents(config, stage, adapter, counter, steps))
 
 
-def countable_model(model: ModelConfig) -> ModelConfig:
+def _countable_model(model: ModelConfig) -> ModelConfig:
     """Choose implementations that run on the meta device; FLOPs do not depend on them."""
     experts = "batched_mm" if model.experts_implementation == "batched_mm" else None
     attention = "eager" if model.attn_implementation == "eager" else None
     return replace(model, experts_implementation=experts, attn_implementation=attention, compile=False)
 
 
-def static_dtype(config: AppConfig) -> torch.dtype:
+def _static_dtype(config: AppConfig) -> torch.dtype:
     """Return the data type of the run; with nothing but static analysis, the usual one of accelerators."""
     from llm_perf_opt.config.schema import Dtype
     from llm_perf_opt.workloads.devices import resolve_dtype

@@ -224,7 +224,7 @@ FileState: TypeAlias = tuple[int, int, int, int, int]
 """Device, inode, size, times of change: a file that was written again differs in one of them."""
 
 
-def file_state(path: Path) -> FileState | None:
+def _file_state(path: Path) -> FileState | None:
     """Return what tells this file from one written later; ``None``: there is none."""
     try:
         status = path.stat()
@@ -237,13 +237,13 @@ def folder_state(folder: Path) -> dict[str, FileState]:
     """Return name → state of the files of a directory."""
     if not folder.is_dir():
         return {}
-    states = ((path.name, file_state(path)) for path in folder.iterdir())
+    states = ((path.name, _file_state(path)) for path in folder.iterdir())
     return {name: state for name, state in states if state is not None}
 
 
 def is_fresh(path: Path, before: Mapping[str, FileState]) -> bool:
     """Tell whether a file has content and is not one of those that were there before."""
-    state = file_state(path)
+    state = _file_state(path)
     return state is not None and state[2] > 0 and state != before.get(path.name)
 
 

@@ -74,7 +74,7 @@ class SweepOptions:
     """Host and process of the client: a signal to it ends the sweep, one to another process its job alone."""
 
 
-def run_sweep_job(raw: RawConfig, options: SweepOptions) -> list[float] | float | None:
+def _run_sweep_job(raw: RawConfig, options: SweepOptions) -> list[float] | float | None:
     """Run one job; return its objective, for sweepers that choose by it."""
     in_client = (socket.gethostname(), os.getpid()) == options.client
     if not in_client:
@@ -313,7 +313,7 @@ def _varied(jobs: Sequence[PlannedJob]) -> dict[str, frozenset[str]]:
 
 def _to_do(plan: SweepPlan, directory: Path) -> list[PlannedJob]:
     """Return the jobs that are neither done with the same configuration nor running; say what is left alone."""
-    found: dict[str, SweepJob] = {job.run_dir: job for job in read_sweep_if_any(directory)}
+    found: dict[str, SweepJob] = {job.run_dir: job for job in _read_sweep_if_any(directory)}
     todo, running = [], []
     for job in plan.jobs:
         there = found.get(job.directory)
@@ -328,7 +328,7 @@ def _to_do(plan: SweepPlan, directory: Path) -> list[PlannedJob]:
     return todo
 
 
-def read_sweep_if_any(directory: Path) -> list[SweepJob]:
+def _read_sweep_if_any(directory: Path) -> list[SweepJob]:
     """Return the jobs that lie in a directory; none where there is no sweep yet."""
     try:
         return read_sweep(directory).jobs
@@ -351,7 +351,7 @@ def _launch(
     )
 
     def job(raw: compose.RawConfig) -> list[float] | float | None:
-        return run_sweep_job(raw, options)
+        return _run_sweep_job(raw, options)
 
     handed = None if checked.engine.chooses else [HandedJob(each.overrides, each.directory) for each in todo]
     shown = "a sweeper chooses the jobs" if handed is None else f"{len(handed)} jobs"

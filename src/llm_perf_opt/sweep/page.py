@@ -35,7 +35,7 @@ from llm_perf_opt.sweep.metrics import METRICS
 # The tables of a sweep, as data.
 
 
-MOST_JOBS = 1000
+_MOST_JOBS = 1000
 """Rows of the table of jobs; the rest are in ``sweep.json``."""
 _MOST_LETTERS = 30
 """Of a reason in the table of all jobs; the whole unfolds, and stands in the table of those that did not finish."""
@@ -92,14 +92,14 @@ def job_name(sweep: Sweep, job: SweepJob, keys: Sequence[str] | None = None) -> 
     return ", ".join(f"{key.rpartition('.')[2]}={settings[key]}" for key in chosen) or f"job {job.number}"
 
 
-def job_table(sweep: Sweep) -> Table:
+def _job_table(sweep: Sweep) -> Table:
     """All jobs, in their order; the settings of a row that are not shown, and long reasons, unfold."""
     metrics, keys = shown_metrics(sweep.jobs), list(sweep.keys)
     header = columns(
         "Job", "Status", *keys, *(Column(METRICS[name].title, True) for name in metrics), "Took#", "Reason"
     )
     rows = []
-    for job in sweep.jobs[:MOST_JOBS]:
+    for job in sweep.jobs[:_MOST_JOBS]:
         settings = settings_of(job)
         cells = [_number(job), _status(job), *(_setting(settings, key) for key in keys)]
         for name in metrics:
@@ -110,11 +110,11 @@ def job_table(sweep: Sweep) -> Table:
     return _jobs_table(header, rows, len(sweep.jobs))
 
 
-def bad_table(sweep: Sweep) -> Table:
+def _bad_table(sweep: Sweep) -> Table:
     """Jobs that did not finish: why, before anything else about them."""
-    keys, listed = list(sweep.keys), bad_jobs(sweep)
+    keys, listed = list(sweep.keys), _bad_jobs(sweep)
     rows = []
-    for job in listed[:MOST_JOBS]:
+    for job in listed[:_MOST_JOBS]:
         settings = settings_of(job)
         cells = [_number(job), _status(job), text(_reason(job)), *(_setting(settings, key) for key in keys)]
         cells.append(num(job.seconds, units.seconds))
@@ -123,7 +123,7 @@ def bad_table(sweep: Sweep) -> Table:
 
 
 def _jobs_table(header: Sequence[Column], rows: Sequence[Row], jobs: int) -> Table:
-    table = Table(header, rows, left_out=max(0, jobs - MOST_JOBS), grouped_by="Status", rest_in="sweep.json")
+    table = Table(header, rows, left_out=max(0, jobs - _MOST_JOBS), grouped_by="Status", rest_in="sweep.json")
     return table.without_empty_columns()
 
 
@@ -165,7 +165,7 @@ def _details(job: SweepJob) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs if value]
 
 
-def effect_table(key: str, swept: SweptKey) -> Table:
+def _effect_table(key: str, swept: SweptKey) -> Table:
     """What each value of a key does to each metric."""
     header = columns(
         "Metric",
@@ -207,9 +207,9 @@ def effect_table(key: str, swept: SweptKey) -> Table:
     return Table(header, rows, grouped_by="Metric", rest_in="sweep.json")
 
 
-def best_table(sweep: Sweep) -> Table:
+def _best_table(sweep: Sweep) -> Table:
     """The best job by each metric."""
-    by_number = jobs_by_number(sweep)
+    by_number = _jobs_by_number(sweep)
     rows = [
         Row(
             [
@@ -230,9 +230,9 @@ def _tied(best: Best) -> str:
     return f"job {numbers}{' …' if len(best.tied) > 12 else ''}" if best.tied else ""
 
 
-def front_table(sweep: Sweep, x: str, y: str, numbers: Sequence[int]) -> Table:
+def _front_table(sweep: Sweep, x: str, y: str, numbers: Sequence[int]) -> Table:
     """The jobs of a front, along its first metric."""
-    by_number = jobs_by_number(sweep)
+    by_number = _jobs_by_number(sweep)
     rows = [
         Row(
             [
@@ -247,17 +247,17 @@ def front_table(sweep: Sweep, x: str, y: str, numbers: Sequence[int]) -> Table:
     return Table(columns("Job#", "Settings", METRICS[x].title, METRICS[y].title), rows, rest_in="sweep.json")
 
 
-def bad_jobs(sweep: Sweep) -> list[SweepJob]:
+def _bad_jobs(sweep: Sweep) -> list[SweepJob]:
     """Jobs that failed, were interrupted or killed."""
     return [job for job in sweep.jobs if job.status in BAD]
 
 
-def jobs_by_number(sweep: Sweep) -> Mapping[int, SweepJob]:
+def _jobs_by_number(sweep: Sweep) -> Mapping[int, SweepJob]:
     """Return the jobs by their number."""
     return {job.number: job for job in sweep.jobs}
 
 
-def describe_counts(sweep: Sweep) -> str:
+def _describe_counts(sweep: Sweep) -> str:
     """``12 jobs: 10 done, 1 failed, 1 killed``."""
     parts = ", ".join(f"{count} {STATUS_NAMES[status]}" for status, count in sweep.counts.items())
     return f"{len(sweep.jobs)} jobs: {parts}" if parts else "no jobs"
@@ -319,7 +319,7 @@ def _kind(metric: str, low: float | None, high: float | None) -> Kind:
     return _BETTER if (high < 1) == lower else _WORSE
 
 
-def pareto_chart(sweep: Sweep, front: Front) -> str:
+def _pareto_chart(sweep: Sweep, front: Front) -> str:
     """Draw all finished jobs by two metrics, and the front."""
     on_front = set(front.jobs)
     known = [
@@ -327,7 +327,7 @@ def pareto_chart(sweep: Sweep, front: Front) -> str:
     ]
     behind = [job for job in known if job.number not in on_front]
     stride = -(-len(behind) // MOST_POINTS) if behind else 1
-    shown = [*behind[::stride], *(jobs_by_number(sweep)[number] for number in front.jobs)]
+    shown = [*behind[::stride], *(_jobs_by_number(sweep)[number] for number in front.jobs)]
     x, y = METRICS[front.x], METRICS[front.y]
     return front_chart(
         f"{y.title} against {x.title[0].lower()}{x.title[1:]}",
@@ -352,7 +352,7 @@ def pareto_chart(sweep: Sweep, front: Front) -> str:
     )
 
 
-def panel_charts(sweep: Sweep, metric: str) -> list[str]:
+def _panel_charts(sweep: Sweep, metric: str) -> list[str]:
     """Draw a metric over the most telling number, a line for each value of the next key, a panel for each of a third."""
     order = largest_effects(sweep.keys, metric)
     axis = next((key for key in order if _numbers(sweep.keys[key].values) is not None), None)
@@ -412,7 +412,7 @@ EFFECTS = (
     "the geometric mean over such pairs. From three pairs on its interval is Student's over the pairs, below that it "
     "comes from the intervals of the measurements."
 )
-NO_EFFECTS = "too many for a comparison of each; the trade-offs and the table of jobs have them."
+_NO_EFFECTS = "too many for a comparison of each; the trade-offs and the table of jobs have them."
 METHOD = (
     "Read from the manifest and the summary of each job. A value is the one in the job's report (each sample's median over "
     "its repeats, averaged over the samples), with its 95 % interval. A job counts as killed if its manifest says that it "
@@ -427,10 +427,10 @@ def heading(sweep: Sweep) -> str:
 
 def sentence(sweep: Sweep) -> str:
     """Say how it went and which job is best."""
-    said = f"{describe_counts(sweep)}."
+    said = f"{_describe_counts(sweep)}."
     if sweep.best:
         best = next((each for each in sweep.best if each.metric == "tokens_per_s"), sweep.best[0])
-        job = jobs_by_number(sweep)[best.job]
+        job = _jobs_by_number(sweep)[best.job]
         value = formatter(best.metric)(best.value)
         others = "one other job" if len(best.tied) == 1 else f"{len(best.tied)} other jobs"
         tied = f", tied with {others}" if best.tied else ""
@@ -452,10 +452,10 @@ def facts(sweep: Sweep) -> list[tuple[str, str]]:
     return [(label, value) for label, value in pairs if value]
 
 
-def describe_failures(sweep: Sweep) -> list[tuple[str, str]]:
+def _describe_failures(sweep: Sweep) -> list[tuple[str, str]]:
     """Say what did not finish, and what to do."""
     found = []
-    bad = bad_jobs(sweep)
+    bad = _bad_jobs(sweep)
     if bad:
         found.append(
             (
@@ -487,21 +487,23 @@ def sweep_markdown(sweep: Sweep) -> str:
 
 def sweep_document(sweep: Sweep) -> Document:
     """Return the sweep: how it went and which job is best, then trade-offs, effects and all jobs."""
-    trust: list[Block] = [Note(text, title) for title, text in describe_failures(sweep)]
+    trust: list[Block] = [Note(text, title) for title, text in _describe_failures(sweep)]
     trust += [Note(note, level="info") for note in sweep.notes]
     opening: list[Block] = [
         Text(sentence(sweep), "answer"),
         Points(facts(sweep)),
         Details("How far to trust this", trust, "trust"),
     ]
-    bad = [_placed(bad_table(sweep), "failed", filter=True)] if bad_jobs(sweep) else []
+    bad = [_placed(_bad_table(sweep), "failed", filter=True)] if _bad_jobs(sweep) else []
     sections = [
-        Section("best", "Best configurations", [_placed(best_table(sweep), "best")], "Best"),
+        Section("best", "Best configurations", [_placed(_best_table(sweep), "best")], "Best"),
         Section("failed", "Jobs that did not finish", bad, "Failed"),
         Section("pareto", "What is traded for what", _fronts(sweep), "Trade-offs"),
         Section("effects", "What each key does", _effects(sweep), "Effects"),
         Section("panels", "Keys together", _panels(sweep), "Together"),
-        Section("jobs", "All jobs", [_placed(job_table(sweep), "jobs", filter=True), *_links(sweep)], "Jobs"),
+        Section(
+            "jobs", "All jobs", [_placed(_job_table(sweep), "jobs", filter=True), *_links(sweep)], "Jobs"
+        ),
         Section("left-out", "Left out", _left_out(sweep)),
         Section("method", "How this was made", [Text(METHOD)], "Method"),
     ]
@@ -515,8 +517,8 @@ def _placed(table: Table, name: str, *, filter: bool = False) -> Table:
 def _fronts(sweep: Sweep) -> list[Block]:
     blocks: list[Block] = []
     for front in sweep.pareto:
-        blocks.append(chart(partial(pareto_chart, sweep, front)))
-        table = front_table(sweep, front.x, front.y, front.jobs[:MOST_JOBS])
+        blocks.append(chart(partial(_pareto_chart, sweep, front)))
+        table = _front_table(sweep, front.x, front.y, front.jobs[:_MOST_JOBS])
         title = f"{len(front.jobs)} of {front.compared} jobs on this front: no other job is better in both"
         blocks.append(Details(title, [_placed(table, f"front-{front.x}-{front.y}")]))
     return blocks
@@ -529,11 +531,11 @@ def _effects(sweep: Sweep) -> list[Block]:
     for key in order[:_MOST_KEYS]:
         swept = sweep.keys[key]
         if not swept.effects:
-            blocks.append(Text(f"{key} has {len(swept.values)} values: {NO_EFFECTS}", "quiet"))
+            blocks.append(Text(f"{key} has {len(swept.values)} values: {_NO_EFFECTS}", "quiet"))
             continue
         blocks += charts_for(partial(effect_charts, key, swept))
         blocks.append(
-            Details(f"{key} in numbers", [_placed(effect_table(key, swept), f"effect-{key}", filter=True)])
+            Details(f"{key} in numbers", [_placed(_effect_table(key, swept), f"effect-{key}", filter=True)])
         )
     if len(order) > _MOST_KEYS:
         blocks.append(Text(f"{len(order) - _MOST_KEYS} more keys are in sweep.json.", "quiet"))
@@ -542,7 +544,7 @@ def _effects(sweep: Sweep) -> list[Block]:
 
 def _panels(sweep: Sweep) -> list[Chart]:
     metrics = shown_metrics(sweep.jobs)[:3]
-    return charts_for(lambda: [svg for metric in metrics for svg in panel_charts(sweep, metric)])
+    return charts_for(lambda: [svg for metric in metrics for svg in _panel_charts(sweep, metric)])
 
 
 def _links(sweep: Sweep) -> list[Block]:
@@ -563,7 +565,7 @@ def _left_out(sweep: Sweep) -> list[Block]:
 def sweep_console(sweep: Sweep, page: Path) -> str:
     """Say how it went in a few lines, with the reasons of what failed."""
     lines = ["", one_line(sentence(sweep))]
-    bad = bad_jobs(sweep)
+    bad = _bad_jobs(sweep)
     for job in bad[:_MOST_CONSOLE]:
         status = STATUS_NAMES[job.status]
         lines.append(one_line(f"  job {job.number} {status} ({job_name(sweep, job)}): {job.reason}"))

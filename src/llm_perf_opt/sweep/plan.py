@@ -107,7 +107,7 @@ def check_sweep(
 ) -> CheckedSweep:
     """Compose and check all jobs; nothing is written. ``each`` is handed every job once it is checked."""
     own, hydra = own_overrides(overrides)
-    first = prepare_first(own, hydra, config_dir=config_dir, config_name=config_name)
+    first = _prepare_first(own, hydra, config_dir=config_dir, config_name=config_name)
     engine = engine_of(first.raw)
     params = [] if engine.chooses else compose.sweeper_params(first.raw)
     jobs: list[PlannedJob] = []
@@ -161,7 +161,7 @@ def _refuse_variables(prepared: Prepared) -> None:
         )
 
 
-def prepare_first(
+def _prepare_first(
     own: Sequence[str], hydra: Sequence[str], *, config_dir: Path | None, config_name: str
 ) -> Prepared:
     """Compose one job, to learn which engine starts them all; checked as if for another machine."""

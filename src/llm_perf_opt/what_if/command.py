@@ -26,9 +26,9 @@ HTML_NAME, JSON_NAME = "what_if.html", "what_if.json"
 
 MOST_TOKENS = 100_000_000
 MOST_RANKS = 1024
-MOST_SERVING_ROWS = 400
-MOST_RATE = 1e6
-CACHE_DTYPES = ("bfloat16", "float8")
+_MOST_SERVING_ROWS = 400
+_MOST_RATE = 1e6
+_CACHE_DTYPES = ("bfloat16", "float8")
 NEW_TOKENS = 200
 FRAMEWORKS = ("vllm", "sglang", "trtllm")
 """Whose kernels the tables time; the default first."""
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         options.framework,
     )
     if options.serve:
-        return answer_serving(options.run, query, options)
+        return _answer_serving(options.run, query, options)
     target = Target(options.ttft, options.tpot)
     output = Output(options.json, options.csv, options.out)
     return answer(options.run, query, catalogue_file=options.catalogue, target=target, output=output)
@@ -205,17 +205,17 @@ def _check_serving_options(options: argparse.Namespace) -> None:
         )
     if options.serve and (options.csv or options.out is not None):
         raise ConfigError("--csv and --out have no meaning with --serve", hint="give --json")
-    if options.kv_cache_dtype is not None and options.kv_cache_dtype not in CACHE_DTYPES:
+    if options.kv_cache_dtype is not None and options.kv_cache_dtype not in _CACHE_DTYPES:
         raise ConfigError(
             f"--kv-cache-dtype {options.kv_cache_dtype}: not a type of a KV cache",
-            hint=f"one of: {', '.join(CACHE_DTYPES)}",
+            hint=f"one of: {', '.join(_CACHE_DTYPES)}",
         )
 
 
 def _rate(text: str) -> float:
     value = float(text)
-    if not 0 < value <= MOST_RATE:
-        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {MOST_RATE:g}")
+    if not 0 < value <= _MOST_RATE:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MOST_RATE:g}")
     return value
 
 
@@ -272,7 +272,7 @@ def answer(
     summary = load_summary(run)
     catalogue = load_catalogue(catalogue_file)
     silicon = open_silicon(catalogue)
-    rows = price_query(summary, for_target(query, target, summary), catalogue, silicon)
+    rows = price_query(summary, _for_target(query, target, summary), catalogue, silicon)
     found = Answer(summary, rows, silicon_use(silicon, query.framework), target)
     if output.as_json:
         print(json.dumps(_document(found), indent=2))
@@ -281,13 +281,13 @@ def answer(
     else:
         print(what_if_console(found, terminal_width() if sys.stdout.isatty() else CONSOLE_WIDTH))
     if output.out is not None:
-        page = write_page(found, output.out)
+        page = _write_page(found, output.out)
         if not (output.as_json or output.as_csv):
             print(f"report: {page}")
     return 0
 
 
-def for_target(query: Query, target: Target, summary: Summary) -> Query:
+def _for_target(query: Query, target: Target, summary: Summary) -> Query:
     """Add the batch sizes and numbers of devices that a question for a target asks for, unless they were given."""
     if not target or summary.static is None:
         return query
@@ -320,7 +320,7 @@ def _document(found: Answer) -> dict[str, Any]:
     return document
 
 
-def write_page(found: Answer, out: Path) -> Path:
+def _write_page(found: Answer, out: Path) -> Path:
     """Write the page and its data; return the page."""
     from llm_perf_opt.core.files import atomic_write_json, atomic_write_text, explain_os_errors
     from llm_perf_opt.what_if.page import what_if_html
@@ -339,7 +339,7 @@ def write_page(found: Answer, out: Path) -> Path:
 # A server under load.
 
 
-def answer_serving(run: Path, query: Query, options: argparse.Namespace) -> int:
+def _answer_serving(run: Path, query: Query, options: argparse.Namespace) -> int:
     """Print what to expect of a server, as a table or as JSON."""
     from dataclasses import asdict
 
@@ -395,9 +395,9 @@ def _serve_elsewhere(
         sized = replace(query, prompts=[serving.prompt_tokens], contexts=[])
         points = points_of(static, summary.workload.dtype, sized)
         loads = len(serving.concurrency) + len(serving.rates_per_s)
-        if len(points) * len(devices) * loads > MOST_SERVING_ROWS:
+        if len(points) * len(devices) * loads > _MOST_SERVING_ROWS:
             raise ConfigError(
-                f"{len(points) * len(devices) * loads} rows; at most {MOST_SERVING_ROWS}",
+                f"{len(points) * len(devices) * loads} rows; at most {_MOST_SERVING_ROWS}",
                 hint="name fewer devices (--device), loads, lengths or types",
             )
         found = serve_on(static, devices, points, serving, tables_of(silicon, query.framework))

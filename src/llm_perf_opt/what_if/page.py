@@ -64,25 +64,25 @@ class Answer:
 
 def what_if_html(answer: Answer) -> str:
     """Render ``what_if.html``."""
-    return write_html(what_if_document(answer))
+    return write_html(_what_if_document(answer))
 
 
 def what_if_console(answer: Answer, width: int = CONSOLE_WIDTH) -> str:
     """Lay the answer out within ``width`` columns; ``--json`` and ``--csv`` have all columns."""
     width = min(width, CONSOLE_WIDTH)
-    blocks: list[Block] = [Text(describe_answer(answer))]
+    blocks: list[Block] = [Text(_describe_answer(answer))]
     if answer.target:
         blocks += (
-            [Heading("Devices that meet the target"), met_table(answer, short=True)] if answer.met else []
+            [Heading("Devices that meet the target"), _met_table(answer, short=True)] if answer.met else []
         )
-        blocks += [Heading("What a device needs"), needed_table(answer.needed)]
+        blocks += [Heading("What a device needs"), _needed_table(answer.needed)]
         blocks.append(Text(f"All {len(answer.rows)} rows: --csv, --json or --out DIR."))
     else:
         shown = answer.rows[:_MOST_CONSOLE_ROWS]
         expects = any(row.tpot_expected_s is not None for row in shown)
         blocks += [
             Heading("Expected times" if expects else "Floors"),
-            row_table(answer, shown, width=width),
+            _row_table(answer, shown, width=width),
         ]
         if len(answer.rows) > len(shown):
             blocks.append(Text(f"{len(answer.rows) - len(shown)} more rows: --csv, --json or --out DIR."))
@@ -104,13 +104,13 @@ def what_if_csv(rows: Sequence[WhatIf]) -> str:
     return stream.getvalue()
 
 
-def what_if_document(answer: Answer) -> Document:
+def _what_if_document(answer: Answer) -> Document:
     """Return the page: the answer, charts with the 90 % range, the columns that matter, and everything."""
     title = f"What if: {title_of(answer.summary)}"
     notes: list[Block] = [Note(problem, level="info") for problem in answer.used.problems]
     opening: list[Block] = [
-        Text(describe_answer(answer), "answer"),
-        Points([("point", describe_points(answer.rows)), *_measured_facts(answer.summary)]),
+        Text(_describe_answer(answer), "answer"),
+        Points([("point", _describe_points(answer.rows)), *_measured_facts(answer.summary)]),
         *([Details("How far to trust this", notes, "trust")] if notes else []),
     ]
     sections = [
@@ -121,7 +121,7 @@ def what_if_document(answer: Answer) -> Document:
             "rows",
             "Devices and points",
             [
-                row_table(answer, answer.rows).named("rows", filter=True),
+                _row_table(answer, answer.rows).named("rows", filter=True),
                 Details(
                     f"All columns of {len(answer.rows)} rows",
                     [priced_table(answer.rows).named("all", filter=True)],
@@ -136,7 +136,7 @@ def what_if_document(answer: Answer) -> Document:
 # The sentences.
 
 
-def describe_answer(answer: Answer) -> str:
+def _describe_answer(answer: Answer) -> str:
     """Say who meets the target, or which device is the fastest that holds the model."""
     if answer.target:
         return _describe_target(answer)
@@ -173,7 +173,7 @@ def _describe_target(answer: Answer) -> str:
     )
 
 
-def describe_points(rows: Sequence[WhatIf]) -> str:
+def _describe_points(rows: Sequence[WhatIf]) -> str:
     """Say at which sizes the rows are."""
     prompts = sorted({row.prompt_tokens for row in rows if row.prompt_tokens})
     contexts = sorted({row.context_tokens for row in rows})
@@ -235,7 +235,7 @@ def _range(row: WhatIf) -> str:
 # Tables.
 
 
-def row_table(answer: Answer, rows: Sequence[WhatIf], *, width: int | None = None) -> Table:
+def _row_table(answer: Answer, rows: Sequence[WhatIf], *, width: int | None = None) -> Table:
     """Return the columns that matter; sizes only where they differ. ``width``: fit a terminal of so many columns."""
     short = width is not None
     varied = {
@@ -333,7 +333,7 @@ def _shortened(name: str, room: int) -> str:
     return f"{name[:head]}…{name[len(name) - (room - 1 - head) :]}"
 
 
-def met_table(answer: Answer, *, short: bool = False) -> Table:
+def _met_table(answer: Answer, *, short: bool = False) -> Table:
     """Return devices, their number and batch sizes that meet the target."""
     rows = []
     for each in answer.met:
@@ -361,7 +361,7 @@ def met_table(answer: Answer, *, short: bool = False) -> Table:
     return simple(header, rows)
 
 
-def needed_table(needed: Sequence[Needed]) -> Table:
+def _needed_table(needed: Sequence[Needed]) -> Table:
     """Return the rates that a device needs, whatever it is."""
     rows = [
         [
@@ -390,11 +390,11 @@ def needed_table(needed: Sequence[Needed]) -> Table:
 def _target(answer: Answer) -> list[Block]:
     if not answer.target:
         return []
-    met = met_table(answer).named("met")
+    met = _met_table(answer).named("met")
     return [
-        *([met] if met.rows else [Text(sentence(describe_answer(answer)))]),
+        *([met] if met.rows else [Text(sentence(_describe_answer(answer)))]),
         Text("What one device must reach for it; several devices share the work."),
-        needed_table(answer.needed).named("needed"),
+        _needed_table(answer.needed).named("needed"),
     ]
 
 

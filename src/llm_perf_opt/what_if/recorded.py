@@ -19,7 +19,7 @@ from llm_perf_opt.what_if.serving import Capacity, ServingQuery, ServingRow, fil
 from llm_perf_opt.what_if.simulate import Limits, Step
 from llm_perf_opt.what_if.step_times import End, EngineCosts
 
-LEAST_STEPS = 30
+_LEAST_STEPS = 30
 _LEAST_ERROR = 0.10
 """Of the fitted times: a range is never narrower."""
 _BLOCKS = 10
@@ -84,9 +84,9 @@ def fit_steps(steps: Steps) -> StepFit:
     """Fit step times by least squares, coefficients not below 0; rare long steps count as the 99.5th percentile."""
     took = _intervals(steps)
     known = np.isfinite(took) & (took > 0)
-    if int(known.sum()) < LEAST_STEPS:
+    if int(known.sum()) < _LEAST_STEPS:
         raise InputError(
-            f"{int(known.sum())} steps were recorded; at least {LEAST_STEPS} are needed",
+            f"{int(known.sum())} steps were recorded; at least {_LEAST_STEPS} are needed",
             hint="measure a longer load, with steps of different sizes",
         )
     chunks, tokens = steps.prefill_requests, steps.prefill_tokens

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 GIB = 2**30
 MEMORY_SHARE = 0.92
 """vLLM's ``gpu_memory_utilization``."""
-RUNTIME_BYTES = 1.5 * GIB
+_RUNTIME_BYTES = 1.5 * GIB
 """Driver context, graphs and libraries of one device; with several devices their communication buffers add as much again."""
-WITHIN_LIMITS = 0.9
+_WITHIN_LIMITS = 0.9
 """Share of requests that must meet the limits at a sustained load."""
 _MOST_RATE = 1e5
 
@@ -146,10 +146,10 @@ class Capacity:
     note: str | None = None
 
 
-TimesOf = Callable[[End], StepTimes]
+_TimesOf = Callable[[End], StepTimes]
 
 
-def engine_limits(query: ServingQuery, device: Device, kv_tokens: float | None) -> Limits:
+def _engine_limits(query: ServingQuery, device: Device, kv_tokens: float | None) -> Limits:
     """Return the limits given, otherwise vLLM's defaults of an API server on such a device."""
     memory = device.memory_bytes or 0.0
     is_large = memory >= 70 * GIB and "a100" not in device.name.lower()
@@ -172,9 +172,9 @@ def memory_of(static: Static, point: Point, device: Device, query: ServingQuery)
     if query.cache_dtype is not None:
         cached = at_point(static, point).cache_dtype
         sequence *= (units.dtype_bytes(query.cache_dtype) or 2.0) / (units.dtype_bytes(cached) or 2.0)
-    limits = engine_limits(query, device, None)
+    limits = _engine_limits(query, device, None)
     activations = _activation_bytes(static, point, limits)
-    runtime = RUNTIME_BYTES * (2 if point.tensor_parallel > 1 else 1)
+    runtime = _RUNTIME_BYTES * (2 if point.tensor_parallel > 1 else 1)
     free = max(0.0, query.memory_share * device.memory_bytes - weights - activations - runtime)
     per_token = sequence / length
     held = math.floor(free / (sequence + per_token * BLOCK_TOKENS / 2)) if sequence else 0
@@ -238,7 +238,7 @@ class _Server:
     ) -> None:
         self.device, self.point, self.query = device, point, query
         self.memory = memory_of(static, point, device, query)
-        self.limits = engine_limits(query, device, self.memory.kv_tokens if self.memory else None)
+        self.limits = _engine_limits(query, device, self.memory.kv_tokens if self.memory else None)
         self.power_w = tables.power_w(device.name) if tables is not None else None
         self.reason: str | None = None
         self.steps: OperatorSteps | None = None
@@ -306,7 +306,7 @@ class _Server:
             row.notes.append(
                 "the error of some operators was never measured: −30 % to +50 % is assumed for them"
             )
-        add_costs(row, self.query.price_per_hour, self.power_w)
+        _add_costs(row, self.query.price_per_hour, self.power_w)
 
     def capacity(self) -> Capacity:
         """Return how many devices the target load needs."""
@@ -338,7 +338,7 @@ def largest_concurrency(memory: ServingMemory | None, query: ServingQuery) -> in
     return math.floor(memory.kv_tokens / (blocks * BLOCK_TOKENS)) if memory.kv_tokens else 0
 
 
-def fill_row(row: ServingRow, load: Load, limits: Limits, times: TimesOf, query: ServingQuery) -> None:
+def fill_row(row: ServingRow, load: Load, limits: Limits, times: _TimesOf, query: ServingQuery) -> None:
     """Simulate a load at the expected step times and at both ends of their range."""
     found = _outcomes(load, limits, times)
     if load.rate_per_s is not None:
@@ -370,7 +370,7 @@ def fill_row(row: ServingRow, load: Load, limits: Limits, times: TimesOf, query:
         _fill_goodput(row, found, query.slo)
 
 
-def _outcomes(load: Load, limits: Limits, times: TimesOf) -> dict[End, list[Outcome]]:
+def _outcomes(load: Load, limits: Limits, times: _TimesOf) -> dict[End, list[Outcome]]:
     """Return simulations at each end of the range; closed loops also from a start that is spread out.
 
     Requests of equal length that begin together stay together for long, those that begin apart stay apart. Benchmarks lie
@@ -431,7 +431,7 @@ def _fill_open(row: ServingRow, load: Load, found: dict[End, list[Outcome]]) -> 
             row.notes.append("at the slow end of the range the server cannot sustain this rate")
 
 
-def _fill_saturated(row: ServingRow, load: Load, limits: Limits, times: TimesOf) -> None:
+def _fill_saturated(row: ServingRow, load: Load, limits: Limits, times: _TimesOf) -> None:
     most = min(limits.most_sequences, row.largest_concurrency or limits.most_sequences)
     full = replace(load, rate_per_s=None, concurrency=max(most, 1))
     found: dict[End, list[Outcome]] = {
@@ -453,7 +453,7 @@ def _fill_goodput(row: ServingRow, found: dict[End, list[Outcome]], slo: Mapping
         row.goodput_per_s, row.goodput_per_s_low, row.goodput_per_s_high = goods
 
 
-def add_costs(row: ServingRow, price_per_hour: float | None, power_w: float | None) -> None:
+def _add_costs(row: ServingRow, price_per_hour: float | None, power_w: float | None) -> None:
     """Fill in cost and energy per token."""
     devices = row.tensor_parallel
     if price_per_hour is not None:
@@ -468,7 +468,7 @@ def add_costs(row: ServingRow, price_per_hour: float | None, power_w: float | No
         row.joules_per_token = power_w * devices / row.tokens_per_s
 
 
-def fill_capacity(found: Capacity, limits: Limits, times: TimesOf, query: ServingQuery) -> None:
+def fill_capacity(found: Capacity, limits: Limits, times: _TimesOf, query: ServingQuery) -> None:
     """Search the highest rate one server sustains within the limits, and divide the target by it."""
     rates = {end: _highest_rate(limits, times(end), query) for end in ("low", "expected", "high")}
     found.rate_per_replica_s = rates["expected"]
@@ -498,12 +498,12 @@ def _highest_rate(limits: Limits, times: StepTimes, query: ServingQuery) -> floa
     def is_met(rate: float) -> bool:
         outcome = simulate(Load(*lengths, rate_per_s=rate), limits, times)
         good = outcome.good_ratio(query.slo)
-        return outcome.is_sustained and good is not None and good >= WITHIN_LIMITS
+        return outcome.is_sustained and good is not None and good >= _WITHIN_LIMITS
 
     alone = simulate(Load(*lengths, concurrency=1), limits, times)
     whole = mean(alone.e2e_s)
     good = alone.good_ratio(query.slo)
-    if not whole or good is None or good < WITHIN_LIMITS:
+    if not whole or good is None or good < _WITHIN_LIMITS:
         return 0.0
     low, high = 0.0, 1.0 / whole
     while high < _MOST_RATE and is_met(high):

@@ -18,7 +18,7 @@ _MOST_S = 3600.0
 BATCH_SIZES = (1, 8, 32, 128)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """What is priced for a target when the command line names nothing else."""
-Certainty = Literal["yes", "likely", "no", "not known"]
+_Certainty = Literal["yes", "likely", "no", "not known"]
 """``yes``: the whole 90 % range is below the target; ``likely``: the expected time is."""
 
 
@@ -49,7 +49,7 @@ def parse_time(text: str) -> float:
     return seconds
 
 
-def meets(row: WhatIf, target: Target) -> Certainty:
+def meets(row: WhatIf, target: Target) -> _Certainty:
     """Say whether a row meets a target: by its expected times, and where only floors are known by what they exclude."""
     if row.fits is False:
         return "no"
@@ -57,13 +57,13 @@ def meets(row: WhatIf, target: Target) -> Certainty:
         _meets_one(row.ttft_floor_s, row.ttft_expected_s, row.ttft_expected_high_s, target.ttft_s),
         _meets_one(row.tpot_floor_s, row.tpot_expected_s, row.tpot_expected_high_s, target.tpot_s),
     ]
-    order: tuple[Certainty, ...] = ("no", "not known", "likely", "yes")
+    order: tuple[_Certainty, ...] = ("no", "not known", "likely", "yes")
     return min((each for each in found if each is not None), key=order.index, default="not known")
 
 
 def _meets_one(
     floor_s: float | None, expected_s: float | None, high_s: float | None, limit_s: float | None
-) -> Certainty | None:
+) -> _Certainty | None:
     if limit_s is None:
         return None
     if expected_s is None:
@@ -83,7 +83,7 @@ class Met:
     batch_sizes: list[int]
     largest: WhatIf
     """The row of the largest of these batch sizes."""
-    certainty: Certainty
+    certainty: _Certainty
     """Of that row."""
 
 

@@ -245,7 +245,7 @@ def find_host_syncs(summary: Summary) -> list[Finding]:
 
 def _by_operators(summary: Summary) -> list[Finding]:
     """Without a timeline, counts per step are evidence of the habit, not of its cost."""
-    evidence = operator_evidence(summary, "decode")
+    evidence = _operator_evidence(summary, "decode")
     if not evidence or summary.hardware.kind == "cpu":
         return []
     return [
@@ -259,7 +259,7 @@ def _by_operators(summary: Summary) -> list[Finding]:
     ]
 
 
-def operator_evidence(summary: Summary, phase: str) -> list[str]:
+def _operator_evidence(summary: Summary, phase: str) -> list[str]:
     """Name the operators that read results back more often than a step needs."""
     steps = summary.metrics.get("profiled_decode_steps")
     if phase != "decode" or not steps:
@@ -589,7 +589,7 @@ def _count_evidence(summary: Summary, loss: Loss, phase: str) -> list[str]:
     launches = summary.metrics.get("launches_per_token")
     if loss == "launch-bound" and phase == DECODE and launches is not None:
         return [f"{units.number(launches)} kernel launches per generated token"]
-    return operator_evidence(summary, phase) if loss == "host-sync" else []
+    return _operator_evidence(summary, phase) if loss == "host-sync" else []
 
 
 def _inflation(budget: Budget) -> list[str]:

@@ -114,13 +114,13 @@ def _whole_run(summary: Summary) -> list[Finding]:
 
 def _stray_kernels(summary: Summary) -> list[Finding]:
     total = kernel_seconds(summary, lambda k: True)
-    stray = kernel_seconds(summary, is_full_precision)
+    stray = kernel_seconds(summary, _is_full_precision)
     if not total or stray / total < _KERNEL_SHARE:
         return []
     share = stray / total
     saved, reason = _saved_share(summary)
     gain = share_of_sample(summary, share)
-    names = list(dict.fromkeys(k.short_name for k in summary.kernels if is_full_precision(k)))[:3]
+    names = list(dict.fromkeys(k.short_name for k in summary.kernels if _is_full_precision(k)))[:3]
     return [
         Finding(
             id="full-precision-kernels",
@@ -144,7 +144,7 @@ def _saved_share(summary: Summary) -> tuple[float | None, str]:
     peaks = summary.hardware.peak_flops_per_s
     half = peaks.get("bfloat16") or peaks.get("float16")
     seconds, left, largest = 0.0, 0.0, 0.0
-    for kernel in filter(is_full_precision, summary.kernels):
+    for kernel in filter(_is_full_precision, summary.kernels):
         own = peaks.get("tf32" if "tf32" in kernel.name.casefold() else "float32")
         if own is None or half is None or own.dense <= 0:
             return None, "the peaks of this device are not known, so the gain cannot be estimated"
@@ -159,7 +159,7 @@ def _saved_share(summary: Summary) -> tuple[float | None, str]:
 def _precision_advice(summary: Summary) -> str:
     """A program that has no other products runs in float32 as a whole; a few among others are one module's."""
     products = kernel_seconds(summary, lambda kernel: kernel.family in ("gemm", "gemv", "conv"))
-    if kernel_seconds(summary, is_full_precision) >= 0.8 * products:
+    if kernel_seconds(summary, _is_full_precision) >= 0.8 * products:
         return (
             "The matrix products run in float32 throughout: use half precision (autocast, or weights in bfloat16 or float16) and "
             "compare the results."
@@ -167,7 +167,7 @@ def _precision_advice(summary: Summary) -> str:
     return "Find which module keeps float32 weights or up-casts its input (vision encoders and routers often do)."
 
 
-def is_full_precision(kernel: Kernel) -> bool:
+def _is_full_precision(kernel: Kernel) -> bool:
     """Return whether a kernel's name says that it multiplies in float32 or TF32."""
     return any(mark in kernel.name for mark in _F32_MARKS)
 
@@ -223,14 +223,14 @@ def find_misaligned_gemm(summary: Summary) -> list[Finding]:
     ]
 
 
-def is_narrow(kernel: Kernel) -> bool:
+def _is_narrow(kernel: Kernel) -> bool:
     """Whether a product loads fewer bytes at a time than an aligned one would."""
     return _narrowing(kernel) is not None
 
 
 def _narrowing(kernel: Kernel) -> float | None:
     """Return how many times as wide the loads of an aligned product would be; ``None`` for other kernels."""
-    if kernel.family != "gemm" or is_full_precision(kernel):
+    if kernel.family != "gemm" or _is_full_precision(kernel):
         return None
     return load_narrowing(kernel.name)
 
@@ -305,7 +305,7 @@ def find_far_from_measured(summary: Summary) -> list[Finding]:
 def _far_from_measured_claimed(summary: Summary) -> set[str]:
     names: set[str] = set()
     if find_misaligned_gemm(summary):
-        names |= {kernel.name for kernel in summary.kernels if is_narrow(kernel)}
+        names |= {kernel.name for kernel in summary.kernels if _is_narrow(kernel)}
     if attention.find_old_flash_attention(summary):
         names |= {kernel.name for kernel in summary.kernels if attention.is_old(kernel)}
     return names
@@ -346,7 +346,7 @@ def _term(kernel: Kernel) -> str:
 # Kernels of a busy device that are far from the limit of their own shape, or from their siblings in the same capture.
 
 
-BUSY_WITH_KERNELS = 0.8
+_BUSY_WITH_KERNELS = 0.8
 """Share of the time that kernels fill, from which the time is theirs to explain."""
 _SIMILAR_FLOPS = 8.0
 """Shapes whose work differs by less are compared."""
@@ -384,7 +384,7 @@ def find_slow_kernels(summary: Summary) -> list[Finding]:
     """Report the shapes that take much of a busy device's time and run far below what it can do, by time × distance."""
     total = kernel_seconds(summary, lambda k: True)
     busy = kernel_busy_share(summary, WHOLE)
-    if not total or busy is None or busy < BUSY_WITH_KERNELS:
+    if not total or busy is None or busy < _BUSY_WITH_KERNELS:
         return []
     claimed = _claimed_names(summary)
     rows = [one for one in _shaped(summary, total) if one.kernel.name not in claimed]
@@ -424,7 +424,7 @@ def _claimed_names(summary: Summary) -> set[str]:
     """Kernels whose time other findings claim for a cause that they can name."""
     names = _far_from_measured_claimed(summary)
     if find_full_precision(summary):
-        names |= {kernel.name for kernel in summary.kernels if is_full_precision(kernel)}
+        names |= {kernel.name for kernel in summary.kernels if _is_full_precision(kernel)}
     if find_far_from_measured(summary):
         names |= {kernel.name for kernel in summary.kernels if _is_far(kernel)}
     return names
@@ -498,7 +498,7 @@ def _sibling_term(one: _Shaped) -> str:
 
 _DOMINANT_BUSY = 0.9
 """Share of the time that kernels fill, from which nothing else can be the conclusion."""
-NOTHING_ELSE = 0.05
+_NOTHING_ELSE = 0.05
 """Share of the time; a finding with a larger gain is the better conclusion."""
 
 
@@ -509,7 +509,7 @@ def find_dominant_kernels(summary: Summary, found: Sequence[Finding]) -> list[Fi
     span = span_seconds(summary, WHOLE)
     if not total or not span or busy is None or busy < _DOMINANT_BUSY or summary.hardware.kind == "cpu":
         return []
-    if any((one.gain_upper_s or one.time_s or 0.0) >= NOTHING_ELSE * span for one in found):
+    if any((one.gain_upper_s or one.time_s or 0.0) >= _NOTHING_ELSE * span for one in found):
         return []
     seconds: dict[str, float] = {}
     for kernel in summary.kernels:
@@ -663,7 +663,7 @@ _LARGE_S = 1e-3
 _UNFUSED_PER_PRODUCT = 2.0
 """A fused layer has four or five such kernels (two norms, rotary, activation) for four to seven products; one in
 pieces has five for every norm alone."""
-ADVICE = (
+_ADVICE = (
     "Compile the decode step (model.compile=true with model.cache=static) and the image encoder (model.compile_vision=true), or "
     "use fused norm, rotary and activation kernels."
 )
@@ -709,7 +709,7 @@ def _by_order(summary: Summary, saving: float) -> list[Finding]:
             gain_upper_s=gain,
             arithmetic=f"{units.seconds(seconds)} of chains; one kernel for each takes as long as its longest part at least, so "
             f"at most {units.seconds(saving)} of {units.seconds(total)} kernel time can go",
-            advice=ADVICE,
+            advice=_ADVICE,
             confidence="medium",
         )
     ]
@@ -738,7 +738,7 @@ def _by_names(summary: Summary) -> list[Finding]:
             gain_upper_s=share_of_sample(summary, share),
             arithmetic=f"{units.seconds(seconds)} of {units.seconds(total)} kernel time; fusing cannot save more "
             "than all of it",
-            advice=ADVICE,
+            advice=_ADVICE,
             confidence="medium",
         )
     ]

@@ -12,7 +12,7 @@ from functools import lru_cache
 # The codes of the mangling: built-in types, operators, standard abbreviations.
 
 
-BUILTINS = {
+_BUILTINS = {
     "v": "void",
     "w": "wchar_t",
     "b": "bool",
@@ -35,7 +35,7 @@ BUILTINS = {
     "g": "__float128",
     "z": "...",
 }
-LONG_BUILTINS = {
+_LONG_BUILTINS = {
     "Dd": "decimal64",
     "De": "decimal128",
     "Df": "decimal32",
@@ -47,7 +47,7 @@ LONG_BUILTINS = {
     "Dc": "decltype(auto)",
     "Dn": "decltype(nullptr)",
 }
-LITERAL_ENDINGS = {
+_LITERAL_ENDINGS = {
     "int": "",
     "unsigned int": "u",
     "long": "l",
@@ -56,7 +56,7 @@ LITERAL_ENDINGS = {
     "unsigned long long": "ull",
 }
 """What is written behind a literal of the type; other types are written before it, in brackets."""
-STANDARD = {
+_STANDARD = {
     "Sa": "std::allocator",
     "Sb": "std::basic_string",
     "Ss": "std::string",
@@ -113,8 +113,8 @@ OPERATORS = {
     "cl": "()",
     "ix": "[]",
 }
-UNARY = frozenset({"ps", "ng", "ad", "de", "co", "nt"})
-BINARY = frozenset(
+_UNARY = frozenset({"ps", "ng", "ad", "de", "co", "nt"})
+_BINARY = frozenset(
     {
         *("pl", "mi", "ml", "dv", "rm", "an", "or", "eo", "ls", "rs"),
         *("eq", "ne", "lt", "gt", "le", "ge", "ss", "aa", "oo"),
@@ -159,7 +159,7 @@ def over(part: Part, change: Callable[[Part], Part]) -> Part:
     return Part("", pack=tuple(over(one, change) for one in part.pack))
 
 
-def pointing(part: Part, mark: str) -> Part:
+def _pointing(part: Part, mark: str) -> Part:
     """Return a pointer or reference to a part: ``void (*)(int)`` for functions, ``T*`` for the rest."""
     if not part.open:
         if mark in ("&", "&&") and part.left.endswith("&"):
@@ -185,7 +185,7 @@ def joined(parts: list[Part]) -> str:
     return ", ".join(texts)
 
 
-def in_angles(parts: list[Part]) -> str:
+def _in_angles(parts: list[Part]) -> str:
     """Return template arguments; two closing brackets are kept apart, as the tools that write traces do."""
     inside = joined(parts)
     return f"<{inside} >" if inside.endswith(">") else f"<{inside}>"
@@ -297,7 +297,7 @@ class ValueParser(ABC):
             return "true" if value == "1" else "false"
         if kind == "decltype(nullptr)":
             return "nullptr"
-        return f"{value}{LITERAL_ENDINGS[kind]}" if kind in LITERAL_ENDINGS else f"({kind}){value}"
+        return f"{value}{_LITERAL_ENDINGS[kind]}" if kind in _LITERAL_ENDINGS else f"({kind}){value}"
 
     def expression(self) -> str:
         """Read a value that is computed from template arguments."""
@@ -310,10 +310,10 @@ class ValueParser(ABC):
             name = self.identifier()
             return name + (self.template_arguments() if cursor.looks_at("I") else "")
         code = cursor.next(2)
-        if code in UNARY:
+        if code in _UNARY:
             inner = self.expression()
             return f"{OPERATORS[code]}({inner})"
-        if code in BINARY:
+        if code in _BINARY:
             first, second = self.expression(), self.expression()
             return f"({first}){OPERATORS[code]}({second})"
         return self._other_expression(code)
@@ -522,7 +522,7 @@ class Parser(ValueParser):
             self.parameters = arguments
         while not self.cursor.take("E"):
             arguments.append(self._argument())
-        return in_angles(arguments)
+        return _in_angles(arguments)
 
     def _argument(self) -> Part:
         cursor = self.cursor
@@ -558,13 +558,13 @@ class Parser(ValueParser):
         """Read a type."""
         cursor = self.cursor
         code = cursor.text[cursor.at : cursor.at + 1]
-        if code in BUILTINS:
-            return Part(BUILTINS[cursor.next()])
+        if code in _BUILTINS:
+            return Part(_BUILTINS[cursor.next()])
         if code in _QUALIFIERS:
             found = self._qualified()
         elif code in _POINTERS:
             mark = _POINTERS[cursor.next()]
-            found = over(self.type(), lambda inner: pointing(inner, mark))
+            found = over(self.type(), lambda inner: _pointing(inner, mark))
         elif code == "D":
             return self._long_code()
         elif code == "S" and not cursor.looks_at("St"):
@@ -636,9 +636,9 @@ class Parser(ValueParser):
             return Part(self._float_of_width())
         else:
             code = cursor.next(2)
-            if code not in LONG_BUILTINS:
+            if code not in _LONG_BUILTINS:
                 raise NotMangled(f"{code!r} at {cursor.at}")
-            return Part(LONG_BUILTINS[code])
+            return Part(_LONG_BUILTINS[code])
         self.substitutions.append(found)
         return found
 
@@ -687,9 +687,9 @@ class Parser(ValueParser):
     def _substitution(self) -> Part:
         cursor = self.cursor
         code = cursor.text[cursor.at : cursor.at + 2]
-        if code in STANDARD:
+        if code in _STANDARD:
             cursor.next(2)
-            return Part(STANDARD[code])
+            return Part(_STANDARD[code])
         cursor.need("S")
         place = cursor.sequence()
         if place >= len(self.substitutions):

@@ -95,7 +95,7 @@ def _trimmed(text: str) -> str:
 # Short names that tell kernels apart: two different kernels of one table never read the same.
 
 
-APART = " · "
+_APART = " · "
 """Between a short name and the words that tell it from another kernel's."""
 _MOST_WORDS = 4
 
@@ -113,12 +113,12 @@ def make_short_names_distinct(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:
         ending = endings.get(kernel.short_name, {}).get(kernel.name)
         if ending:
-            kernel.short_name = f"{kernel.short_name}{APART}{ending}"
+            kernel.short_name = f"{kernel.short_name}{_APART}{ending}"
 
 
 def without_ending(short_name: str) -> str:
     """Return a short name as it was before it was distinguished."""
-    return short_name.partition(APART)[0]
+    return short_name.partition(_APART)[0]
 
 
 def distinguishing_parts(names: Iterable[str]) -> dict[str, str]:

@@ -324,7 +324,7 @@ def _occupancy(values: Mapping[str, float], rounding: Mapping[str, float]) -> Vi
 
 BUSY = 0.60
 """From here on a unit limits the kernel; below it NVIDIA speaks of latency (its SpeedOfLight rule)."""
-CLOSE = 0.10
+_CLOSE = 0.10
 """Compute and memory this close together, both busy, are balanced."""
 _UNIT_NAMES = {"l1": "L1/TEX", "l2": "L2", "dram": "DRAM", "memory": "memory", "compute": "SM"}
 
@@ -366,8 +366,8 @@ def classify(values: Mapping[str, float | None], has_arithmetic: bool | None) ->
     said = ", ".join(evidence[: len(shares)])
     if top < BUSY:
         return _not_busy(values, top, said, evidence, complete=compute is not None and bool(memory))
-    if compute is not None and memory and min(compute, share) >= BUSY and abs(compute - share) < CLOSE:
-        text = f"{said}: SM and {_UNIT_NAMES[unit]} are both above {BUSY:.0%} and within {CLOSE:.0%} of each other"
+    if compute is not None and memory and min(compute, share) >= BUSY and abs(compute - share) < _CLOSE:
+        text = f"{said}: SM and {_UNIT_NAMES[unit]} are both above {BUSY:.0%} and within {_CLOSE:.0%} of each other"
         return BoundVerdict("balanced", text, evidence)
     if compute is not None and compute >= share:
         bound = "issue" if has_arithmetic is False else "compute"

@@ -48,7 +48,7 @@ def phase_of_filter(expression: str) -> str | None:
 OFF_BY = 2.5
 """A profiled launch that lasts so many times the run's mean, or so many times less, is not like the run's. Base clocks
 (on some devices less than half of boost) and flushed caches make launches about twice as long all by themselves."""
-ENOUGH_COVERED = 0.5
+_ENOUGH_COVERED = 0.5
 """Share of a kernel's time that the profiled configurations must hold before they stand for all of it."""
 Configuration = tuple[Shape, Shape]
 RunRow = tuple[str, str | None]
@@ -155,7 +155,7 @@ def _by_configuration(
     parts = [part for group in used.values() for part in group]
     weights = [known[shape][0] / len(group) for shape, group in used.items() for _ in group]
     ratio = _joined_ratio(used, known)
-    representative = bool(fitting) and (covered is None or covered >= ENOUGH_COVERED)
+    representative = bool(fitting) and (covered is None or covered >= _ENOUGH_COVERED)
     remark: str | None = None
     if not fitting and ratio is not None:
         remark = _off_by(ratio, "the run's mean for this kernel with the same grid and block")

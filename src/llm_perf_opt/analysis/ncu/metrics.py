@@ -19,7 +19,7 @@ _MEMORY = "Memory Workload Analysis"
 _OCCUPANCY = "Occupancy"
 _LAUNCH = "Launch Statistics"
 _SCHEDULER = "Scheduler Statistics"
-ROOFLINE = "Roofline"
+_ROOFLINE = "Roofline"
 """A candidate that starts with this word and ``…/`` is any roofline section's label of that name."""
 
 
@@ -38,7 +38,7 @@ def _sol(*labels: str) -> tuple[str, ...]:
 
 
 def _roofline(*labels: str) -> tuple[str, ...]:
-    return tuple(f"{ROOFLINE}…/{label}" for label in labels)
+    return tuple(f"{_ROOFLINE}…/{label}" for label in labels)
 
 
 _ELAPSED = "avg.pct_of_peak_sustained_elapsed"

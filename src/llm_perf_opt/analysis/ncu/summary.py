@@ -124,7 +124,7 @@ def join_counters(
 ) -> CounterFacts:
     """Analyse counters and join them to the kernels of the run; notes say how they were taken and what contradicts."""
     counters = analyse_counters(capture, kernels, hardware)
-    counters.kernels = add_counters(kernels, counters, configurations)
+    counters.kernels = _add_counters(kernels, counters, configurations)
     counters.conditions = counter_conditions(capture, counters.kernels)
     counters.notes = [
         *condition_notes(counters.conditions, counters.kernels),
@@ -149,7 +149,7 @@ def analyse_counters(capture: NcuCapture, kernels: list[Kernel], hardware: Hardw
     return CounterFacts(facts, match_kernels(facts, names), ceilings)
 
 
-def add_counters(
+def _add_counters(
     kernels: list[Kernel], counters: CounterFacts, configurations: Sequence[LaunchConfiguration] = ()
 ) -> list[Kernel]:
     """Return the kernels with what ncu measured; those only ncu saw are appended.

@@ -172,7 +172,7 @@ def _spread(values: Shape, axes: int) -> Shape:
     return spread
 
 
-def conv_flops(x: Shape, weight: Shape, out: Shape, *, transposed: bool) -> int:
+def _conv_flops(x: Shape, weight: Shape, out: Shape, *, transposed: bool) -> int:
     """Count a convolution as torch does: every point of the output (transposed: of the input) meets the filter."""
     points = prod((x if transposed else out)[2:])
     return 2 * x[0] * points * prod(weight)
@@ -199,7 +199,7 @@ def _convolution(call: Signature) -> Work:
         )
         out = (x[0], weight[0], *sizes)
     _require(all(size >= 0 for size in out))
-    return _work(call, conv_flops(x, weight, out, transposed=transposed), (0, 1), prod(out))
+    return _work(call, _conv_flops(x, weight, out, transposed=transposed), (0, 1), prod(out))
 
 
 def _swapped(shape: Shape) -> Shape:
@@ -213,11 +213,11 @@ def _convolution_backward(call: Signature) -> Work:
     _require(len(mask) == 3)
     flops = 0
     if _flag(mask[0]):
-        flops += conv_flops(grad, weight, x, transposed=not transposed)
+        flops += _conv_flops(grad, weight, x, transposed=not transposed)
     if _flag(mask[1]) and transposed:
-        flops += conv_flops(_swapped(grad), _swapped(x), _swapped(weight), transposed=False)
+        flops += _conv_flops(_swapped(grad), _swapped(x), _swapped(weight), transposed=False)
     elif _flag(mask[1]):
-        flops += conv_flops(_swapped(x), _swapped(grad), _swapped(weight), transposed=False)
+        flops += _conv_flops(_swapped(x), _swapped(grad), _swapped(weight), transposed=False)
     written = (prod(x) if _flag(mask[0]) else 0) + (prod(weight) if _flag(mask[1]) else 0)
     return _work(call, flops, (0, 1, 2), written)
 

@@ -23,7 +23,7 @@ from llm_perf_opt.summary.kernels import KernelWork
 Mask = npt.NDArray[np.bool_]
 _SIMILAR = 0.1
 """Products with less than this share of the work of the narrow ones are too small to compare with."""
-MATRIX_FAMILIES = frozenset(("gemm", "gemv", "attention", "conv", "moe"))
+_MATRIX_FAMILIES = frozenset(("gemm", "gemv", "attention", "conv", "moe"))
 """Kernels of these families compute matrix products, whoever launched them."""
 
 
@@ -200,7 +200,7 @@ def _add_device_time(
     ours = (linked.launched != NONE) & kernel & ~behind
     by_family = np.zeros(len(timeline.names) + 1, bool)
     for name in np.unique(ops.name[kernel]).tolist():
-        by_family[name] = family_of(timeline.names[name]) in MATRIX_FAMILIES
+        by_family[name] = family_of(timeline.names[name]) in _MATRIX_FAMILIES
     matrix = kernel & (by_family[ops.name] | ours)
     phase = attribution.op_phase
     rows = {
@@ -331,7 +331,7 @@ def add_kernel_work(
             continue
         label = attribution.phases[phase] if phase != NONE else None
         own = rows.setdefault((demangled(timeline.names[name]), label), {})
-        shape = describe_call(calls.signatures[signature])
+        shape = _describe_call(calls.signatures[signature])
         before = own.setdefault(
             (shape, work.dtype), KernelWork(shape, work.dtype, 0, 0.0, float(work.flops), work.operand_bytes)
         )
@@ -342,7 +342,7 @@ def add_kernel_work(
         kernel.work = sorted(found, key=lambda one: (-one.total_s, one.shape))[:_MOST_SHAPES]
 
 
-def describe_call(call: Signature) -> str:
+def _describe_call(call: Signature) -> str:
     """``mm 15360×4096 · 4096×24576``."""
     shapes = ["×".join(map(str, shape)) for shape in call.dims if isinstance(shape, list) and len(shape) > 1]
     return f"{call.name.rpartition('::')[2]} {' · '.join(shapes[:4])}".strip()

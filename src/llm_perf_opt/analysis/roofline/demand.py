@@ -128,10 +128,10 @@ def demand(static: Static, point: Point) -> Demand:
     )
     if point.tensor_parallel == 1:
         return whole
-    return share_of_rank(whole, static, scaling, point, kept, written * cache_factor)
+    return _share_of_rank(whole, static, scaling, point, kept, written * cache_factor)
 
 
-def share_of_rank(
+def _share_of_rank(
     whole: Demand, static: Static, scaling: Scaling, point: Point, kept: float, written: float
 ) -> Demand:
     """Return what one of several devices does at least, and what it says to the others.

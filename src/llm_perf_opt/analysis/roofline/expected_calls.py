@@ -50,7 +50,7 @@ def fused_name(name: str) -> str:
     return f"{parent}.{found}" if parent else found
 
 
-def heads_made_by(name: str) -> Heads | None:
+def _heads_made_by(name: str) -> Heads | None:
     """Return whose heads a module's outputs are; ``None``: it makes none."""
     last = name.rpartition(".")[2]
     return next((heads for pattern, heads in _HEADS if re.fullmatch(pattern, last)), None)
@@ -69,9 +69,9 @@ def outputs_of_rank(group: Sequence[ProductShape], attention: Sequence[Attention
 
 def _head_outputs(product: ProductShape, attention: Sequence[AttentionShape], ranks: int) -> int | None:
     """Return the outputs of one rank of a projection to heads; ``None``: it makes none, or sizes do not say how many."""
-    made, parent = heads_made_by(product.name), product.name.rpartition(".")[0]
+    made, parent = _heads_made_by(product.name), product.name.rpartition(".")[0]
     for one in attention if made is not None else ():
-        heads, kv_heads = heads_of_rank(one, ranks)
+        heads, kv_heads = _heads_of_rank(one, ranks)
         queries, cached = one.heads * one.head_dim, one.kv_heads * one.head_dim
         if one.name != parent:
             continue
@@ -84,7 +84,7 @@ def _head_outputs(product: ProductShape, attention: Sequence[AttentionShape], ra
     return None
 
 
-def heads_of_rank(one: AttentionShape, ranks: int) -> tuple[int, int]:
+def _heads_of_rank(one: AttentionShape, ranks: int) -> tuple[int, int]:
     """Return the heads of one rank, and the cached ones: of fewer cached heads than ranks each has a copy of one."""
     return math.ceil(one.heads / ranks), max(1, math.ceil(one.kv_heads / ranks))
 
@@ -237,7 +237,7 @@ def _product_dtype(product: ProductShape, at: At) -> str:
 
 
 def _attention(one: AttentionShape, shapes: OperatorShapes, at: At) -> Call:
-    heads, kv_heads = heads_of_rank(one, at.tensor_parallel)
+    heads, kv_heads = _heads_of_rank(one, at.tensor_parallel)
     batch = max(round(one.batch * at.batch_size / max(shapes.batch_size, 1)), 1)
     if one.phase == "vision" or not one.causal:
         attention = Attention("encoder", batch, one.keys, heads, heads, one.head_dim)

@@ -23,10 +23,10 @@ from llm_perf_opt.hardware.silicon.installation import describe_absence
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.static import OperatorShapes
 
-LEAST_SHARE = 0.5
+_LEAST_SHARE = 0.5
 """Of a step's work must rest on measurements on both sides: less, and a difference of rooflines would pass for a measured one."""
 Basis = Literal["measured operators", "roofline"]
-Launched = Literal["one by one", "steps as graphs", "as graphs"]
+_Launched = Literal["one by one", "steps as graphs", "as graphs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ExpectedGain:
 
     before: SideTimes
     after: SideTimes
-    launched: Launched
+    launched: _Launched
     """Which times these are: ``steps as graphs`` with passes before them one by one; ``as graphs`` also where launches or
     element-wise operators were not counted."""
 
@@ -87,7 +87,7 @@ class ExpectedGain:
     @property
     def basis(self) -> Basis:
         """What the difference rests on."""
-        return "measured operators" if self.measured_share_ratio >= LEAST_SHARE else "roofline"
+        return "measured operators" if self.measured_share_ratio >= _LEAST_SHARE else "roofline"
 
     @property
     def source(self) -> str | None:

@@ -98,7 +98,7 @@ MEMORY_SHARE = 0.77
 """Of the catalogue's bandwidth: the same for products that moving their operands bounds."""
 KERNEL_S = 2.2e-6
 """What a kernel takes that does almost nothing: the smallest hundredth of a table's products, in the median over the tables."""
-COMMON_SHARE = 0.5
+_COMMON_SHARE = 0.5
 """Of the variance of interpolation errors at one number of positions, what all shapes have in common: up to 0.6 by operator and
 device (``benchmarks/silicon_ranges.py``)."""
 USUAL_PER_MACHINE = 8
@@ -165,7 +165,7 @@ class Errors:
     @property
     def seconds(self) -> float:
         """Of the sum: interpolated shapes have a part of their variance in common, the rest is each one's own."""
-        between = COMMON_SHARE * self.summed**2 + (1 - COMMON_SHARE) * self.squared
+        between = _COMMON_SHARE * self.summed**2 + (1 - _COMMON_SHARE) * self.squared
         return max(0.0, self.coarse) + math.sqrt(between)
 
 
@@ -199,7 +199,7 @@ class Band:
         return max(0.0, seconds - self.below.seconds), seconds + self.above.seconds
 
 
-def joined_ends(passes: Sequence[PassTime]) -> tuple[float, float] | None:
+def _joined_ends(passes: Sequence[PassTime]) -> tuple[float, float] | None:
     """Return the ends around the time of several passes in sequence."""
     total = Band()
     for one in passes:
@@ -311,7 +311,7 @@ def _above_limit(known: Timing, least_s: float) -> Spread | None:
 
 def _least_s(operator: Operator, target: Target) -> float:
     """Return the time of computing at the peak or of reading weights and cache once, the longer; 0 without limits."""
-    peak, bandwidth = peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
+    peak, bandwidth = _peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
     computing = operator.flops / peak if peak else 0.0
     return max(computing, uncached_bytes(operator) / bandwidth if bandwidth else 0.0)
 
@@ -331,14 +331,14 @@ def roofline_s(operator: Operator | Work, target: Target) -> float | None:
         if link is None or operator.ranks > target.linked:
             return None
         return operator.moved_bytes / link + KERNEL_S
-    peak, bandwidth = peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
+    peak, bandwidth = _peak_of(target, operator.dtype), target.bandwidth_bytes_per_s
     if peak is None or bandwidth is None:
         return None
     computing = operator.flops / (peak * COMPUTE_SHARE)
     return max(computing, operator.moved_bytes / (bandwidth * MEMORY_SHARE)) + KERNEL_S
 
 
-def peak_of(target: Target, dtype: str) -> float | None:
+def _peak_of(target: Target, dtype: str) -> float | None:
     """Return the peak products of a type run at."""
     name = canonical_dtype(_OTHER_NAMES.get(dtype, dtype))
     names = ("bfloat16", "float16") if name in _WIDENED else (name,)
@@ -397,7 +397,7 @@ class Expectation:
     @property
     def ttft_ends_s(self) -> tuple[float, float] | None:
         """Ends of the time to the first token; ``None``: not known."""
-        return joined_ends(self.passes)
+        return _joined_ends(self.passes)
 
     @property
     def tpot_ends_s(self) -> tuple[float, float] | None:

@@ -63,7 +63,7 @@ class Launches:
         return f"{words} = {units.seconds(self.eager_s)}"
 
 
-NOTHING_COUNTED = Launches(None, None)
+_NOTHING_COUNTED = Launches(None, None)
 
 
 def launches_of(
@@ -95,13 +95,13 @@ class Started:
 
     passes: Mapping[str, Launches] = field(default_factory=dict)
     """``vision`` or ``encode``, and ``prefill``."""
-    step: Launches = NOTHING_COUNTED
+    step: Launches = _NOTHING_COUNTED
 
     def before(self, number: int) -> list[Launches]:
         """Return those of the passes up to the first token, in sequence; prefill is the last."""
         names = [*(name for name in BEFORE_PREFILL if name in self.passes), PREFILL]
-        found = [self.passes.get(name, NOTHING_COUNTED) for name in names]
-        return [*([NOTHING_COUNTED] * (number - len(found))), *found][-number:]
+        found = [self.passes.get(name, _NOTHING_COUNTED) for name in names]
+        return [*([_NOTHING_COUNTED] * (number - len(found))), *found][-number:]
 
 
 def started_by(

@@ -41,8 +41,8 @@ def utilisation(work: Work, seconds: float, limits: Limits) -> Utilisation:
         return Utilisation(arithmetic="no wall-clock time was measured")
     mfu, mfu_text = _mfu(work, seconds, limits.peak)
     mbu, mbu_text = _mbu(work, seconds, limits.bandwidth)
-    mfu_reached, mfu_reached_text = share_of_reached("MFU", mfu, limits.peak, limits.reached_peak)
-    mbu_reached, mbu_reached_text = share_of_reached("MBU", mbu, limits.bandwidth, limits.reached_bandwidth)
+    mfu_reached, mfu_reached_text = _share_of_reached("MFU", mfu, limits.peak, limits.reached_peak)
+    mbu_reached, mbu_reached_text = _share_of_reached("MBU", mbu, limits.bandwidth, limits.reached_bandwidth)
     sentences = [
         text for text in (mfu_text, mfu_reached_text, mbu_text, mbu_reached_text, *limits.missing) if text
     ]
@@ -55,7 +55,7 @@ def utilisation(work: Work, seconds: float, limits: Limits) -> Utilisation:
     )
 
 
-def share_of_reached(
+def _share_of_reached(
     name: str, ratio: float | None, limit: Ceiling | None, reached: Ceiling | None
 ) -> tuple[float | None, str]:
     """Return a share of the data sheet's limit as a share of what was measured, and the sentence that says so."""
@@ -167,9 +167,9 @@ def _sum(parts: Iterable[Work]) -> Work:
 # not counted, and where too much of a phase is not counted, no ratio is claimed.
 
 
-LEAST_COVERAGE = 0.95
+_LEAST_COVERAGE = 0.95
 """Share of the matrix kernels' time that must be counted before a ratio is claimed."""
-LEAST_KNOWN_TYPE = 0.95
+_LEAST_KNOWN_TYPE = 0.95
 """Share of the FLOPs whose data type must have a known peak."""
 _WORTH_NAMING = 0.01
 _FASTEST = 1e18
@@ -227,7 +227,7 @@ def _not_enough(work: PhaseWork) -> str | None:
     covered = work.coverage_ratio
     if covered is None or work.busy_s <= 0:
         return "no kernel of a matrix product in the trace"
-    if covered >= LEAST_COVERAGE:
+    if covered >= _LEAST_COVERAGE:
         rate = work.flops / work.busy_s
         return (
             None
@@ -254,7 +254,7 @@ def _peak_of(
         elif flops:
             missing.append(limits.missing[0])
     counted = sum(flops for flops, _ in known.values())
-    if counted < LEAST_KNOWN_TYPE * work.flops or not counted:
+    if counted < _LEAST_KNOWN_TYPE * work.flops or not counted:
         return None, missing[0] if missing else "no FLOPs were counted", None
     seconds = sum(flops / peak.value for flops, peak in known.values())
     largest = max(known, key=lambda name: known[name][0])
@@ -267,7 +267,7 @@ def _peak_of(
 def _reached_of(flops: dict[str, int], hardware: Hardware, largest: str) -> Ceiling | None:
     rates = {dtype: rate for dtype in flops if (rate := reached_peak(hardware, dtype)) is not None}
     counted = sum(flops[dtype] for dtype in rates)
-    if largest not in rates or counted < LEAST_KNOWN_TYPE * sum(flops.values()):
+    if largest not in rates or counted < _LEAST_KNOWN_TYPE * sum(flops.values()):
         return None
     seconds = sum(flops[dtype] / rate.value for dtype, rate in rates.items())
     return Ceiling(rates[largest].name, counted / seconds, rates[largest].source)
@@ -289,7 +289,7 @@ def add_traced_utilisation(
         if use.mfu_ratio is not None or span <= 0:
             continue
         use.mfu_ratio = min(one.mfu_busy_ratio, one.work.flops / (span * one.peak.value))
-        use.mfu_reached_ratio, reached = share_of_reached("MFU", use.mfu_ratio, one.peak, one.reached)
+        use.mfu_reached_ratio, reached = _share_of_reached("MFU", use.mfu_ratio, one.peak, one.reached)
         text = (
             f"MFU {units.percent(use.mfu_ratio)} = {units.flops(one.work.flops)} from the trace's shapes ÷ "
             f"({units.seconds(span)} captured × {units.flops_per_s(one.peak.value)} dense {one.peak.name}, {one.peak.source}); "

@@ -90,7 +90,7 @@ class Fit:
     """Devices whose memory size is known."""
 
 
-def own_rows(summary: Summary) -> list[tuple[int, WhatIf]]:
+def _own_rows(summary: Summary) -> list[tuple[int, WhatIf]]:
     """Return the rows of ``what_if`` at the point of this run, with their places."""
     if not summary.what_if:
         return []
@@ -105,7 +105,7 @@ def own_rows(summary: Summary) -> list[tuple[int, WhatIf]]:
 
 def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
     """Return the devices to show, the fastest first; this run's own always is among them where its limits are known."""
-    rows = [(place, row) for place, row in own_rows(summary) if row.tpot_floor_s is not None]
+    rows = [(place, row) for place, row in _own_rows(summary) if row.tpot_floor_s is not None]
     own = [(place, row) for place, row in rows if row.device == summary.hardware.name]
     wanted = [
         found
@@ -129,7 +129,7 @@ def on_other_devices(summary: Summary, most: int = _MOST) -> list[OtherDevices]:
 def devices_that_fit(summary: Summary) -> Fit | None:
     """Return the devices whose memory holds the model at this run's point; ``None`` when its size is not known."""
     needed = summary.static.resident_bytes.get("total") if summary.static is not None else None
-    rows = [row for _, row in own_rows(summary) if row.memory_bytes is not None and row.fits is not None]
+    rows = [row for _, row in _own_rows(summary) if row.memory_bytes is not None and row.fits is not None]
     if not needed or not rows:
         return None
     fitting = sorted((row for row in rows if row.fits), key=lambda row: (row.memory_bytes or 0.0, row.device))
@@ -198,7 +198,7 @@ def _median(stat: Stat | None) -> float | None:
 _OTHER_SPLIT = "the floor is of transformers' split, which leaves more whole on every device than the engines that were timed"
 
 
-def add_expected(
+def _add_expected(
     row: WhatIf, static: Static, device: Device, point: Point, started: Started, tables: Tables
 ) -> None:
     """Put the expected times of a point next to its floors, where the model's operators are known by shape."""
@@ -354,7 +354,7 @@ def price(
                 continue
             row = _row(device, point, needed, started or Started())
             if tables is not None and (_peak(device, point) is not None or tables.knows(device.name)):
-                add_expected(row, static, device, point, started or Started(), tables)
+                _add_expected(row, static, device, point, started or Started(), tables)
             rows.append(row)
     return rows
 

@@ -26,7 +26,7 @@ from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.limits import MOST_SECONDS
 from llm_perf_opt.summary.serving import Knee, LatencyStat, LoadPoint
 
-SLO_NAMES = ("ttft", "tpot", "itl", "e2e")
+_SLO_NAMES = ("ttft", "tpot", "itl", "e2e")
 _SLO = re.compile(r"(?P<name>\w+):(?P<value>\d+(?:\.\d+)?|\.\d+)(?P<unit>us|ms|s|)")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
 _CONFIDENCE = 0.95
@@ -45,10 +45,10 @@ def parse_slo(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         match = _SLO.fullmatch(part)
-        if match is None or match["name"] not in SLO_NAMES:
+        if match is None or match["name"] not in _SLO_NAMES:
             raise ConfigError(
                 f"--slo {part!r} is not NAME:TIME",
-                hint=f"for example ttft:500ms,tpot:50ms; names: {', '.join(SLO_NAMES)}",
+                hint=f"for example ttft:500ms,tpot:50ms; names: {', '.join(_SLO_NAMES)}",
             )
         value = float(match["value"]) * _UNITS[match["unit"]]
         if not 0 < value <= MOST_SECONDS:
@@ -110,7 +110,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
 # One load point from its requests.
 
 
-def tpot_of(requests: Requests) -> Float64:
+def _tpot_of(requests: Requests) -> Float64:
     """Time per output token of each request: (last − first token) ÷ (tokens − 1), else as its tool states it."""
     counts = np.diff(requests.token_offset)
     last = np.where(
@@ -126,7 +126,7 @@ def tpot_of(requests: Requests) -> Float64:
     return np.where(np.isnan(requests.tpot_s), computed, requests.tpot_s)
 
 
-def gaps_of(requests: Requests, mask: Bool) -> Float64:
+def _gaps_of(requests: Requests, mask: Bool) -> Float64:
     """All gaps between two chunks of the chosen requests."""
     if len(requests.token_s) < 2:
         return np.empty(0)
@@ -138,7 +138,7 @@ def gaps_of(requests: Requests, mask: Bool) -> Float64:
     return gaps[inside & mask[owner]]
 
 
-def late_by(requests: Requests) -> Float64:
+def _late_by(requests: Requests) -> Float64:
     """How late each request was sent; never negative."""
     return np.maximum(requests.sent_s - requests.scheduled_s, 0.0)
 
@@ -146,7 +146,7 @@ def late_by(requests: Requests) -> Float64:
 def total_ttft(requests: Requests, loads: Sequence[LoadRecord]) -> Float64:
     """TTFT as reported: from the scheduled time of sending where the record is made so, else from sending."""
     from_schedule = np.array([one.from_schedule for one in loads] or [False])[requests.load]
-    late = late_by(requests)
+    late = _late_by(requests)
     return requests.ttft_s + np.where(from_schedule & ~np.isnan(late), late, 0.0)
 
 
@@ -191,10 +191,10 @@ def load_points(
 def _fill_from_requests(load: LoadRecord, requests: Requests, chosen: Bool, slo: Mapping[str, float]) -> None:
     point = load.point
     done = chosen & requests.completed
-    late = late_by(requests)
+    late = _late_by(requests)
     shift = np.where(np.isnan(late), 0.0, late) if load.from_schedule else np.zeros(len(requests))
     ttft, e2e = requests.ttft_s + shift, requests.e2e_s + shift
-    tpot = tpot_of(requests)
+    tpot = _tpot_of(requests)
     stated = point.ttft_s
     point.requests = int(chosen.sum())
     point.completed = int(done.sum())
@@ -209,7 +209,7 @@ def _fill_from_requests(load: LoadRecord, requests: Requests, chosen: Bool, slo:
     point.failed = point.requests - point.completed - point.failures.get(STATUS_NAMES[CANCELLED], 0)
     point.ttft_s = describe_latency(ttft[done])
     point.tpot_s = describe_latency(tpot[done])
-    point.itl_s = describe_latency(gaps_of(requests, done))
+    point.itl_s = describe_latency(_gaps_of(requests, done))
     point.e2e_s = describe_latency(e2e[done])
     if not np.isnan(requests.answer_ttft_s[done]).all():
         answer = np.where(np.isnan(requests.answer_ttft_s), requests.ttft_s, requests.answer_ttft_s) + shift

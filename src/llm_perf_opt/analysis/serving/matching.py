@@ -16,7 +16,7 @@ import numpy.typing as npt
 from llm_perf_opt.captures.serving.records import Bool, Finished, Float64, Int64, Requests, Steps
 from llm_perf_opt.core import units
 
-NO_STEP = -1
+_NO_STEP = -1
 _SAME_ARRIVAL_S = 2e-3
 _MOST_DISAGREEMENT_S = 0.25
 _PREFIX = re.compile(r"^(?:cmpl|chatcmpl|resp|req|request)-")
@@ -129,8 +129,8 @@ def match_requests(requests: Requests, steps: Steps) -> Matches:
     """Match the first tokens of completed requests to steps; what cannot be decided stays unmatched."""
     size = len(requests)
     found = Matches(
-        first_step=np.full(size, NO_STEP),
-        last_step=np.full(size, NO_STEP),
+        first_step=np.full(size, _NO_STEP),
+        last_step=np.full(size, _NO_STEP),
         arrival_s=np.full(size, np.nan),
         queue_s=requests.server_queue_s.copy(),
         prefill_s=requests.server_prefill_s.copy(),
@@ -148,7 +148,7 @@ def match_requests(requests: Requests, steps: Steps) -> Matches:
     free = np.ones(len(slot_step), bool)
     _match_members(requests, steps, known, found, free, slot_step)
     _match_finished(steps, known, found, free, slot_step, slot_arrival)
-    found.first_step[~usable] = NO_STEP
+    found.first_step[~usable] = _NO_STEP
     found.by_id = int(found.matched.sum())
     _match_by_time(requests, steps, usable, found, free, slot_step, slot_arrival)
     _estimate_clock(requests, steps, found)
@@ -188,7 +188,7 @@ def _row_of(name: str, known: dict[str, int]) -> int:
         if shorter == name:
             break
         name = shorter
-    return NO_STEP
+    return _NO_STEP
 
 
 def _match_members(
@@ -284,10 +284,10 @@ def _nearest(ordered: Float64, value: float) -> int:
 def _prefill_near(steps: Steps, end_s: float, last: int) -> int:
     rows = np.flatnonzero(steps.prefill_requests[: last + 1] > 0)
     if not len(rows):
-        return NO_STEP
+        return _NO_STEP
     best = int(rows[np.argmin(np.abs(steps.end_s[rows] - end_s))])
     return (
-        best if abs(float(steps.end_s[best]) - end_s) <= max(0.1, float(steps.duration_s[best])) else NO_STEP
+        best if abs(float(steps.end_s[best]) - end_s) <= max(0.1, float(steps.duration_s[best])) else _NO_STEP
     )
 
 
@@ -471,7 +471,7 @@ def _estimate_clock(requests: Requests, steps: Steps, found: Matches) -> None:
             "(a clock was set, or requests are matched wrongly)."
         )
     bad = (highs < found.offset_s - _MOST_DISAGREEMENT_S) | (lows > found.offset_s + _MOST_DISAGREEMENT_S)
-    found.first_step[rows[bad]] = NO_STEP
+    found.first_step[rows[bad]] = _NO_STEP
 
 
 def _overlap(steps: Steps) -> float:

@@ -66,7 +66,7 @@ def analyse_serving(records: ServingRecords, slo: Mapping[str, float] | None = N
             records.requests, found.steps, found.matches, found.parts, found.ttft_s
         )
     if found.steps is not None:
-        serving.steps = step_stats(found.steps)
+        serving.steps = _step_stats(found.steps)
     columns = [(one.time_s, one.running, one.waiting, one.kv_ratio) for one in records.samples]
     serving.occupancy = occupancy_of(found.steps, columns)
     serving.timeline = _draw_slowest(found)
@@ -149,7 +149,7 @@ def _add_stated_parts(found: Analysed) -> None:
 # Steps.
 
 
-def step_stats(steps: Steps) -> StepStats:
+def _step_stats(steps: Steps) -> StepStats:
     """Count and time the steps by kind and batch size, and the gaps between them while requests were running."""
     prefill, decode = steps.prefill_requests > 0, steps.decode_requests > 0
     batch = steps.prefill_requests + steps.decode_requests
@@ -176,7 +176,7 @@ def step_stats(steps: Steps) -> StepStats:
                 )
             )
     if steps.is_placed:
-        gaps, total = step_gaps(steps)
+        gaps, total = _step_gaps(steps)
         stats.gap_s = describe_latency(gaps)
         stats.gap_ratio = float(min(gaps.sum() / total, 1.0)) if total > 0 else None
     if (steps.running >= 0).any():
@@ -189,7 +189,7 @@ def step_stats(steps: Steps) -> StepStats:
     return stats
 
 
-def step_gaps(steps: Steps) -> tuple[Float64, float]:
+def _step_gaps(steps: Steps) -> tuple[Float64, float]:
     """Return (gaps before steps that go on with running requests, time in which requests were running)."""
     gaps, total = [], 0.0
     for engine in np.unique(steps.engine):

@@ -40,7 +40,7 @@ def own_flops(count: PhaseCount, tree: ModelTree, conventions: Conventions, phas
     own = dict(count.own_flops)
     for use in count.attention:
         own[use.module] = own.get(use.module, 0) + attention_flops_under(use, conventions.causal)
-    scale = head_scale(count, conventions, phase)
+    scale = _head_scale(count, conventions, phase)
     if tree.head is not None and scale is not None and tree.head in own:
         wanted, seen = scale
         own[tree.head] = own[tree.head] * wanted // seen
@@ -50,7 +50,7 @@ def own_flops(count: PhaseCount, tree: ModelTree, conventions: Conventions, phas
     return own
 
 
-def head_scale(count: PhaseCount, conventions: Conventions, phase: str) -> tuple[int, int] | None:
+def _head_scale(count: PhaseCount, conventions: Conventions, phase: str) -> tuple[int, int] | None:
     """Return (positions wanted, positions counted) of the output head in prefill, or ``None`` elsewhere."""
     if phase != "prefill" or not count.head_rows:
         return None
@@ -93,7 +93,7 @@ def active_params(decode: PhaseCount, tree: ModelTree) -> int:
     return round(total)
 
 
-def component_of(path: str, components: Mapping[str, str]) -> str:
+def _component_of(path: str, components: Mapping[str, str]) -> str:
     """Return the label of the innermost labelled module at or above ``path``."""
     labels = {module: label for label, module in components.items()}
     return next((labels[name] for name in ancestors(path) if name in labels), OTHER)
@@ -102,7 +102,7 @@ def component_of(path: str, components: Mapping[str, str]) -> str:
 def _by_component(own: Mapping[str, float], components: Mapping[str, str]) -> dict[str, float]:
     result: dict[str, float] = {}
     for path, value in own.items():
-        label = component_of(path, components)
+        label = _component_of(path, components)
         result[label] = result.get(label, 0) + value
     return {label: value for label, value in result.items() if value}
 
@@ -155,11 +155,11 @@ def kv_resident_bytes(layers: list[KvLayers], context_tokens: int, batch_size: i
     )
 
 
-def phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str) -> StaticPhase:
+def _phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str) -> StaticPhase:
     """Return what a phase computes and moves."""
     flops = sum(own_flops(count, tree, conventions, phase).values())
     weights = sum(own_weight_bytes(count, tree).values())
-    activations = sum(own_activations(count, tree, conventions, phase).values())
+    activations = sum(_own_activations(count, tree, conventions, phase).values())
     cache = kv_bytes(count)
     moved = weights + activations + cache
     return StaticPhase(
@@ -174,12 +174,12 @@ def phase_facts(count: PhaseCount, tree: ModelTree, conventions: Conventions, ph
     )
 
 
-def own_activations(
+def _own_activations(
     count: PhaseCount, tree: ModelTree, conventions: Conventions, phase: str
 ) -> dict[str, float]:
     """Return activation bytes of each module itself; the head's follow its positions."""
     own = dict(count.own_activation_bytes)
-    scale = head_scale(count, conventions, phase)
+    scale = _head_scale(count, conventions, phase)
     if tree.head is not None and scale is not None and tree.head in own:
         own[tree.head] = own[tree.head] * scale[0] / scale[1]
     return own
@@ -204,10 +204,10 @@ def build_static(
     least_counts = {phase: found.count for phase, found in least.items()}
     active = active_params(least_counts["decode"], tree) if decode is not None else None
     as_run = active_params(decode, tree) if decode is not None else None
-    phases = {phase: phase_facts(count, tree, conventions, phase) for phase, count in counts.items()}
+    phases = {phase: _phase_facts(count, tree, conventions, phase) for phase, count in counts.items()}
     for phase, found in least.items():
         if found.reasons:
-            facts = phase_facts(found.count, tree, conventions, phase)
+            facts = _phase_facts(found.count, tree, conventions, phase)
             phases[phase].minimum = Minimum(
                 facts.flops, facts.weight_bytes, facts.kv_bytes, list(found.reasons)
             )
@@ -225,11 +225,11 @@ def build_static(
         coverage=coverage(counts, flops),
         conventions=conventions.describe(),
         components=by_component,
-        scaling=scaling_facts(tree, least_counts, conventions, least_flops, layers),
+        scaling=_scaling_facts(tree, least_counts, conventions, least_flops, layers),
     )
 
 
-def scaling_facts(
+def _scaling_facts(
     tree: ModelTree,
     counts: Mapping[str, PhaseCount],
     conventions: Conventions,
@@ -276,7 +276,7 @@ def scaling_facts(
 def _params_by_component(tree: ModelTree, components: Mapping[str, str]) -> dict[str, int]:
     result: dict[str, int] = {}
     for param in tree.params:
-        label = component_of(param.module, components)
+        label = _component_of(param.module, components)
         result[label] = result.get(label, 0) + param.numel
     return result
 
@@ -315,7 +315,7 @@ def module_rows(
     """Return the module tree, leaving out modules that hold and do nothing."""
     total_flops = {phase: roll_up(dict(own)) for phase, own in flops.items()}
     weights = {phase: roll_up(own_weight_bytes(count, tree)) for phase, count in counts.items()}
-    activations = {p: roll_up(own_activations(count, tree, conventions, p)) for p, count in counts.items()}
+    activations = {p: roll_up(_own_activations(count, tree, conventions, p)) for p, count in counts.items()}
     own_params: dict[str, float] = {}
     for param in tree.params:
         own_params[param.module] = own_params.get(param.module, 0) + param.numel
@@ -338,7 +338,7 @@ def module_rows(
                 depth=name.count(".") + 1 if name else 0,
                 params=int(params.get(name, 0)),
                 flops=done,
-                component=component_of(name, components) if name else None,
+                component=_component_of(name, components) if name else None,
                 weight_bytes={p: total[name] for p, total in weights.items() if total.get(name)},
                 activation_bytes={p: total[name] for p, total in activations.items() if total.get(name)},
                 counted_ratio=ratio,

@@ -199,7 +199,7 @@ def _rotated_size(config: Config) -> int:
     return int(size * share) if share is not None else size
 
 
-def decoder_of(config: Config, *, sparse: bool, latent: bool, matrices: int) -> Decoder:
+def _decoder_of(config: Config, *, sparse: bool, latent: bool, matrices: int) -> Decoder:
     """Build a decoder from transformers config keys."""
     weights, scores, cached, expansion = (_latent if latent else _grouped_query)(config)
     dense = _dense_mlp(config, matrices)
@@ -225,7 +225,7 @@ def decoder_of(config: Config, *, sparse: bool, latent: bool, matrices: int) -> 
 
 
 def _family(*, sparse: bool = False, latent: bool = False, matrices: int = 3) -> Callable[[Config], Decoder]:
-    return lambda config: decoder_of(config, sparse=sparse, latent=latent, matrices=matrices)
+    return lambda config: _decoder_of(config, sparse=sparse, latent=latent, matrices=matrices)
 
 
 _GATED, _PLAIN, _SPARSE, _SPARSE_LATENT = (
@@ -307,7 +307,7 @@ class Sam:
         return side
 
 
-def sam_of(config: Config) -> Sam:
+def _sam_of(config: Config) -> Sam:
     """Read a transformers SAM config with ``downsample_channels``."""
     return Sam(
         hidden=int(config["hidden_size"]),
@@ -350,7 +350,7 @@ def clip_of(config: Config) -> Encoder:
     )
 
 
-def qwen2_encoder_of(config: Config) -> Encoder:
+def _qwen2_encoder_of(config: Config) -> Encoder:
     """Read the Qwen2-style encoder of DeepSeek-OCR-2: as many learned queries as image positions."""
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     kv, size = int(config["num_key_value_heads"]), int(config.get("head_dim") or hidden // heads)
@@ -359,12 +359,12 @@ def qwen2_encoder_of(config: Config) -> Encoder:
     return Encoder(hidden, int(config["num_hidden_layers"]), weights, 2 * heads * size, mlp)
 
 
-def projector_flops(tokens: int, inputs: int, outputs: int) -> int:
+def _projector_flops(tokens: int, inputs: int, outputs: int) -> int:
     """A linear projector over ``tokens`` positions."""
     return 2 * tokens * inputs * outputs
 
 
-ViewFlops = Callable[[int], dict[str, int]]
+_ViewFlops = Callable[[int], dict[str, int]]
 """Side of a square view in pixels → FLOPs of each vision component."""
 
 
@@ -397,7 +397,7 @@ class ClosedForm:
 
     family: str
     decoder: Decoder
-    view_flops: ViewFlops | None = None
+    view_flops: _ViewFlops | None = None
     """Vision components, for models that see."""
 
     def flops(self, phase: str, shapes: Shapes, conventions: Conventions) -> dict[str, int]:
@@ -421,10 +421,10 @@ class ClosedForm:
         return total
 
 
-def _deepseek_ocr_views(config: Config) -> ViewFlops:
+def _deepseek_ocr_views(config: Config) -> _ViewFlops:
     """SAM, then CLIP over its map, then a projector over both outputs side by side."""
     vision = config["vision_config"]
-    sam, clip = sam_of(vision["sam_config"]), clip_of(vision["encoder_config"])
+    sam, clip = _sam_of(vision["sam_config"]), clip_of(vision["encoder_config"])
     text = int(config["text_config"]["hidden_size"])
     width = clip.hidden + sam.downsample[-1]
 
@@ -433,16 +433,16 @@ def _deepseek_ocr_views(config: Config) -> ViewFlops:
         return {
             "sam": sam.flops(size),
             "clip": clip.flops(positions + clip.extra_tokens),
-            "projector": projector_flops(positions, width, text),
+            "projector": _projector_flops(positions, width, text),
         }
 
     return flops
 
 
-def _deepseek_ocr2_views(config: Config) -> ViewFlops:
+def _deepseek_ocr2_views(config: Config) -> _ViewFlops:
     """SAM, then an encoder over its map and as many learned queries, then a projector over the queries."""
     vision = config["vision_config"]
-    sam, encoder = sam_of(vision["sam_config"]), qwen2_encoder_of(vision["encoder_config"])
+    sam, encoder = _sam_of(vision["sam_config"]), _qwen2_encoder_of(vision["encoder_config"])
     text = int(config["text_config"]["hidden_size"])
 
     def flops(size: int) -> dict[str, int]:
@@ -450,13 +450,13 @@ def _deepseek_ocr2_views(config: Config) -> ViewFlops:
         return {
             "sam": sam.flops(size),
             "vision_encoder": encoder.flops(2 * positions),
-            "projector": projector_flops(positions, encoder.hidden, text),
+            "projector": _projector_flops(positions, encoder.hidden, text),
         }
 
     return flops
 
 
-_VIEWS: dict[str, Callable[[Config], ViewFlops]] = {
+_VIEWS: dict[str, Callable[[Config], _ViewFlops]] = {
     "unlimited_ocr": _deepseek_ocr_views,
     "deepseek_ocr2": _deepseek_ocr2_views,
 }

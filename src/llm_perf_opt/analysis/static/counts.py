@@ -225,8 +225,8 @@ def expected_distinct_experts(experts: int, top_k: int, tokens: int) -> float:
 
 
 Causal = Literal["full", "halved"]
-HeadPositions = Literal["last", "all"]
-Rotary = Literal["as_run", "per_layer"]
+_HeadPositions = Literal["last", "all"]
+_Rotary = Literal["as_run", "per_layer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +235,9 @@ class Conventions:
 
     causal: Causal = "full"
     """``full``: the whole query × key rectangle; ``halved``: the half (or window band) causal masks leave."""
-    head_positions: HeadPositions = "last"
+    head_positions: _HeadPositions = "last"
     """Prompt positions the output head is run on in prefill."""
-    rotary: Rotary = "as_run"
+    rotary: _Rotary = "as_run"
     """``per_layer`` adds the rotary angle table as a matrix product in every layer, as older model code
     computes it: 2 × frequencies FLOPs per position and layer."""
 

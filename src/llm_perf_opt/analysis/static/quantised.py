@@ -65,25 +65,25 @@ class WeightFormat:
     """Outputs and inputs of a block with a scale of its own."""
 
 
-def ceil_div(value: int, unit: int) -> int:
+def _ceil_div(value: int, unit: int) -> int:
     """Divide, rounding up."""
     return -(-value // unit)
 
 
 def _groups(matrix: Matrix, group_size: int) -> int:
-    return ceil_div(matrix.columns, group_size) if group_size > 0 else 1
+    return _ceil_div(matrix.columns, group_size) if group_size > 0 else 1
 
 
-def block_scaled(
+def _block_scaled(
     element_bits: int, block: tuple[int, int] | None, scale_bytes: int, *, activation_scale: bool = False
 ) -> Callable[[Matrix], int]:
     """Values with one scale for each block of rows × columns; ``None``: one scale for the whole matrix."""
 
     def nbytes(matrix: Matrix) -> int:
         scales = (
-            ceil_div(matrix.rows, block[0]) * ceil_div(matrix.columns, block[1]) if block is not None else 1
+            _ceil_div(matrix.rows, block[0]) * _ceil_div(matrix.columns, block[1]) if block is not None else 1
         )
-        each = ceil_div(matrix.rows * matrix.columns * element_bits, 8) + scales * scale_bytes
+        each = _ceil_div(matrix.rows * matrix.columns * element_bits, 8) + scales * scale_bytes
         return matrix.stack * (each + (_FP32 if activation_scale else 0))
 
     return nbytes
@@ -94,8 +94,8 @@ def gptq(bits: int, group_size: int) -> Callable[[Matrix], int]:
 
     def nbytes(matrix: Matrix) -> int:
         groups = _groups(matrix, group_size)
-        values = ceil_div(matrix.columns * bits, _INT32_BITS) * matrix.rows * 4
-        zeros = groups * ceil_div(matrix.rows * bits, _INT32_BITS) * 4
+        values = _ceil_div(matrix.columns * bits, _INT32_BITS) * matrix.rows * 4
+        zeros = groups * _ceil_div(matrix.rows * bits, _INT32_BITS) * 4
         return matrix.stack * (values + zeros + groups * matrix.rows * _FP16 + matrix.columns * 4)
 
     return nbytes
@@ -106,7 +106,7 @@ def awq(bits: int, group_size: int) -> Callable[[Matrix], int]:
 
     def nbytes(matrix: Matrix) -> int:
         groups = _groups(matrix, group_size)
-        words = ceil_div(matrix.rows * bits, _INT32_BITS) * 4
+        words = _ceil_div(matrix.rows * bits, _INT32_BITS) * 4
         return matrix.stack * ((matrix.columns + groups) * words + groups * matrix.rows * _FP16)
 
     return nbytes
@@ -114,35 +114,35 @@ def awq(bits: int, group_size: int) -> Callable[[Matrix], int]:
 
 def mxfp4(matrix: Matrix) -> int:
     """32 values in 16 bytes (``_blocks``) and one byte of scale (``_scales``)."""
-    return matrix.stack * matrix.rows * ceil_div(matrix.columns, _MX_BLOCK) * (_MX_BLOCK // 2 + 1)
+    return matrix.stack * matrix.rows * _ceil_div(matrix.columns, _MX_BLOCK) * (_MX_BLOCK // 2 + 1)
 
 
 def bitsandbytes_4bit(*, double_quant: bool) -> Callable[[Matrix], int]:
     """Two values per byte, a scale per 64 values (``absmax``), in 8 bits with scales of their own if nested."""
 
     def nbytes(matrix: Matrix) -> int:
-        blocks = ceil_div(matrix.numel, _NF4_BLOCK)
+        blocks = _ceil_div(matrix.numel, _NF4_BLOCK)
         scales = blocks * _FP32
         if double_quant:
-            scales = blocks + ceil_div(blocks, _NESTED_BLOCK) * _FP32 + _NESTED_TABLE
-        return ceil_div(matrix.numel, 2) + scales + _NF4_TABLE
+            scales = blocks + _ceil_div(blocks, _NESTED_BLOCK) * _FP32 + _NESTED_TABLE
+        return _ceil_div(matrix.numel, 2) + scales + _NF4_TABLE
 
     return nbytes
 
 
-def bitsandbytes_8bit(matrix: Matrix) -> int:
+def _bitsandbytes_8bit(matrix: Matrix) -> int:
     """One byte per value and a 32-bit scale per output (``SCB``)."""
     return matrix.numel + matrix.rows * matrix.stack * _FP32
 
 
-def per_row(
+def _per_row(
     element_bits: int, scale_bytes: int, group_size: int = 0, *, with_zero: bool = False
 ) -> Callable[[Matrix], int]:
     """Values with a scale (and a zero point of its size) for each output, or each group of inputs of it."""
 
     def nbytes(matrix: Matrix) -> int:
         scales = matrix.rows * _groups(matrix, group_size)
-        values = ceil_div(matrix.rows * matrix.columns * element_bits, 8)
+        values = _ceil_div(matrix.rows * matrix.columns * element_bits, 8)
         return matrix.stack * (values + scales * scale_bytes * (2 if with_zero else 1))
 
     return nbytes
@@ -172,13 +172,13 @@ class Compressed:
         groups = _groups(matrix, self.group_size) if self.strategy in ("group", "tensor_group") else 1
         scales = {
             "tensor": 1,
-            "block": ceil_div(rows, self.block[0]) * ceil_div(columns, self.block[1]),
+            "block": _ceil_div(rows, self.block[0]) * _ceil_div(columns, self.block[1]),
         }.get(self.strategy, rows * groups)
         if self.packed:
-            values = rows * ceil_div(columns, _INT32_BITS // self.bits) * 4
-            zeros = ceil_div(rows, _INT32_BITS // self.bits) * 4 * groups
+            values = rows * _ceil_div(columns, _INT32_BITS // self.bits) * 4
+            zeros = _ceil_div(rows, _INT32_BITS // self.bits) * 4 * groups
         else:
-            values, zeros = ceil_div(rows * columns * self.bits, 8), scales
+            values, zeros = _ceil_div(rows * columns * self.bits, 8), scales
         total = values + scales * self.scale_bytes + self.fixed_bytes
         total += 0 if self.symmetric else zeros
         return matrix.stack * (total + (columns * 4 if self.ordered else 0))
@@ -233,7 +233,7 @@ class Rule:
     format: WeightFormat | None
 
 
-def is_left_out(target: Target, patterns: Sequence[str]) -> bool:
+def _is_left_out(target: Target, patterns: Sequence[str]) -> bool:
     """Whether a list of modules not to convert names this one, by transformers' rule.
 
     A pattern holds from the start of a name up to a module's end, as a regular expression, or as the end of the name.
@@ -264,7 +264,7 @@ _NVFP4 = ("nvfp4-pack-quantized",)
 _STRATEGIES = ("tensor", "channel", "group", "block", "tensor_group")
 
 
-def compressed_rules(config: Mapping[str, Any], _head: str | None, size: float) -> list[Rule]:
+def _compressed_rules(config: Mapping[str, Any], _head: str | None, size: float) -> list[Rule]:
     """Return one rule per config group; what ``ignore`` names stays, the output head only if it is named."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
@@ -340,7 +340,7 @@ def _computed_in(inputs: Any, bits: int, kind: str) -> str | None:
     return f"{inputs.get('type', kind)}{width}"
 
 
-def cache_dtype_of(config: Mapping[str, Any]) -> str | None:
+def _cache_dtype_of(config: Mapping[str, Any]) -> str | None:
     """Return the type a checkpoint sets for its key-value cache (``kv_cache_scheme``, or modelopt's word)."""
     scheme = config.get("kv_cache_scheme")
     if not isinstance(scheme, Mapping):
@@ -402,7 +402,7 @@ def read_scheme(config: Mapping[str, Any], *, head: str | None, element_bytes: f
     """Read a ``quantization_config``; ``element_bytes`` is the size of what stays unquantised, scales included."""
     method = method_of(config)
     reader = _READERS.get(method)
-    cache = cache_dtype_of(config)
+    cache = _cache_dtype_of(config)
     if reader is None:
         return Scheme(method, (), cache, f"the storage format of quant_method={method} is not known here")
     try:
@@ -431,7 +431,7 @@ def _without(skipped: Sequence[str] | None, head: str | None, *, always_head: bo
 def _linear(skipped: Sequence[str], *, experts: bool) -> Callable[[Target], bool]:
     def covers(target: Target) -> bool:
         held = target.is_linear or (experts and target.is_experts)
-        return held and not is_left_out(target, skipped)
+        return held and not _is_left_out(target, skipped)
 
     return covers
 
@@ -447,10 +447,10 @@ def _fp8(config: Mapping[str, Any], head: str | None, _size: float) -> list[Rule
     scale = 1 if config.get("scale_fmt") == "ue8m0" and block is not None else 4
     static = str(config.get("activation_scheme", "dynamic")).lower() == "static"
     shape = (int(block[0]), int(block[1])) if block is not None else None
-    eight = WeightFormat("float8", block_scaled(8, shape, scale, activation_scale=static), "float8", shape)
+    eight = WeightFormat("float8", _block_scaled(8, shape, scale, activation_scale=static), "float8", shape)
     rules = [Rule(_linear(skipped, experts=True), eight)]
     if config.get("expert_dtype") == "fp4":
-        four = WeightFormat("float4", block_scaled(4, (1, 32), scale), "float8", (1, 32))
+        four = WeightFormat("float4", _block_scaled(4, (1, 32), scale), "float8", (1, 32))
         in_experts = _linear(skipped, experts=True)
         rules.insert(0, Rule(lambda target: target.is_experts and in_experts(target), four))
     return rules
@@ -508,7 +508,7 @@ def _mxfp4(config: Mapping[str, Any], head: str | None, _size: float) -> list[Ru
     skipped = _without(_names(config, "modules_to_not_convert"), head, always_head=False)
 
     def covers(target: Target) -> bool:
-        return target.is_experts and not is_left_out(target, skipped)
+        return target.is_experts and not _is_left_out(target, skipped)
 
     return [Rule(covers, WeightFormat("float4", mxfp4))]
 
@@ -520,7 +520,7 @@ def _bitsandbytes(config: Mapping[str, Any], head: str | None, _size: float) -> 
         nested = bool(config.get("bnb_4bit_use_double_quant", False))
         stored = WeightFormat("float4", bitsandbytes_4bit(double_quant=nested))
     elif config.get("load_in_8bit") or config.get("_load_in_8bit"):
-        stored = WeightFormat("int8", bitsandbytes_8bit, "int8")
+        stored = WeightFormat("int8", _bitsandbytes_8bit, "int8")
     else:
         raise NotKnown("neither load_in_4bit nor load_in_8bit is set")
     return [Rule(_linear(skipped, experts=False), stored)]
@@ -540,15 +540,15 @@ def _torchao(config: Mapping[str, Any], head: str | None, size: float) -> list[R
     group = number(options.get("group_size")) or 0
     side = int(size)
     known = {
-        "int8weightonly": lambda: WeightFormat("int8", per_row(8, side, group)),
-        "int8dynamicactivationint8weight": lambda: WeightFormat("int8", per_row(8, side), "int8"),
-        "int4weightonly": lambda: WeightFormat("int4", per_row(4, side, group or 128, with_zero=True)),
-        "float8weightonly": lambda: WeightFormat("float8", per_row(8, 4)),
+        "int8weightonly": lambda: WeightFormat("int8", _per_row(8, side, group)),
+        "int8dynamicactivationint8weight": lambda: WeightFormat("int8", _per_row(8, side), "int8"),
+        "int4weightonly": lambda: WeightFormat("int4", _per_row(4, side, group or 128, with_zero=True)),
+        "float8weightonly": lambda: WeightFormat("float8", _per_row(8, 4)),
         "float8dynamicactivationfloat8weight": lambda: WeightFormat(
             "float8",
-            per_row(8, 4)
+            _per_row(8, 4)
             if "perrow" in str(options.get("granularity")).lower()
-            else block_scaled(8, None, 4),
+            else _block_scaled(8, None, 4),
             "float8",
         ),
     }
@@ -594,14 +594,14 @@ def _modelopt(config: Mapping[str, Any], _head: str | None, size: float) -> list
 def _modelopt_format(algorithm: str, group: int | None, size: int) -> WeightFormat:
     """FP8: a 4-byte scale of the weight and of its inputs. NVFP4: a 1-byte scale per 16 values, and the same two."""
     if algorithm == "FP8":
-        return WeightFormat("float8", block_scaled(8, None, _FP32, activation_scale=True), "float8")
+        return WeightFormat("float8", _block_scaled(8, None, _FP32, activation_scale=True), "float8")
     if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
-        return WeightFormat("float8", per_row(8, _FP32), "float8")
+        return WeightFormat("float8", _per_row(8, _FP32), "float8")
     if algorithm == "FP8_PB_WO":
-        return WeightFormat("float8", block_scaled(8, (128, 128), _FP32), "float8", (128, 128))
+        return WeightFormat("float8", _block_scaled(8, (128, 128), _FP32), "float8", (128, 128))
     if algorithm in ("NVFP4", "NVFP4_AWQ"):
         block = (1, group or _NVFP4_BLOCK)
-        values = block_scaled(4, block, 1)
+        values = _block_scaled(4, block, 1)
         smoothing = size if algorithm == "NVFP4_AWQ" else 0
 
         def nbytes(matrix: Matrix) -> int:
@@ -609,7 +609,7 @@ def _modelopt_format(algorithm: str, group: int | None, size: int) -> WeightForm
 
         return WeightFormat("float4", nbytes, "float4", block)
     if algorithm == "W4A16_AWQ":
-        return WeightFormat("int4", per_row(4, size, group or 128))
+        return WeightFormat("int4", _per_row(4, size, group or 128))
     raise NotKnown(f"quant_algo={algorithm}")
 
 
@@ -620,7 +620,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str | None, float], Sequence
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
     "torchao": _torchao,
-    "compressed-tensors": compressed_rules,
+    "compressed-tensors": _compressed_rules,
     "modelopt": _modelopt,
 }
 

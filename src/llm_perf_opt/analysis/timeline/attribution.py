@@ -78,7 +78,7 @@ def take_or_none(values: Int32, index: Int32) -> Int32:
     return np.where(index >= 0, values[np.maximum(index, 0)], NONE).astype(np.int32)
 
 
-def range_paths(ranges: Ranges, names: int) -> RangePaths:
+def _range_paths(ranges: Ranges, names: int) -> RangePaths:
     """Number the distinct paths, level by level from the top."""
     path = np.full(len(ranges), NONE, np.int32)
     parents: list[int] = []
@@ -99,7 +99,7 @@ def range_paths(ranges: Ranges, names: int) -> RangePaths:
 
 def attribute(timeline: Timeline, rules: Sequence[RangeRule] | None = None) -> Attribution:
     """Decide the phase, component and module of every path; the innermost range that names one wins."""
-    paths = range_paths(timeline.ranges, max(1, len(timeline.names)))
+    paths = _range_paths(timeline.ranges, max(1, len(timeline.names)))
     meaning_by_name = {name: meaning_of(timeline.names[name], rules) for name in set(paths.name)}
     meanings = [meaning_by_name[name] for name in paths.name]
     phase: list[str | None] = []

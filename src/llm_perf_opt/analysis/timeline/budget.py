@@ -40,7 +40,7 @@ Mask = npt.NDArray[np.bool_]
 PARTS = ("compute", "communication", "copy", *IDLE_PARTS)
 WORKING = ("compute", "communication", "copy")
 """Parts in which the device does something."""
-COUNTS_AS_USED = 0.01
+_COUNTS_AS_USED = 0.01
 """A device with less than this share of the busiest one's activity is not part of a mean over devices."""
 
 
@@ -205,4 +205,4 @@ def budget_on(activity: DeviceActivity, window: IntervalSet) -> DeviceBudget:
 def used_devices(activities: Sequence[DeviceActivity]) -> list[DeviceActivity]:
     """Leave out devices that did next to nothing: their idleness says nothing of the program."""
     most = max((one.busy.length_ns for one in activities), default=0)
-    return [one for one in activities if one.busy.length_ns >= COUNTS_AS_USED * most]
+    return [one for one in activities if one.busy.length_ns >= _COUNTS_AS_USED * most]

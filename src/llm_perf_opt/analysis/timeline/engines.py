@@ -133,7 +133,7 @@ def step_section(stage: str, steps: list[PhaseSteps]) -> list[Section]:
 # operator or module a kernel belongs to is only known where the trace of the recording is given too.
 
 
-MOSTLY_RECORDED = 0.5
+_MOSTLY_RECORDED = 0.5
 """From this many launches that only recorded, per kernel that ran, a trace is of recording and not of running."""
 
 
@@ -152,7 +152,7 @@ class GraphUse:
     @property
     def is_recording(self) -> bool:
         """Whether the capture shows graphs being recorded rather than a program running."""
-        enough = self.recorded_launches >= MOSTLY_RECORDED * self.executed_kernels
+        enough = self.recorded_launches >= _MOSTLY_RECORDED * self.executed_kernels
         return self.recordings > 0 and (enough if self.recorded_launches else not self.executed_kernels)
 
 
@@ -195,7 +195,7 @@ def _inside_recordings(calls: HostCalls, launches: Int64, begins: Int64, ends: I
     return count
 
 
-def graph_device_seconds(timeline: Timeline, attribution: Attribution) -> dict[str | None, float]:
+def _graph_device_seconds(timeline: Timeline, attribution: Attribution) -> dict[str | None, float]:
     """Return phase → device time behind graph launches; phases without any are left out."""
     behind = behind_graph_launch(timeline.names, timeline.calls, timeline.ops)
     if not behind.any():
@@ -262,7 +262,7 @@ class EngineFacts:
 def engine_facts(stage: str, timeline: Timeline, attribution: Attribution) -> EngineFacts:
     """Return the steps an engine names and the part of the work that lies behind graph launches."""
     steps, use = engine_steps(attribution), graph_use(timeline)
-    behind = graph_device_seconds(timeline, attribution) if use.kernel_time_ratio else {}
+    behind = _graph_device_seconds(timeline, attribution) if use.kernel_time_ratio else {}
     return EngineFacts(
         metrics={
             **step_metrics(steps),

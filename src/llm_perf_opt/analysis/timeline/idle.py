@@ -194,7 +194,7 @@ def named(names: list[str], used: Int32, test: Callable[[str], bool]) -> Mask:
     return marked
 
 
-def host_sets(timeline: Timeline, threads: Int64) -> HostSets:
+def _host_sets(timeline: Timeline, threads: Int64) -> HostSets:
     """Gather what explains idle time on these threads."""
     waiting = named_spans(timeline, timeline.calls, threads, is_sync_call)
     allocating = named_spans(timeline, timeline.calls, threads, is_allocation_call)
@@ -226,17 +226,17 @@ def named_spans(
     return union(rows.start_ns[found], rows.end_ns[found])
 
 
-DISPATCH_NS = 500_000
+_DISPATCH_NS = 500_000
 """A gap up to this long between two launches is dispatch: Python, operators and calls that lead to the next launch."""
-LATENCY_NS = 100_000
+_LATENCY_NS = 100_000
 """A device that starts this long after the launching call returned still counts as launching; beyond, as queue."""
-DRAINED_NS = 20_000
+_DRAINED_NS = 20_000
 """A gap that begins this close to a waiting call was caused by the wait: clocks of host and device differ a little."""
-LONGEST_LEAD_NS = 20_000_000
+_LONGEST_LEAD_NS = 20_000_000
 """A host can be ahead by what the queue of a device holds: about a thousand launches."""
-HELD_NS = 1_000_000
+_HELD_NS = 1_000_000
 """Queued work that waits this long is held by something that the capture does not show."""
-HELD_BEFORE = 0.05
+_HELD_BEFORE = 0.05
 """Where at most this share of the device's work ran before, the hold is a backlog from before the capture."""
 ONE_OFF = "one-off"
 IDLE_PARTS = ("sync", "launch", "allocation", "data", "host", "queue", ONE_OFF)
@@ -288,7 +288,7 @@ def idle_of(
     """Split the time between ``low`` and ``high`` in which a device (its operations are ``rows``) ran nothing."""
     launch = timeline.ops.launch[rows]
     gaps = _gaps(timeline, rows, busy, low, high)
-    sets = host_sets(timeline, feeding_threads(timeline, launch))
+    sets = _host_sets(timeline, feeding_threads(timeline, launch))
     calls = timeline.calls
     if len(calls):
         known = gaps.launch >= 0
@@ -301,7 +301,7 @@ def idle_of(
     earlier = bool(gaps.before.any())
     if earlier:
         begins, returns = (np.where(gaps.before, gaps.start, time) for time in (begins, returns))
-    queued = ahead | gaps.before | (gaps.end - returns > LATENCY_NS)
+    queued = ahead | gaps.before | (gaps.end - returns > _LATENCY_NS)
     parts = _host_parts(gaps, begins, np.where(queued, returns, gaps.end), sets)
     parts["queue"] = from_disjoint(returns[queued], gaps.end[queued])
     own = queued & ~gaps.before
@@ -346,7 +346,7 @@ def _launched_before(timeline: Timeline, rows: Int64) -> Mask:
 
 def _host_parts(gaps: Gaps, begins: Int64, launched: Int64, sets: HostSets) -> dict[str, IntervalSet]:
     """Split the time before each launching call by what its thread was doing; from there on it launches."""
-    short = gaps.end - gaps.start <= DISPATCH_NS
+    short = gaps.end - gaps.start <= _DISPATCH_NS
     plain = sets.explains.length_before(gaps.start) == sets.explains.length_before(begins)
     other = np.flatnonzero(plain & ~short)
     parts = {
@@ -393,7 +393,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
     work = unite(parts["launch"], parts["host"])
     start = gaps.start[dry]
     # Waiting while the device is idle is lost itself; only waiting while it is busy would have put the host ahead.
-    waited = complement(parts["sync"], waiting).length_before(start + DRAINED_NS)
+    waited = complement(parts["sync"], waiting).length_before(start + _DRAINED_NS)
     done = work.length_before(start)
     until = np.append(done[1:], work.length_ns)
     hidden = _hidden(np.diff(waited, prepend=0), until - done)
@@ -402,7 +402,7 @@ def _blame_waits(parts: dict[str, IntervalSet], gaps: Gaps, begins: Int64, waiti
     for name in ("launch", "host"):
         parts[name] = complement(blamed, parts[name])
     parts["sync"] = unite(parts["sync"], *moved)
-    last = np.searchsorted(waiting.start, start + DRAINED_NS, side="right") - 1
+    last = np.searchsorted(waiting.start, start + _DRAINED_NS, side="right") - 1
     return waiting.end[np.unique(last[last >= 0])]
 
 
@@ -415,18 +415,18 @@ def _hidden(waited: Int64, work: Int64) -> Int64:
     for more, needed in zip(waited.tolist(), work.tolist(), strict=True):
         ahead += more
         found.append(min(ahead, needed))
-        ahead = min(ahead - found[-1], LONGEST_LEAD_NS)
+        ahead = min(ahead - found[-1], _LONGEST_LEAD_NS)
     return np.array(found, np.int64)
 
 
 def _touches(found: IntervalSet, at: Int64) -> Mask:
-    return np.asarray(found.length_before(at + DRAINED_NS) > found.length_before(at - DRAINED_NS))
+    return np.asarray(found.length_before(at + _DRAINED_NS) > found.length_before(at - _DRAINED_NS))
 
 
 def _held(queue: IntervalSet, busy: IntervalSet) -> IntervalSet:
-    long = queue.end - queue.start >= HELD_NS
+    long = queue.end - queue.start >= _HELD_NS
     if not long.any():
         return EMPTY
     start, end = queue.start[long], queue.end[long]
-    early = busy.length_before(start) <= HELD_BEFORE * busy.length_ns
+    early = busy.length_before(start) <= _HELD_BEFORE * busy.length_ns
     return union(start[early], end[early])

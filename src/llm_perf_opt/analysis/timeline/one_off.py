@@ -36,7 +36,7 @@ _GROWS = re.compile(r"^(?:cuda|cu|hip)(?:Ext)?(?:Malloc|MemAlloc|MemCreate|MemMa
 _SHRINKS = re.compile(r"^(?:cuda|cu|hip)(?:Free|MemFree|MemUnmap|MemRelease)", re.IGNORECASE)
 FIRST_NS = 200_000
 """A first launch call at least this long loads something; a launch takes 5 to 20 µs."""
-FIRST_TIMES = 10
+_FIRST_TIMES = 10
 """Times the median of all other launch calls."""
 _LATER_LAUNCHES = 10
 """Fewer do not tell how long a launch usually takes."""
@@ -54,7 +54,7 @@ def is_preparing_frame(name: str) -> bool:
     return bool(_PREPARING_FRAME.search(name))
 
 
-def is_loading_call(name: str) -> bool:
+def _is_loading_call(name: str) -> bool:
     """Whether a call loads code or creates a context."""
     return bool(_LOADING_CALL.search(name))
 
@@ -100,7 +100,7 @@ def find_one_off(timeline: Timeline, threads: Int64, low: int, high: int) -> One
     preparing = unite(
         *(named_spans(timeline, table, threads, is_preparing) for table in named_so),
         named_spans(timeline, timeline.frames, frame_threads(timeline, threads), is_preparing_frame),
-        named_spans(timeline, calls, threads, is_loading_call),
+        named_spans(timeline, calls, threads, _is_loading_call),
         union(calls.start_ns[chosen], calls.end_ns[chosen]),
         _first_operators(timeline, threads, first),
     )
@@ -116,7 +116,7 @@ def _loading(timeline: Timeline, first: Int64, later: Int64) -> Int64:
     if len(later) < _LATER_LAUNCHES:
         return np.empty(0, np.int64)
     length = timeline.calls.end_ns - timeline.calls.start_ns
-    return first[length[first] >= max(FIRST_NS, FIRST_TIMES * float(np.median(length[later])))]
+    return first[length[first] >= max(FIRST_NS, _FIRST_TIMES * float(np.median(length[later])))]
 
 
 def _growth(timeline: Timeline, low: int, high: int) -> Int64:
@@ -172,4 +172,4 @@ def _outlasts_later(timeline: Timeline, row: int) -> bool:
     if len(later) < _LATER_CALLS:
         return False
     usual = float(np.median(spans.end_ns[later] - spans.start_ns[later]))
-    return int(spans.end_ns[row] - spans.start_ns[row]) >= FIRST_TIMES * max(usual, 1.0)
+    return int(spans.end_ns[row] - spans.start_ns[row]) >= _FIRST_TIMES * max(usual, 1.0)

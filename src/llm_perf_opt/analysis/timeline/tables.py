@@ -60,19 +60,19 @@ def kernel_rows(
         module = next(iter(modules)) if len(modules) == 1 else None
         label = attribution.phases[phase] if phase != NONE else None
         rows.append(KernelRow(full, short_name(full), family_of(full), label, module, launches, time))
-    return sort_rows(rows)
+    return _sort_rows(rows)
 
 
 def rows_of_totals(kernels: Iterable[NamedTotal]) -> list[KernelRow]:
     """Kernels of a summary table, which knows neither phases nor modules."""
     named = ((demangled(one.name), one) for one in kernels)
-    return sort_rows(
+    return _sort_rows(
         KernelRow(name, short_name(name), family_of(name), None, None, one.count, one.total_ns)
         for name, one in named
     )
 
 
-def sort_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
+def _sort_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
     """Order that does not depend on the run: most time first, then name, then phase."""
     return sorted(rows, key=lambda row: (-row.total_ns, row.name, row.phase or ""))
 

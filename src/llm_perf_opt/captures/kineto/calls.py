@@ -104,7 +104,7 @@ class _CallDecoder(PieceDecoder):
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
         names, categories = self._names, self._categories
-        chosen = (each for each in raw_events(text) if each.name in names and each.cat in categories)
+        chosen = (each for each in _raw_events(text) if each.name in names and each.cat in categories)
         return [row for each in chosen if (row := self._row(each)) is not None]
 
     def _row(self, event: RawEvent) -> tuple[int, int, int, int] | None:
@@ -122,7 +122,7 @@ class _CallDecoder(PieceDecoder):
         return self._threads[written]
 
 
-def raw_events(text: bytes | memoryview) -> list[RawEvent]:
+def _raw_events(text: bytes | memoryview) -> list[RawEvent]:
     """Decode a piece; raise :class:`BadPiece` when it is not JSON. What is kept of it must be copied (``kept``)."""
     try:
         return _EVENTS.decode(text)
@@ -296,7 +296,7 @@ class _HostDecoder(PieceDecoder):
     """Keep operators, annotations, launches and kernels; everything else is forgotten at once."""
 
     def decode(self, text: bytes | memoryview) -> list[Any]:
-        return [each.kept() for each in raw_events(text) if _kind(each) is not None]
+        return [each.kept() for each in _raw_events(text) if _kind(each) is not None]
 
 
 def _kind(event: RawEvent) -> str | None:

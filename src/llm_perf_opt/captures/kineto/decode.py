@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 
 ABSENT = -1.0
-NO_TIME = float("nan")
+_NO_TIME = float("nan")
 """An event without a time stamp: it is left out, and said."""
 
 
@@ -65,7 +65,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     """The text; ``kineto_columns`` puts the number of the name here."""
     pid: float | str = ABSENT
     tid: float | str = ABSENT
-    ts: float = NO_TIME
+    ts: float = _NO_TIME
     dur: float = ABSENT
     args: Args = Args()
 
@@ -87,7 +87,7 @@ class Instant(msgspec.Struct, gc=False, tag_field="ph", tag="i"):
 
     cat: str = ""
     name: str = ""
-    ts: float = NO_TIME
+    ts: float = _NO_TIME
     args: MemoryArgs = MemoryArgs()
 
 
@@ -124,8 +124,8 @@ def _ignored(tag: str, category: str) -> Any:
 _IGNORED = tuple(_ignored(tag, "flow") for tag in "stf") + tuple(
     _ignored(tag, "other") for tag in "BECbenSTpFNODRcVvPI(),"
 )
-FAST_TYPES = (Event, Instant, Metadata, *_IGNORED)
-EXACT_TYPES = (ExactEvent, ExactInstant, Metadata, *_IGNORED)
+_FAST_TYPES = (Event, Instant, Metadata, *_IGNORED)
+_EXACT_TYPES = (ExactEvent, ExactInstant, Metadata, *_IGNORED)
 _LATEST_ORIGIN_US = 5 * 10**15
 """Its nanoseconds, and those of a century around it, fit 64 bits."""
 EXACT_BELOW_US = float(2**43)
@@ -186,8 +186,8 @@ def _decoder(kinds: Sequence[Any]) -> msgspec.json.Decoder[list[Any]]:
     return msgspec.json.Decoder(list[kind])
 
 
-_FAST = _decoder(FAST_TYPES)
-_EXACT = _decoder(EXACT_TYPES)
+_FAST = _decoder(_FAST_TYPES)
+_EXACT = _decoder(_EXACT_TYPES)
 _LOOSE = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 
 
@@ -201,7 +201,7 @@ def _relative_or_absent(time_us: Decimal | float, origin_us: int) -> float:
     try:
         return float(time_us - origin_us)
     except ArithmeticError:
-        return NO_TIME
+        return _NO_TIME
 
 
 def microseconds_to_ns(values_us: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
@@ -266,7 +266,7 @@ def _as_float(value: Decimal) -> float:
     try:
         return float(value)
     except (OverflowError, ValueError):
-        return NO_TIME
+        return _NO_TIME
 
 
 _STRING_OR_WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)

@@ -154,7 +154,7 @@ def _nest(source: SpanTable, ranges: Ranges) -> _Nodes:
     order = order_by_thread(thread, start, end)
     start, end, thread = start[order], end[order], thread[order]
     parent = np.full(len(order), NONE, np.int32)
-    for first, last in thread_slices(thread):
+    for first, last in _thread_slices(thread):
         found = enclosing(end[first:last])
         parent[first:last] = np.where(found >= 0, found + first, NONE)
     name = np.concatenate((ranges.name, spans.take("name")))[order]
@@ -164,7 +164,7 @@ def _nest(source: SpanTable, ranges: Ranges) -> _Nodes:
     return _Nodes(start, end, thread, name, external, row, parent)
 
 
-def thread_slices(thread: Int32) -> Iterator[tuple[int, int]]:
+def _thread_slices(thread: Int32) -> Iterator[tuple[int, int]]:
     """Yield the bounds of each thread's rows in a column sorted by thread."""
     if not len(thread):
         return
@@ -239,7 +239,7 @@ def _device_time(
 def _operator_at(nodes: _Nodes, thread: Int64, time: Int64) -> Int64:
     """Innermost operator that runs on a thread at a time; -1 for none."""
     found = np.full(len(thread), NONE, np.int64)
-    for first, last in thread_slices(nodes.thread):
+    for first, last in _thread_slices(nodes.thread):
         mine = np.flatnonzero(thread == nodes.thread[first])
         if not len(mine):
             continue

@@ -68,7 +68,7 @@ def write_part(columns: Columns, collectives: CollectiveEvents, folder: Path) ->
     (folder / _FACTS).write_bytes(msgspec.msgpack.encode(facts))
 
 
-def read_part(folder: Path) -> tuple[Columns, CollectiveEvents]:
+def _read_part(folder: Path) -> tuple[Columns, CollectiveEvents]:
     """Read what :func:`write_part` wrote."""
     facts = msgspec.msgpack.decode((folder / _FACTS).read_bytes(), type=_Facts)
     columns = Columns()
@@ -92,7 +92,7 @@ def read_part(folder: Path) -> tuple[Columns, CollectiveEvents]:
     return columns, CollectiveEvents.from_builtins(facts.collectives)
 
 
-LEAST_PART_BYTES = 128 << 20
+_LEAST_PART_BYTES = 128 << 20
 """Below this, starting a process costs more than it saves."""
 _MOST_PARTS = 4
 _TIMEOUT_S = 3600.0
@@ -126,7 +126,7 @@ def read_in_parts(path: Path, parts: int | None = None) -> tuple[EventStream, Co
             return None
         whole = Columns()
         for part in folders:
-            columns, collectives = read_part(part)
+            columns, collectives = _read_part(part)
             whole.absorb(columns)
             stream.collectives.also(collectives)
         whole.absorb(own)
@@ -138,7 +138,7 @@ def _parts_worth_it(path: Path) -> int:
         size = path.stat().st_size
     except OSError:
         return 0  # reading in one go says what is wrong
-    return min(_MOST_PARTS, len(os.sched_getaffinity(0)), size // LEAST_PART_BYTES)
+    return min(_MOST_PARTS, len(os.sched_getaffinity(0)), size // _LEAST_PART_BYTES)
 
 
 def _cuts(path: Path, first_event: int, count: int) -> list[int]:

@@ -49,7 +49,7 @@ def part_events(
         left -= begin_of_next
 
 
-def read_part_of(path: Path, begin: int, end: int, *, talks: bool, folder: Path) -> None:
+def _read_part_of(path: Path, begin: int, end: int, *, talks: bool, folder: Path) -> None:
     """Read the events between two offsets and leave their columns in ``folder``."""
     columns, collectives = Columns(), CollectiveEvents()
     with path.open("rb") as stream:
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     """Read one part; see the module's docstring."""
     path, begin, end, talks, folder = argv
     try:
-        read_part_of(Path(path), int(begin), int(end), talks=talks == "1", folder=Path(folder))
+        _read_part_of(Path(path), int(begin), int(end), talks=talks == "1", folder=Path(folder))
     except (BadPiece, NeedsExactTimes, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return UNUSUAL

@@ -35,7 +35,7 @@ from llm_perf_opt.captures.kineto.decode import (
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import UNPACK_VARIABLE, most_unpacked, require_regular
 
-Codes = npt.NDArray[np.uint8]
+_Codes = npt.NDArray[np.uint8]
 PIECE_BYTES = 1 << 20
 """Text decoded at a time: large enough to amortise, small enough to forget."""
 _HEADER_LIMIT_BYTES = 64 << 20
@@ -61,7 +61,7 @@ class Outline:
     """The bracket that closes the array of events."""
 
 
-def outline(codes: Codes) -> Outline:
+def outline(codes: _Codes) -> Outline:
     """Find the structure of a piece exactly: strings are skipped, brackets are counted."""
     positions = np.flatnonzero(_STRUCTURAL[codes])
     positions = positions[np.searchsorted(_string_quotes(codes), positions) % 2 == 0]
@@ -76,7 +76,7 @@ def outline(codes: Codes) -> Outline:
     )
 
 
-def _string_quotes(codes: Codes) -> npt.NDArray[np.int64]:
+def _string_quotes(codes: _Codes) -> npt.NDArray[np.int64]:
     """Positions of quotes that open or close a string (those behind an odd run of backslashes do not)."""
     quotes = np.flatnonzero(codes == ord('"'))
     backslash = codes == ord("\\")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # The two pages of Nsight Compute's CSV: ``details`` (a row per metric) and ``raw`` (a row per launch).
 
 
-LEADING_COLUMNS = frozenset(
+_LEADING_COLUMNS = frozenset(
     {
         "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream",
         "Block Size", "Grid Size", "Device", "CC", "API Call ID", "Thread ID", "NVTX", "Device Name",
@@ -73,7 +73,7 @@ class PageBlock:
     rows: list[Row] = field(default_factory=list)
 
 
-def require_columns(header: Row, names: Iterable[str], path: Path) -> None:
+def _require_columns(header: Row, names: Iterable[str], path: Path) -> None:
     """Refuse a table whose header is damaged."""
     missing = [name for name in names if name not in header]
     if missing:
@@ -84,7 +84,7 @@ def require_columns(header: Row, names: Iterable[str], path: Path) -> None:
         )
 
 
-def launch_from_cells(cells: Mapping[str, str], path: Path) -> NcuLaunch:
+def _launch_from_cells(cells: Mapping[str, str], path: Path) -> NcuLaunch:
     """Return a launch without metrics, from the leading columns of a row."""
     kernel = cells.get("Kernel Name", "")
     return NcuLaunch(
@@ -136,7 +136,7 @@ def metric_key(section: str, item: str, name: str) -> str:
     return "/".join(part for part in (section, item, name) if part)
 
 
-def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule:
+def _rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule:
     """Return what a rule row says."""
     percent = parse_number(cells.get("Estimated Speedup") or "", decimal_comma=decimal_comma)
     return NcuRule(
@@ -152,9 +152,9 @@ def rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule
 # --- details: one row per metric -------------------------------------------------------------------------
 
 
-def read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
+def _read_long(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``details`` page or a section file; metric rows are shorter than the header."""
-    require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
+    _require_columns(block.header, ("Kernel Name", "Section Name", "Metric Name", "Metric Unit"), path)
     place = {
         name: index for index, name in enumerate(block.header)
     }  # of a name that is there twice, the last
@@ -210,11 +210,11 @@ class _LongReader:
     def _switch(self, key: tuple[str, ...], row: Row) -> None:
         launch = self.launches.get(key)
         if launch is None:
-            launch = self.launches[key] = launch_from_cells(
+            launch = self.launches[key] = _launch_from_cells(
                 dict(zip(self._header, row, strict=False)), self._path
             )
         self._last_key, self._rules = key, launch.rules
-        self._metrics = launch.metrics  # type: ignore[assignment]  # made as a dict by launch_from_cells
+        self._metrics = launch.metrics  # type: ignore[assignment]  # made as a dict by _launch_from_cells
 
     def _metric_key(self, place: tuple[str, str, str]) -> str:
         found = metric_key(*place)
@@ -231,7 +231,7 @@ class _LongReader:
 
     def _add_rule(self, row: Row) -> None:
         cells = dict(zip(self._header, row, strict=False))
-        rule = rule_from_cells(cells, decimal_comma=self._decimal_comma)
+        rule = _rule_from_cells(cells, decimal_comma=self._decimal_comma)
         if rule not in self._rules:
             self._rules.append(rule)
 
@@ -245,12 +245,12 @@ def _quantity(raw: str, raw_unit: str, decimal_comma: bool) -> Quantity:
 # --- raw: one row per launch, units in the second row ----------------------------------------------------
 
 
-def read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
+def _read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]:
     """Read a ``raw`` page. Without its row of units the numbers mean nothing, so such a file is refused."""
     header, rows = block.header, block.rows
     if not rows:
         return []
-    require_columns(header, ("Kernel Name",), path)
+    _require_columns(header, ("Kernel Name",), path)
     unit_row = rows[0]
     if unit_row[0] != "":
         raise InputError(
@@ -266,10 +266,10 @@ def read_wide(block: PageBlock, path: Path, notes: list[str]) -> list[NcuLaunch]
     if not columns:
         return []
     wide = _wide_columns(header, unit_row, columns, path, notes)
-    leading = [(name, columns[index]) for index, name in enumerate(header) if name in LEADING_COLUMNS]
+    leading = [(name, columns[index]) for index, name in enumerate(header) if name in _LEADING_COLUMNS]
     launches = []
     for number in range(len(whole)):
-        launch = launch_from_cells({name: column[number] for name, column in leading}, path)
+        launch = _launch_from_cells({name: column[number] for name, column in leading}, path)
         launch.metrics = RowMetrics(wide, number)
         launches.append(launch)
     return launches
@@ -279,7 +279,7 @@ def _wide_columns(
     header: Row, unit_row: Row, columns: Sequence[Sequence[str]], path: Path, notes: list[str]
 ) -> WideColumns:
     wide = WideColumns({}, [], [], [])
-    measured = [index for index, name in enumerate(header) if name and name not in LEADING_COLUMNS]
+    measured = [index for index, name in enumerate(header) if name and name not in _LEADING_COLUMNS]
     parsed = [_plain_numbers(columns[index]) for index in measured]
     odd = [
         cell for at, values in zip(measured, parsed, strict=True) if values is None for cell in columns[at]
@@ -334,7 +334,7 @@ def _grouped_numbers(cells: Sequence[str]) -> list[float | None] | None:
 
 # Both pages read in columns: the fast way for large, regular files.
 #
-# Exactly what ``read_long`` and ``read_wide`` of :mod:`ncu_pages` give, or ``None`` where anything is unusual
+# Exactly what ``_read_long`` and ``_read_wide`` of :mod:`ncu_pages` give, or ``None`` where anything is unusual
 # (stray lines, a cut row, another locale, a metric twice): those readers then look at every cell.
 
 
@@ -408,13 +408,13 @@ def read_long_columns(data: bytes, delimiter: str, path: Path) -> list[NcuLaunch
     firsts = frame.filter(marks)
     if firsts.select(key).is_duplicated().any():
         return None  # rows of one launch are not together
-    launches = [launch_from_cells(cells, path) for cells in firsts.iter_rows(named=True)]
+    launches = [_launch_from_cells(cells, path) for cells in firsts.iter_rows(named=True)]
     numbered = frame.with_columns(marks.cum_sum().alias("launch"))
     needed = [name for name in (*_CELLS, "Body Item Label") if name in frame.columns]
     if not _fill_metrics(numbered.select("launch", *needed).filter(pl.col("Metric Name") != ""), launches):
         return None
     for cells in numbered.filter(pl.col("Rule Name") != "").iter_rows(named=True):
-        rule = rule_from_cells(cells, decimal_comma=False)
+        rule = _rule_from_cells(cells, decimal_comma=False)
         rules = launches[cells["launch"] - 1].rules
         if rule not in rules:
             rules.append(rule)
@@ -524,7 +524,7 @@ def read_wide_columns(data: bytes, delimiter: str, path: Path) -> list[NcuLaunch
     if any("_duplicated_" in name for name in frame.columns):
         return None
     units, body = frame.row(0, named=True), frame.slice(1)
-    measured = [name for name in frame.columns if name and name not in LEADING_COLUMNS]
+    measured = [name for name in frame.columns if name and name not in _LEADING_COLUMNS]
     whole = body["ID"].str.contains(r"^\d+$").all() and (body[frame.columns[-1]] != "").all()
     odd = body.select(pl.any_horizontal(pl.col(measured).str.contains(_ODD_COMMA).any()).alias("odd"))
     if not measured or not whole or odd["odd"][0]:
@@ -532,8 +532,8 @@ def read_wide_columns(data: bytes, delimiter: str, path: Path) -> list[NcuLaunch
     wide = _wide(body, measured, units)
     if wide is None:
         return None
-    leading = body.select([name for name in frame.columns if name in LEADING_COLUMNS])
-    launches = [launch_from_cells(cells, path) for cells in leading.iter_rows(named=True)]
+    leading = body.select([name for name in frame.columns if name in _LEADING_COLUMNS])
+    launches = [_launch_from_cells(cells, path) for cells in leading.iter_rows(named=True)]
     for number, launch in enumerate(launches):
         launch.metrics = RowMetrics(wide, number)
     return launches
@@ -569,15 +569,15 @@ def _wide(body: pl.DataFrame, measured: list[str], units: Mapping[str, str]) -> 
     )
 
 
-EXPORT_HINT = "export it with: ncu --import x.ncu-rep --csv --page raw --print-units base"
+_EXPORT_HINT = "export it with: ncu --import x.ncu-rep --csv --page raw --print-units base"
 _HEADER_START = re.compile(
     r'^\ufeff?"?ID"?[,;\t]"?(?:Process ID|Kernel Name|Process Name|API Call ID)', re.MULTILINE
 )
 _MESSAGE = re.compile(r"^==(?:PROF|WARNING|ERROR|LOG)==.*$", re.MULTILINE)
 _OTHER_PAGES = (
     (re.compile(r"^Time \(%\)|Total Time \(ns\)"), "a kernel summary of nsys", "give it with --nsys"),
-    (re.compile(r'"#".*"Source"|"Address Space"'), "ncu's source page", EXPORT_HINT),
-    (re.compile(r"Session|Device Attributes|Launch Settings"), "ncu's session page", EXPORT_HINT),
+    (re.compile(r'"#".*"Source"|"Address Space"'), "ncu's source page", _EXPORT_HINT),
+    (re.compile(r"Session|Device Attributes|Launch Settings"), "ncu's session page", _EXPORT_HINT),
 )
 
 
@@ -596,14 +596,14 @@ def read_ncu_csv(path: Path) -> NcuCapture:
     launches: list[NcuLaunch] = []
     try:
         for block in _split_blocks(text[start.start() :].lstrip("\ufeff"), path.name, notes):
-            read = read_long if "Metric Value" in block.header else read_wide
+            read = _read_long if "Metric Value" in block.header else _read_wide
             launches.extend(read(block, path, notes))
     except csv.Error as error:
-        raise InputError(f"{path} is damaged: {error}", hint=EXPORT_HINT, path=str(path)) from error
+        raise InputError(f"{path} is damaged: {error}", hint=_EXPORT_HINT, path=str(path)) from error
     if not launches:
         raise InputError(
             f"{path} has a header but no complete row",
-            hint=f"the file is empty or was cut; {EXPORT_HINT}",
+            hint=f"the file is empty or was cut; {_EXPORT_HINT}",
             path=str(path),
         )
     return NcuCapture(merge_launches(launches), str(path), notes, messages)
@@ -657,7 +657,7 @@ def _not_a_table(path: Path, text: str, messages: Sequence[str]) -> InputError:
             return InputError(f"{path} is {what}, not a page with metrics", hint=fix, path=str(path))
     return InputError(
         f"{path} is not a CSV page of ncu (no header row with ID and Kernel Name)",
-        hint=EXPORT_HINT,
+        hint=_EXPORT_HINT,
         path=str(path),
     )
 

@@ -33,7 +33,7 @@ def _shape(metrics: Mapping[str, Quantity], prefix: str) -> tuple[int, int, int]
     return (values[0], values[1], values[2]) if len(values) == 3 else None
 
 
-def launch_key(launch: NcuLaunch) -> tuple[str, ...]:
+def _launch_key(launch: NcuLaunch) -> tuple[str, ...]:
     """Return what makes two rows the same launch: one process, one number, one kernel."""
     return (launch.process_id, launch.launch_id, launch.kernel)
 
@@ -42,9 +42,9 @@ def merge_launches(launches: Iterable[NcuLaunch]) -> list[NcuLaunch]:
     """Join what several pages or section files say about the same launch; first come, first kept."""
     merged: dict[tuple[str, ...], NcuLaunch] = {}
     for launch in launches:
-        known = merged.get(launch_key(launch))
+        known = merged.get(_launch_key(launch))
         if known is None:
-            merged[launch_key(launch)] = launch
+            merged[_launch_key(launch)] = launch
         else:
             _merge_into(known, launch)
     for launch in merged.values():

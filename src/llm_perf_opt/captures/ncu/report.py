@@ -13,7 +13,7 @@ from llm_perf_opt.captures.ncu.units import parse_unit
 from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.process.tools import has_package, import_optional
 
-INSTALL_HINT = (
+_INSTALL_HINT = (
     "pip install 'llm-perf-opt[ncu]' (NVIDIA's ncu-report package), or export a CSV: "
     "ncu --import x.ncu-rep --csv --page raw --print-units base > x.csv"
 )
@@ -55,7 +55,7 @@ def _reader(path: Path) -> Any:
     except ImportError as error:
         raise InputError(
             f"{path} is an Nsight Compute report, and the reader for it is not installed",
-            hint=INSTALL_HINT,
+            hint=_INSTALL_HINT,
             path=str(path),
         ) from error
 
@@ -128,13 +128,13 @@ def _rule(module: Any, entry: dict[str, Any]) -> NcuRule | None:
         section=str(entry.get("section_identifier", "")),
         name=str(entry.get("rule_identifier", "")),
         kind=kinds.get(message.get("type"), "INF"),
-        text=plain_message(str(message.get("message", ""))),
+        text=_plain_message(str(message.get("message", ""))),
         speedup_ratio=None if percent is None or not 0 <= float(percent) <= 100 else float(percent) / 100,
         speedup_scope=scopes.get(speedup.get("type")),
     )
 
 
-def plain_message(text: str) -> str:
+def _plain_message(text: str) -> str:
     """Return a rule's message without the mark-up of links, as the CSV page prints it."""
 
     def plain(match: re.Match[str]) -> str:

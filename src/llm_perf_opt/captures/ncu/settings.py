@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 
 from llm_perf_opt.captures.ncu.launches import NcuSettings
 
-COMMAND_FILES = ("cmd-rerun.txt", "cmd.txt")
+_COMMAND_FILES = ("cmd-rerun.txt", "cmd.txt")
 """The run that wrote the report comes first: a rerun replaces what the first run did not give."""
 _DEFAULT_CLOCKS, _DEFAULT_CACHES = "base", "all"
 """What ncu does unless configured otherwise: clocks locked to base, caches flushed before every replay."""
@@ -63,7 +63,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def settings_near(folder: Path) -> NcuSettings | None:
     """Return what the command next to a capture says; ``None`` without one."""
-    for place in (folder / name for name in COMMAND_FILES):
+    for place in (folder / name for name in _COMMAND_FILES):
         if not place.is_file() or place.stat().st_size > _MOST_COMMAND_BYTES:
             continue
         found = settings_of_text(place.read_text(encoding="utf-8", errors="replace"), place.name)

@@ -247,7 +247,7 @@ def _number(path: Path, number: int, column: str, text: str) -> float | None:
     plain = text.strip().removesuffix("%").strip()
     if plain.lower() in _MISSING:
         return None
-    found = parse_plain_number(plain)
+    found = _parse_plain_number(plain)
     if found is None or not 0 <= found <= _MOST_CELL:
         shown = reprlib.repr(text)
         raise InputError(
@@ -261,7 +261,7 @@ def _number(path: Path, number: int, column: str, text: str) -> float | None:
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 
 
-def parse_plain_number(text: str) -> float | None:
+def _parse_plain_number(text: str) -> float | None:
     """Read digits with a decimal point, commas between thousands or none; ``None`` for anything else (``10,0``)."""
     return float(text.replace(",", "")) if len(text) < 64 and _PLAIN_NUMBER.fullmatch(text) else None
 

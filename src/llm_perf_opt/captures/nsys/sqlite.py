@@ -43,12 +43,12 @@ from llm_perf_opt.core.ranks import rank_in_mark
 
 
 CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
-SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 NVTX = "NVTX_EVENTS"
 _SYNC_LABELS = {1: "Event sync", 3: "Stream sync", 4: "Context sync"}
 _STREAM_WAIT = 2  # cudaStreamWaitEvent: the device waits, the host does not
 _PUSH_POP, _START_END, _MARK = 59, 60, 34
-SYNC_PREFIX = "[CUDA synchronization]"
+_SYNC_PREFIX = "[CUDA synchronization]"
 """Names host calls made from the synchronisation table: the host was blocked, whatever the call is called."""
 
 
@@ -77,7 +77,7 @@ def picked(index: list[int], position: Int64) -> Int64:
     return np.array(index, np.int64)[position] if index else np.empty(0, np.int64)
 
 
-def read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
+def _read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
     """CUDA calls, and the waits that the synchronisation table adds to them; and their correlation ids."""
     empty = np.empty(0, np.int64)
     start = end = thread = correlation = name = empty
@@ -103,10 +103,10 @@ def read_calls(export: Export, pool: TextPool) -> tuple[HostCalls, Int64]:
 def _waits(
     export: Export, pool: TextPool, thread: Int64, start: Int64, correlation: Int64
 ) -> tuple[Int64, Int64, Int64, Int64] | None:
-    if not export.has(SYNCS, "start", "end", "syncType"):
+    if not export.has(_SYNCS, "start", "end", "syncType"):
         return None
-    columns = export.read(SYNCS, ("start", "end", "correlationId", "globalPid", "syncType"))
-    columns = export.doubts.possible(SYNCS, columns)
+    columns = export.read(_SYNCS, ("start", "end", "correlationId", "globalPid", "syncType"))
+    columns = export.doubts.possible(_SYNCS, columns)
     blocking = columns["syncType"] != _STREAM_WAIT
     columns = {name: values[blocking] for name, values in columns.items()}
     call = launching_rows(
@@ -116,7 +116,7 @@ def _waits(
     where[call >= 0] = thread[call[call >= 0]]
     labels = _SYNC_LABELS | export.labels("ENUM_CUPTI_SYNC_TYPE")
     kinds, position = distinct(columns["syncType"])
-    index = [pool.add(f"{SYNC_PREFIX} {labels.get(kind, f'type {kind}')}") for kind in kinds.tolist()]
+    index = [pool.add(f"{_SYNC_PREFIX} {labels.get(kind, f'type {kind}')}") for kind in kinds.tolist()]
     return columns["start"], columns["end"], known(where), picked(index, position)
 
 
@@ -132,7 +132,7 @@ class NvtxEvents:
     """Process, rank and number of ranks, of processes that say so."""
 
 
-def read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
+def _read_nvtx(export: Export, pool: TextPool, last_ns: int) -> NvtxEvents:
     """Read ranges, and the marks by which ranks are known."""
     empty = np.empty(0, np.int64)
     if not export.has(NVTX):
@@ -200,9 +200,9 @@ def _range_names(export: Export, pool: TextPool, columns: dict[str, Int64]) -> I
 
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+_MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _OP_COLUMNS = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _DIRECTIONS = {
     1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
@@ -232,8 +232,8 @@ def read_nsys_sqlite(path: Path, *, use_pages: bool = True) -> Timeline:
         pool = TextPool()
         warnings: list[str] = []
         tables = [table for table in _device_operations(export, pool) if len(table.start)]
-        calls, call_correlation = read_calls(export, pool)
-        nvtx = read_nvtx(export, pool, _last_time(tables, calls))
+        calls, call_correlation = _read_calls(export, pool)
+        nvtx = _read_nvtx(export, pool, _last_time(tables, calls))
         ranges, process_wide = nvtx.ranges, nvtx.process_wide
         facts = {**_facts(export), **({"rank_processes": nvtx.ranks} if nvtx.ranks else {})}
         if not tables and not len(calls) and not len(ranges):
@@ -284,7 +284,7 @@ def _name_column(export: Export) -> str:
 
 
 def _device_operations(export: Export, pool: TextPool) -> list[_Ops]:
-    readers = ((KERNELS, _kernels), (GRAPHS, _graphs), (COPIES, _copies), (MEMSETS, _memsets))
+    readers = ((KERNELS, _kernels), (_GRAPHS, _graphs), (COPIES, _copies), (_MEMSETS, _memsets))
     return [reader(export, pool) for table, reader in readers if export.has(table)]
 
 
@@ -316,7 +316,7 @@ def _kernels(export: Export, pool: TextPool) -> _Ops:
 
 def _graphs(export: Export, pool: TextPool) -> _Ops:
     """Whole CUDA graphs, when they were traced without their nodes."""
-    columns = _read_ops(export, GRAPHS)
+    columns = _read_ops(export, _GRAPHS)
     return _ops(columns, np.full(len(columns["start"]), pool.add("[CUDA graph]"), np.int64), OpKind.KERNEL)
 
 
@@ -329,7 +329,7 @@ def _copies(export: Export, pool: TextPool) -> _Ops:
 
 
 def _memsets(export: Export, pool: TextPool) -> _Ops:
-    columns = _read_ops(export, MEMSETS, "bytes")
+    columns = _read_ops(export, _MEMSETS, "bytes")
     name = np.full(len(columns["start"]), pool.add("[CUDA memset]"), np.int64)
     return _ops(columns, name, OpKind.MEMSET, sizes(known(columns.pop("bytes"))))
 
@@ -426,7 +426,7 @@ def _what_is_missing(export: Export, ops: DeviceOps) -> list[str]:
         warnings.append(f"{orphans} of {len(ops)} device operations were launched before the capture began")
     if not export.has(NVTX):
         warnings.append("no NVTX ranges in the capture: phases are not known")
-    if export.has(GRAPHS):
+    if export.has(_GRAPHS):
         warnings.append(
             "CUDA graphs were traced as a whole: capture with --cuda-graph-trace=node to see their kernels"
         )
@@ -436,7 +436,7 @@ def _what_is_missing(export: Export, ops: DeviceOps) -> list[str]:
 # Grid and block of every kernel of an nsys export: read only when counters have to be weighed, not with the timeline.
 
 
-SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+_SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 def read_launch_shapes(path: Path, *, use_pages: bool = True) -> tuple[Int64, Int64] | None:
@@ -445,8 +445,8 @@ def read_launch_shapes(path: Path, *, use_pages: bool = True) -> tuple[Int64, In
     The order is that of :func:`~llm_perf_opt.captures.nsys.sqlite.read_nsys_sqlite`, so that the rows are its kernels'.
     """
     with open_export(Path(path), use_pages=use_pages) as export:
-        if not export.has(KERNELS, "start", "end", *SHAPE_COLUMNS):
+        if not export.has(KERNELS, "start", "end", *_SHAPE_COLUMNS):
             return None
-        found = export.doubts.possible(KERNELS, export.read(KERNELS, ("start", "end", *SHAPE_COLUMNS)))
+        found = export.doubts.possible(KERNELS, export.read(KERNELS, ("start", "end", *_SHAPE_COLUMNS)))
         order = order_by_time(found["start"], found["end"])
-        return found["start"][order], np.stack([found[name][order] for name in SHAPE_COLUMNS], axis=1)
+        return found["start"][order], np.stack([found[name][order] for name in _SHAPE_COLUMNS], axis=1)

@@ -14,7 +14,7 @@ from llm_perf_opt.core.limits import LATEST_NS, MOST_BYTES, MOST_NS
 # Whole columns of times against the limits of :mod:`llm_perf_opt.core.limits`.
 
 
-def plausible_times(
+def _plausible_times(
     start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_] | None:
     """Tell which intervals can be: after their clock began, of no or positive length, at most a week; ``None``: all."""
@@ -49,7 +49,7 @@ class RowProblems:
     def possible(self, table: str, columns: dict[str, Int64]) -> dict[str, Int64]:
         """Return the rows whose ``start`` and ``end`` can be; refuse a table of which most cannot."""
         start, end = columns["start"], columns["end"]
-        good = plausible_times(start, end)
+        good = _plausible_times(start, end)
         if good is None and _is_near(start, end):
             return columns
         good = np.ones(len(start), bool) if good is None else good

@@ -90,7 +90,7 @@ def _listed(values: object, index: int) -> object:
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 
-def status_of(text: object, code: object = None) -> int:
+def _status_of(text: object, code: object = None) -> int:
     """Return the status that an error text or an HTTP status code stands for."""
     if code == 429:
         return REJECTED
@@ -116,13 +116,13 @@ def status_of(text: object, code: object = None) -> int:
 # vllm bench serve and sglang bench_serving.
 
 
-def is_vllm_bench(one: object) -> bool:
+def _is_vllm_bench(one: object) -> bool:
     """Tell whether an object is a result of ``vllm bench serve``."""
     keys = _object(one)
-    return "request_throughput" in keys and "completed" in keys and not is_sglang_bench(one)
+    return "request_throughput" in keys and "completed" in keys and not _is_sglang_bench(one)
 
 
-def is_sglang_bench(one: object) -> bool:
+def _is_sglang_bench(one: object) -> bool:
     """Tell whether an object is a result of ``sglang.bench_serving``."""
     keys = _object(one)
     return "request_throughput" in keys and (
@@ -130,14 +130,14 @@ def is_sglang_bench(one: object) -> bool:
     )
 
 
-def read_vllm_bench(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_vllm_bench(objects: Iterable[Object], content: ClientContent) -> None:
     """Read results of ``vllm bench serve``, several objects in a file too."""
     content.engine = "vllm"
     for one in objects:
         _bench(one, content, "vllm bench serve", "e2el")
 
 
-def read_sglang_bench(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_sglang_bench(objects: Iterable[Object], content: ClientContent) -> None:
     """Read the lines of ``sglang.bench_serving``."""
     content.engine = "sglang"
     for one in objects:
@@ -198,7 +198,7 @@ def _bench(one: Object, content: ClientContent, tool: str, end_to_end: str) -> N
             prompt_tokens=count_or_missing(_listed(one.get("input_lens"), index)),
             output_tokens=output,
             cached_tokens=count_or_missing(_listed(one.get("cached_tokens"), index)),
-            status=(status_of(error) or ERROR) if failed_here else OK,
+            status=(_status_of(error) or ERROR) if failed_here else OK,
             tokens_s=[] if failed_here else list(itertools.accumulate(gaps, initial=first)),
             server_queue_s=seconds_or_nan(_listed(one.get("server_queue_times"), index)),
             server_prefill_s=seconds_or_nan(_listed(one.get("server_ttfts"), index)),
@@ -213,19 +213,19 @@ def _bench(one: Object, content: ClientContent, tool: str, end_to_end: str) -> N
 _TO_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
 
-def is_aiperf_summary(one: object) -> bool:
+def _is_aiperf_summary(one: object) -> bool:
     """Tell whether an object is a summary of aiperf or genai-perf."""
     first = _object(_object(one).get("request_latency"))
     return "unit" in first and "avg" in first
 
 
-def is_aiperf_record(one: object) -> bool:
+def _is_aiperf_record(one: object) -> bool:
     """Tell whether an object is one request of aiperf."""
     keys = _object(one)
     return isinstance(keys.get("metadata"), Mapping) and isinstance(keys.get("metrics"), Mapping)
 
 
-def read_aiperf_summary(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_aiperf_summary(objects: Iterable[Object], content: ClientContent) -> None:
     """Read ``profile_export_aiperf.json`` (and what genai-perf wrote before it)."""
     for one in objects:
         tool = "aiperf" if "aiperf_version" in one or "schema_version" in one else "genai-perf"
@@ -295,7 +295,7 @@ def _find_key(value: object, key: str, depth: int = 4) -> object:
     return None
 
 
-def read_aiperf_records(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_aiperf_records(objects: Iterable[Object], content: ClientContent) -> None:
     """Read ``profile_export.jsonl``: one request per line, those of the warm-up left out."""
     content.loads.append(LoadRecord(LoadPoint(tool="aiperf")))
     warm = 0
@@ -311,7 +311,7 @@ def read_aiperf_records(objects: Iterable[Object], content: ClientContent) -> No
         chunks = [float(v) * scale for v in _items(gaps.get("value")) if is_number(v) and v >= 0]
         status = OK
         if error:
-            status = status_of(f"{error.get('type')} {error.get('message')}", error.get("code")) or ERROR
+            status = _status_of(f"{error.get('type')} {error.get('message')}", error.get("code")) or ERROR
         elif about.get("was_cancelled") is True:
             status = CANCELLED
         end = time_or_nan(about.get("request_end_ns"), 1e-9)
@@ -345,13 +345,13 @@ def _metric(metrics: Object, tag: str) -> float:
 # guidellm.
 
 
-def is_guidellm(one: object) -> bool:
+def _is_guidellm(one: object) -> bool:
     """Tell whether an object is a report of guidellm."""
     found = _items(_object(one).get("benchmarks"))
     return bool(found) and all("metrics" in _object(each) for each in found)
 
 
-def read_guidellm(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_guidellm(objects: Iterable[Object], content: ClientContent) -> None:
     """Read a ``benchmarks.json`` (version 2; version 1 where it has the same keys)."""
     for report in objects:
         version = _object(report.get("metadata")).get("version")
@@ -442,7 +442,7 @@ def _guidellm_request(request: Object, status: int, content: ClientContent) -> N
     if first == first and last == last and output > 1:
         tpot = (last - first) / (output - 1)
     if status == ERROR:
-        status = status_of(info.get("error")) or ERROR
+        status = _status_of(info.get("error")) or ERROR
     content.rows.add(
         _text(request.get("request_id")) or f"request-{len(content.rows)}",
         load=len(content.loads) - 1,
@@ -470,7 +470,7 @@ def is_inference_perf(one: object) -> bool:
     return isinstance(keys.get("load_summary"), Mapping) and isinstance(keys.get("successes"), Mapping)
 
 
-def is_inference_perf_requests(one: object) -> bool:
+def _is_inference_perf_requests(one: object) -> bool:
     """Tell whether a value is inference-perf's list of requests, or one of them."""
     first = one[0] if isinstance(one, list) and one else one
     return {"start_time", "end_time", "info"} <= _object(first).keys()
@@ -547,7 +547,7 @@ def _prometheus_facts(good: Object) -> dict[str, float]:
     return found
 
 
-def read_inference_perf_requests(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_inference_perf_requests(objects: Iterable[Object], content: ClientContent) -> None:
     """Read ``per_request_lifecycle_metrics.json``; every stage is a load point."""
     stages: dict[object, int] = {}
     for number, one in enumerate(objects):
@@ -577,7 +577,7 @@ def read_inference_perf_requests(objects: Iterable[Object], content: ClientConte
             tokens_s=times,
             prompt_tokens=count_or_missing(info.get("input_tokens", asked.get("input_tokens"))),
             output_tokens=count_or_missing(output),
-            status=(status_of(f"{error.get('error_type')} {error.get('error_msg')}") or ERROR)
+            status=(_status_of(f"{error.get('error_type')} {error.get('error_msg')}") or ERROR)
             if error
             else OK,
         )
@@ -586,12 +586,12 @@ def read_inference_perf_requests(objects: Iterable[Object], content: ClientConte
 # Spans of the engine, Dynamo's request trace.
 
 
-def is_otlp(one: object) -> bool:
+def _is_otlp(one: object) -> bool:
     """Tell whether an object is an OTLP export of spans."""
     return isinstance(_object(one).get("resourceSpans"), list)
 
 
-def read_otlp(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_otlp(objects: Iterable[Object], content: ClientContent) -> None:
     """Read ``llm_request`` spans that vLLM or SGLang sent to a collector."""
     content.loads.append(LoadRecord(LoadPoint(tool="OpenTelemetry")))
     for one in objects:
@@ -633,12 +633,12 @@ def _otlp_span(span: Object, content: ClientContent) -> None:
     )
 
 
-def is_dynamo_trace(one: object) -> bool:
+def _is_dynamo_trace(one: object) -> bool:
     """Tell whether an object is an event of Dynamo's request trace."""
     return str(_object(one).get("schema", "")).startswith("dynamo.request.trace")
 
 
-def read_dynamo_trace(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_dynamo_trace(objects: Iterable[Object], content: ClientContent) -> None:
     """Read the ends of requests from Dynamo's request trace; other events are left out."""
     content.loads.append(LoadRecord(LoadPoint(tool="Dynamo request trace")))
     content.engine = "dynamo"
@@ -668,13 +668,13 @@ def read_dynamo_trace(objects: Iterable[Object], content: ClientContent) -> None
 # A client that keeps every chunk, and our own.
 
 
-def is_chunk_record(one: object) -> bool:
+def _is_chunk_record(one: object) -> bool:
     """Tell whether a value is a request as a plain client logs it: ``t0``, every chunk's arrival ``tok``, end ``t1``."""
     first = one[0] if isinstance(one, list) and one else one
     return {"t0", "tok"} <= _object(first).keys()
 
 
-def read_chunk_records(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_chunk_records(objects: Iterable[Object], content: ClientContent) -> None:
     """Read requests with the arrival of every chunk and the last chunk (``usage``, ``metrics``)."""
     content.loads.append(LoadRecord(LoadPoint(tool="chunk times of a client")))
     for number, one in enumerate(objects):
@@ -682,7 +682,7 @@ def read_chunk_records(objects: Iterable[Object], content: ClientContent) -> Non
         usage, metrics = _object(last.get("usage")), _object(last.get("metrics"))
         sent, end = time_or_nan(one.get("t0")), time_or_nan(one.get("t1"))
         details = _object(usage.get("prompt_tokens_details"))
-        status = status_of(one.get("error") or one.get("err"), one.get("status"))
+        status = _status_of(one.get("error") or one.get("err"), one.get("status"))
         tokens = [time_or_nan(value) - sent for value in _items(one.get("tok"))]
         if status == OK and not tokens:
             status = ERROR
@@ -710,12 +710,12 @@ OWN_REQUESTS = "llm-perf-opt.serve.requests"
 """Value of ``format`` in the first line of ``serve/requests.jsonl``."""
 
 
-def is_own_requests(one: object) -> bool:
+def _is_own_requests(one: object) -> bool:
     """Tell whether an object is the first line of our own ``serve/requests.jsonl``."""
     return _object(one).get("format") == OWN_REQUESTS
 
 
-def read_own_requests(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_own_requests(objects: Iterable[Object], content: ClientContent) -> None:
     """Read ``serve/requests.jsonl``: a header with the load points, then a line per request."""
     for number, one in enumerate(objects):
         if number == 0:
@@ -771,12 +771,12 @@ def _own_header(one: Object, content: ClientContent) -> None:
 # Traces of arrivals.
 
 
-def is_mooncake(one: object) -> bool:
+def _is_mooncake(one: object) -> bool:
     """Tell whether an object is a line of a Mooncake trace."""
     return {"timestamp", "input_length", "output_length"} <= _object(one).keys()
 
 
-def read_mooncake(objects: Iterable[Object], content: ClientContent) -> None:
+def _read_mooncake(objects: Iterable[Object], content: ClientContent) -> None:
     """Read a Mooncake trace: arrivals to replay. Nothing in it was measured."""
     import numpy as np
 
@@ -809,7 +809,7 @@ def read_mooncake(objects: Iterable[Object], content: ClientContent) -> None:
         requests=len(order),
         prompt_tokens=sum(prompts) / len(prompts) if prompts else None,
         output_tokens=sum(outputs) / len(outputs) if outputs else None,
-        cached_ratio=shared_prefix_ratio(content.trace),
+        cached_ratio=_shared_prefix_ratio(content.trace),
         tool="Mooncake trace",
         label="arrivals to replay",
         notes=[
@@ -819,7 +819,7 @@ def read_mooncake(objects: Iterable[Object], content: ClientContent) -> None:
     content.loads.append(LoadRecord(point))
 
 
-def shared_prefix_ratio(trace: ArrivalTrace) -> float | None:
+def _shared_prefix_ratio(trace: ArrivalTrace) -> float | None:
     """Return the share of prompt tokens that an unlimited prefix cache would have held."""
     seen: set[int] = set()
     hit = total = 0
@@ -837,16 +837,16 @@ def shared_prefix_ratio(trace: ArrivalTrace) -> float | None:
 
 Reader = Callable[[Iterable[Object], ClientContent], None]
 CLIENT_FORMATS: dict[str, tuple[Callable[[object], bool], Reader]] = {
-    "llm-perf-opt requests": (is_own_requests, read_own_requests),
-    "aiperf requests": (is_aiperf_record, read_aiperf_records),
-    "aiperf summary": (is_aiperf_summary, read_aiperf_summary),
-    "guidellm": (is_guidellm, read_guidellm),
-    "sglang bench": (is_sglang_bench, read_sglang_bench),
-    "vllm bench": (is_vllm_bench, read_vllm_bench),
-    "inference-perf requests": (is_inference_perf_requests, read_inference_perf_requests),
-    "OTLP spans": (is_otlp, read_otlp),
-    "Dynamo request trace": (is_dynamo_trace, read_dynamo_trace),
-    "chunk times": (is_chunk_record, read_chunk_records),
-    "Mooncake trace": (is_mooncake, read_mooncake),
+    "llm-perf-opt requests": (_is_own_requests, _read_own_requests),
+    "aiperf requests": (_is_aiperf_record, _read_aiperf_records),
+    "aiperf summary": (_is_aiperf_summary, _read_aiperf_summary),
+    "guidellm": (_is_guidellm, _read_guidellm),
+    "sglang bench": (_is_sglang_bench, _read_sglang_bench),
+    "vllm bench": (_is_vllm_bench, _read_vllm_bench),
+    "inference-perf requests": (_is_inference_perf_requests, _read_inference_perf_requests),
+    "OTLP spans": (_is_otlp, _read_otlp),
+    "Dynamo request trace": (_is_dynamo_trace, _read_dynamo_trace),
+    "chunk times": (_is_chunk_record, _read_chunk_records),
+    "Mooncake trace": (_is_mooncake, _read_mooncake),
 }
 """Format → what recognises its first object, and what reads its objects; inference-perf's reports need the file's name besides."""

@@ -60,7 +60,7 @@ _FINISHED = re.compile(r"FinishedRequestStats\((?P<body>.*?)(?=FinishedRequestSt
 _FIELD = re.compile(r"(\w+)=('(?:[^'\\]|\\.)*'|-?[\d.]+(?:e[+-]?\d+)?|None)")
 
 
-def is_vllm_steps(one: object) -> bool:
+def _is_vllm_steps(one: object) -> bool:
     """Tell whether an object is a step as a stat-logger plug-in of vLLM wrote it."""
     return _statistics(_object(one))[0] is not None
 
@@ -78,7 +78,7 @@ def _statistics(one: Object) -> tuple[Object | None, Object, Object]:
     return ({} if named or (scheduler and found is not None) else None), statistics, state
 
 
-def read_vllm_steps(objects: Iterable[Object], content: EngineContent) -> None:
+def _read_vllm_steps(objects: Iterable[Object], content: EngineContent) -> None:
     """Read the steps of vLLM's statistics; lines without a step (idle, dummy) are left out."""
     content.engine = "vllm"
     clock_only = 0
@@ -314,14 +314,14 @@ def _forward_pass(one: object) -> tuple[Object, object]:
     return _named(inner, _FPM), at
 
 
-def is_forward_pass(one: object) -> bool:
+def _is_forward_pass(one: object) -> bool:
     """Tell whether a value is a forward-pass metrics record."""
     record, _ = _forward_pass(one)
     scheduled = record.get("scheduled_requests")
     return "wall_time" in record and isinstance(scheduled, list | Mapping)
 
 
-def read_forward_pass(objects: Iterable[object], content: EngineContent) -> None:
+def _read_forward_pass(objects: Iterable[object], content: EngineContent) -> None:
     """Read forward-pass metrics; the record itself has no time stamp, so only what the receiver added can place it."""
     content.engine = content.engine or "forward-pass metrics"
     unplaced = unknown = 0
@@ -476,7 +476,7 @@ def read_prometheus(lines: Iterable[str], content: EngineContent) -> None:
     content.samples.append((NAN, values))
 
 
-def is_metric_samples(one: object) -> bool:
+def _is_metric_samples(one: object) -> bool:
     """Tell whether an object is a sample of ``/metrics`` with its time: ours, or aiperf's ``server_metrics_export.jsonl``."""
     held = _object(one)
     return held.get("format") == OWN_METRICS or (
@@ -484,7 +484,7 @@ def is_metric_samples(one: object) -> bool:
     )
 
 
-def read_metric_samples(objects: Iterable[Object], content: EngineContent) -> None:
+def _read_metric_samples(objects: Iterable[Object], content: EngineContent) -> None:
     """Read samples; values of several label sets are added up."""
     for one in objects:
         if one.get("format") == OWN_METRICS:
@@ -520,10 +520,10 @@ def sample_table(samples: Sequence[tuple[float, Mapping[str, float]]]) -> Sample
     return Samples(time_s=np.array([at for at, _ in ordered], np.float64), **columns)
 
 
-StepReader = Callable[[Iterable[Any], EngineContent], None]
-ENGINE_FORMATS: dict[str, tuple[Callable[[object], bool], StepReader]] = {
-    "vLLM statistics": (is_vllm_steps, read_vllm_steps),
-    "forward-pass metrics": (is_forward_pass, read_forward_pass),
-    "metric samples": (is_metric_samples, read_metric_samples),
+_StepReader = Callable[[Iterable[Any], EngineContent], None]
+ENGINE_FORMATS: dict[str, tuple[Callable[[object], bool], _StepReader]] = {
+    "vLLM statistics": (_is_vllm_steps, _read_vllm_steps),
+    "forward-pass metrics": (_is_forward_pass, _read_forward_pass),
+    "metric samples": (_is_metric_samples, _read_metric_samples),
 }
 """Format → what recognises its first object, and what reads its objects; our own steps are read line by line."""

@@ -48,7 +48,7 @@ _HINT = (
 _SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".txt", ".log")
 _EMPTY_HINT = "record the load again: nothing was measured"
 _HEAD_BYTES = 1 << 16
-OWN_STEP_KIND = "llm-perf-opt steps"
+_OWN_STEP_KIND = "llm-perf-opt steps"
 
 
 def read_serving(paths: Sequence[Path], *, optional: Sequence[Path] = ()) -> ServingRecords:
@@ -146,7 +146,7 @@ class _Detected:
         if isinstance(self.content, EngineContent):
             if self.kind == "vLLM step log":
                 read_vllm_log(self.lines.text_lines(), self.content)
-            elif self.kind == OWN_STEP_KIND:
+            elif self.kind == _OWN_STEP_KIND:
                 read_own_steps(self.lines.raw_lines(), self.content)
             elif self.kind == "Prometheus text":
                 read_prometheus(self.lines.text_lines(), self.content)
@@ -170,7 +170,7 @@ def _detect(path: Path) -> _Detected:
         return _detect_text(path, data, lines)
     first = lines.first()
     if is_own_steps(first):
-        return _Detected(OWN_STEP_KIND, EngineContent(), lines)
+        return _Detected(_OWN_STEP_KIND, EngineContent(), lines)
     if is_inference_perf(first):
         return _Detected("inference-perf", ClientContent(), lines, path.name.split(".")[0])
     for kind, (matches, _) in CLIENT_FORMATS.items():

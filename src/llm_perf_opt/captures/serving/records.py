@@ -33,15 +33,15 @@ LATEST_S = LATEST_NS / 1e9
 NAN = float("nan")
 
 
-LAG_S = 0.010
+_LAG_S = 0.010
 """A 99th percentile of lateness above this means that the client limited an open loop."""
-LAG_SHARE = 0.1
+_LAG_SHARE = 0.1
 """… and this share of the p99 of the time to first token: less than that hardly changes what was measured."""
 
 
 def is_late(lag_s: float | None, ttft_s: float | None) -> bool:
     """Whether a client that sent so late (99th percentile) limited a load point with this TTFT (99th percentile)."""
-    return lag_s is not None and lag_s > LAG_S and (ttft_s is None or lag_s > LAG_SHARE * ttft_s)
+    return lag_s is not None and lag_s > _LAG_S and (ttft_s is None or lag_s > _LAG_SHARE * ttft_s)
 
 
 @dataclass(slots=True)
@@ -342,7 +342,7 @@ def join_requests(tables: Sequence[Requests], load_offsets: Sequence[int]) -> Re
     )
 
 
-StepCounts = tuple[int, int, int, int, int, int, int, int, int, int]
+_StepCounts = tuple[int, int, int, int, int, int, int, int, int, int]
 """Engine; requests and tokens of prefill, and of decode; running, waiting, preempted, cached tokens, first tokens."""
 
 
@@ -350,7 +350,7 @@ class StepRows:
     """Collects steps one by one."""
 
     def __init__(self) -> None:
-        self._int: list[StepCounts] = []
+        self._int: list[_StepCounts] = []
         self._float: list[tuple[float, float, float]] = []
         self._waits: list[tuple[int, float]] = []
         self._members: list[tuple[int, int]] = []
@@ -386,7 +386,7 @@ class StepRows:
         )
 
     def add_row(
-        self, whole: StepCounts, real: tuple[float, float, float], waits_s: Sequence[float] = ()
+        self, whole: _StepCounts, real: tuple[float, float, float], waits_s: Sequence[float] = ()
     ) -> int:
         """Add a step as it is kept: counts, (end, duration, KV usage), waits for first tokens; return its row."""
         self._int.append(whole)

@@ -40,11 +40,11 @@ MERGED_OVERRIDE = re.compile(r"Error merging override (\S+?)=")
 UNPARSED_WORD = re.compile(
     r"(?:Error parsing override '|Error when parsing index: \d+, string: )([^'=]*?)(?:'| out of \[.*\]\.)"
 )
-AMBIGUOUS_VALUE = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*)'\n1\. To use it as a list")
+_AMBIGUOUS_VALUE = re.compile(r"Ambiguous value for argument '([^'=]+)=(.*)'\n1\. To use it as a list")
 UNKNOWN_PRESET = re.compile(r"Could not find '([\w./-]+)/([^/']+)'")
 PRESET_CHOICES = re.compile(r"Available options in '[^']*':\n((?:\s+\S+\n?)+)")
 FILE_NOT_FOUND = "Could not find"
-MISSING_PLUGIN = re.compile(r"Could not (?:load|find) 'hydra/(launcher|sweeper)/(\w+)'")
+_MISSING_PLUGIN = re.compile(r"Could not (?:load|find) 'hydra/(launcher|sweeper)/(\w+)'")
 EXTRAS = {
     "submitit_slurm": "slurm",
     "submitit_local": "slurm",
@@ -120,7 +120,7 @@ def _current_type_hint(key: str) -> str:
 
 
 def _ambiguous_value(message: str) -> ConfigError | None:
-    found = AMBIGUOUS_VALUE.search(message)
+    found = _AMBIGUOUS_VALUE.search(message)
     if found is None:
         return None
     given, value = found.group(1), found.group(2)
@@ -169,7 +169,7 @@ def _not_an_override(text: str) -> ConfigError | None:
 
 def _missing_plugin(message: str) -> ConfigError | None:
     """A launcher or sweeper whose package is not installed, named by itself or by a preset of ours."""
-    found = MISSING_PLUGIN.search(message)
+    found = _MISSING_PLUGIN.search(message)
     if found is None or found.group(2) not in EXTRAS:
         return None
     kind, name = found.groups()

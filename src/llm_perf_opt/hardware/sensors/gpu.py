@@ -10,7 +10,7 @@ from llm_perf_opt.hardware.sensors.base import LibrarySensor, plausible_temperat
 
 LOGGER = logging.getLogger("llm_perf_opt.telemetry")
 MODULE = "pynvml"
-THROTTLE_BITS = {
+_THROTTLE_BITS = {
     0x04: "software power cap",
     0x08: "hardware slowdown",
     0x10: "sync boost",
@@ -73,7 +73,7 @@ class NvmlSensor(LibrarySensor):
                 LOGGER.debug("asked by its older name: %s", error)
         else:
             bits = int(last(self._handle))
-        return tuple(name for bit, name in THROTTLE_BITS.items() if bits & bit)
+        return tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
 
 
 def refusals(library: ModuleType) -> tuple[type[Exception], ...]:

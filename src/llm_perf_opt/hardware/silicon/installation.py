@@ -24,10 +24,10 @@ _DAY = re.compile(r"(?<!\d)20\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?!\d
 _MOST_META = 65_536
 AUTO, OFF = "auto", "off"
 """Values of ``hardware.silicon`` in addition to the names of frameworks."""
-INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
+_INSTALL_WORDS = "pip install 'llm-perf-opt[silicon]'"
 MISSING_WORDS = (
     "expected times and kernel targets need measured operator tables, which are not installed: "
-    f"{INSTALL_WORDS} adds them"
+    f"{_INSTALL_WORDS} adds them"
 )
 OFF_WORDS = "measured operator tables are switched off (hardware.silicon=off, or the environment)"
 

@@ -27,9 +27,9 @@ MISLABELLED: Mapping[str, str] = {
     ),
 }
 """Path below the data directory → what is wrong (``benchmarks/catalogue_floors.py`` holds every table against the memory)."""
-MOST_BEYOND = 4.0
+_MOST_BEYOND = 4.0
 """A time is carried beyond the outermost measured shape by this factor at most, over all its sizes together."""
-DEFAULT_FRAMEWORK = "vllm"
+_DEFAULT_FRAMEWORK = "vllm"
 """Its products are torch's own (cuBLAS), and it has tables for every system."""
 _RANK = {"measured": 0, "interpolated": 1, "extrapolated": 2, "roofline": 3}
 
@@ -41,7 +41,7 @@ class Silicon:
         self,
         installation: Installation,
         catalogue: Catalogue | None = None,
-        framework: str = DEFAULT_FRAMEWORK,
+        framework: str = _DEFAULT_FRAMEWORK,
     ) -> None:
         self.version = installation.version
         self.installation = installation
@@ -175,7 +175,7 @@ def open_silicon(catalogue: Catalogue | None = None, choice: str = AUTO) -> Sili
     found = in_use() if choice != OFF else None
     if found is None:
         return None
-    return Silicon(found, catalogue, DEFAULT_FRAMEWORK if choice == AUTO else choice)
+    return Silicon(found, catalogue, _DEFAULT_FRAMEWORK if choice == AUTO else choice)
 
 
 def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | None:
@@ -185,7 +185,7 @@ def answer_of(table: Table, layout: Layout, operator: Operator) -> TableTime | N
     if found is not None:
         return TableTime(found.seconds, found.how, replace(table.source, kernel=found.kernel))
     inside = table.grid.nearest_inside(point)
-    if inside is None or _factor(point, inside) > MOST_BEYOND:
+    if inside is None or _factor(point, inside) > _MOST_BEYOND:
         return None
     edge = table.grid.at(inside)
     if edge is None:

@@ -11,7 +11,7 @@ from llm_perf_opt.core.units import canonical_dtype, dtype_bytes
 # How each operator's tables are laid out: which rows are meant, which columns span the grid.
 
 
-MOE_DISTRIBUTIONS = ("power_law_1.01", "balanced", "power_law_1.2")
+_MOE_DISTRIBUTIONS = ("power_law_1.01", "balanced", "power_law_1.2")
 """How tokens fall on experts: lightly skewed first, as in practice."""
 
 
@@ -42,7 +42,7 @@ _ATTENTION_EXACT = ("attn_dtype", "kv_cache_dtype", "head_dim", "window_size")
 
 
 def _attention_exact(op: Attention) -> dict[str, tuple[Any, ...]]:
-    values = (table_spellings(op.dtype), table_spellings(op.cache_dtype), (op.head_dim,), (op.window,))
+    values = (_table_spellings(op.dtype), _table_spellings(op.cache_dtype), (op.head_dim,), (op.window,))
     return dict(zip(_ATTENTION_EXACT, values, strict=True))
 
 
@@ -58,11 +58,11 @@ GEMM = Layout(
     "gemm",
     "gemm_perf.parquet",
     _columns("m", "n", "k"),
-    lambda op: {"gemm_dtype": table_spellings(op.dtype)},
+    lambda op: {"gemm_dtype": _table_spellings(op.dtype)},
     lambda op: (op.m, op.n, op.k),
     moved_to=lambda op, at: replace(op, m=at[0], n=at[1], k=at[2]),
 )
-CONTEXT_ATTENTION = Layout(
+_CONTEXT_ATTENTION = Layout(
     "attention",
     "context_attention_perf.parquet",
     _columns("batch_size", "isl", "num_heads", "num_key_value_heads"),
@@ -71,7 +71,7 @@ CONTEXT_ATTENTION = Layout(
     {"window_size": 0, "step": 0},
     _attention_at,
 )
-GENERATION_ATTENTION = Layout(
+_GENERATION_ATTENTION = Layout(
     "attention",
     "generation_attention_perf.parquet",
     (("batch_size",), ("isl", "step"), ("num_heads",), ("num_key_value_heads",)),
@@ -80,11 +80,11 @@ GENERATION_ATTENTION = Layout(
     {"window_size": 0},
     _attention_at,
 )
-ENCODER_ATTENTION = Layout(
+_ENCODER_ATTENTION = Layout(
     "encoder_attention",
     "encoder_attention_perf.parquet",
     _columns("batch_size", "isl", "num_heads"),
-    lambda op: {"attn_dtype": table_spellings(op.dtype), "head_dim": (op.head_dim,)},
+    lambda op: {"attn_dtype": _table_spellings(op.dtype), "head_dim": (op.head_dim,)},
     lambda op: (op.batch, op.tokens, op.heads),
     moved_to=lambda op, at: replace(op, batch=at[0], tokens=at[1], heads=at[2], kv_heads=at[2]),
 )
@@ -94,8 +94,8 @@ def _latent_exact(op: LatentBlock) -> dict[str, tuple[Any, ...]]:
     return {
         "architecture": (_LATENT_ARCHITECTURES.get(_latent_sizes(op), ""),),
         "mla_dtype": ("bfloat16",),
-        "gemm_type": table_spellings(op.dtype),
-        "kv_cache_dtype": table_spellings(op.cache_dtype),
+        "gemm_type": _table_spellings(op.dtype),
+        "kv_cache_dtype": _table_spellings(op.cache_dtype),
     }
 
 
@@ -113,7 +113,7 @@ def _latent_at(op: LatentBlock, at: tuple[int, ...]) -> LatentBlock:
     return replace(op, batch=at[0], tokens=at[1], heads=at[2])
 
 
-CONTEXT_LATENT = Layout(
+_CONTEXT_LATENT = Layout(
     "mla",
     "mla_context_module_perf.parquet",
     _columns("batch_size", "isl", "num_heads"),
@@ -121,7 +121,7 @@ CONTEXT_LATENT = Layout(
     lambda op: (op.batch, op.tokens, op.heads),
     moved_to=_latent_at,
 )
-GENERATION_LATENT = Layout(
+_GENERATION_LATENT = Layout(
     "mla",
     "mla_generation_module_perf.parquet",
     (("batch_size",), ("isl", "step"), ("num_heads",)),
@@ -134,23 +134,23 @@ MOE = Layout(
     "moe_perf.parquet",
     _columns("num_tokens"),
     lambda op: {
-        "moe_dtype": table_spellings(op.dtype),
+        "moe_dtype": _table_spellings(op.dtype),
         "hidden_size": (op.hidden,),
         "inter_size": (op.inter,),
         "topk": (op.top_k,),
         "num_experts": (op.experts,),
         "moe_tp_size": (op.tensor_parallel,),
         "moe_ep_size": (op.expert_parallel,),
-        "distribution": MOE_DISTRIBUTIONS,
+        "distribution": _MOE_DISTRIBUTIONS,
     },
     lambda op: (op.tokens,),
     moved_to=lambda op, at: replace(op, tokens=at[0]),
 )
-CUSTOM_ALL_REDUCE = Layout(
+_CUSTOM_ALL_REDUCE = Layout(
     "comm",
     "custom_allreduce_perf.parquet",
     _columns("message_size"),
-    lambda op: {"allreduce_dtype": table_spellings(op.dtype), "num_gpus": (op.ranks,)},
+    lambda op: {"allreduce_dtype": _table_spellings(op.dtype), "num_gpus": (op.ranks,)},
     lambda op: (op.elements,),
     moved_to=lambda op, at: replace(op, elements=at[0]),
 )
@@ -163,9 +163,9 @@ NCCL = Layout(
     moved_to=lambda op, at: replace(op, elements=at[0]),
 )
 _ATTENTION = {
-    "context": CONTEXT_ATTENTION,
-    "generation": GENERATION_ATTENTION,
-    "encoder": ENCODER_ATTENTION,
+    "context": _CONTEXT_ATTENTION,
+    "generation": _GENERATION_ATTENTION,
+    "encoder": _ENCODER_ATTENTION,
 }
 
 
@@ -177,11 +177,11 @@ def layouts_of(operator: Operator) -> tuple[Layout, ...]:
         case Attention():
             return (_ATTENTION[operator.phase],)
         case LatentBlock():
-            return (CONTEXT_LATENT if operator.phase == "context" else GENERATION_LATENT,)
+            return (_CONTEXT_LATENT if operator.phase == "context" else _GENERATION_LATENT,)
         case MoeLayer():
             return (MOE,)
         case AllReduce():
-            return (CUSTOM_ALL_REDUCE, NCCL)
+            return (_CUSTOM_ALL_REDUCE, NCCL)
 
 
 # Data types as the tables spell them.
@@ -200,7 +200,7 @@ _SPELLINGS = {
 _BYTES = {"fp8_block": 1.0, "int8_wo": 1.0, "sq": 1.0, "int4_wo": 0.5, "w4a16_mxfp4": 0.5, "w4afp8": 0.5}
 
 
-def table_spellings(dtype: str) -> tuple[str, ...]:
+def _table_spellings(dtype: str) -> tuple[str, ...]:
     """Return the names a data type may have in a table, in order; ``fp8_block`` and the like may be asked for by name."""
     if dtype in _BYTES:
         return (dtype,)

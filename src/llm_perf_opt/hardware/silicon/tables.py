@@ -59,8 +59,8 @@ def _driver_names(folder: Path) -> tuple[tuple[str, ...], list[str]]:
         for path in sorted((folder / family).glob("*/*/*.parquet")):
             try:
                 names = _names_in(path)
-            except READ_ERRORS as error:
-                problems.append(describe_skipped(path.relative_to(folder.parent).as_posix(), error))
+            except _READ_ERRORS as error:
+                problems.append(_describe_skipped(path.relative_to(folder.parent).as_posix(), error))
                 continue
             if names:
                 return names, problems
@@ -229,7 +229,7 @@ def _bracket(axis: npt.NDArray[np.int64], value: int) -> list[tuple[int, float]]
 # What may go wrong with a table's file, and how it is said.
 
 
-READ_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_READ_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Damaged files: the reader gives up on some of them by a panic, which is no :class:`Exception`."""
 
 
@@ -238,7 +238,7 @@ def short(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def describe_skipped(place: str, error: BaseException) -> str:
+def _describe_skipped(place: str, error: BaseException) -> str:
     """Say which table is not used, and why."""
     return f"{place} is left out: {short(error)}"
 
@@ -273,8 +273,8 @@ def read_table(data: Path, path: Path, layout: Layout, exact: Mapping[str, tuple
         if missing:
             return Read(None, f"{place} is left out: no column {', '.join(missing)}")
         rows = _select(path, layout, exact, has_kernel=_KERNEL in schema, columns=set(schema))
-    except READ_ERRORS as error:
-        return Read(None, describe_skipped(place, error))
+    except _READ_ERRORS as error:
+        return Read(None, _describe_skipped(place, error))
     return _to_grid(rows, place, path, layout)
 
 
@@ -335,6 +335,6 @@ def _to_grid(rows: pl.DataFrame, place: str, path: Path, layout: Layout) -> Read
     try:
         grid = Grid(points, seconds, good[_KERNEL].to_list())
     except (ValueError, OverflowError) as error:
-        return Read(None, describe_skipped(place, error))
+        return Read(None, _describe_skipped(place, error))
     framework, version = path.parts[-3:-1]
     return Read(Table(grid, Source(framework, version, place)), problem_said)

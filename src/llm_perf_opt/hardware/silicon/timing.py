@@ -106,7 +106,7 @@ class Region:
     """Of rooflines: geometric mean of those in the region."""
 
 
-EXACT = Spread(1.0, 1.0)
+_EXACT = Spread(1.0, 1.0)
 """Of a shape that was measured itself; how well a measurement repeats is not in the tables."""
 
 
@@ -133,7 +133,7 @@ def _width(dtype: str) -> str:
 def spread_of(operator: Operator, how: How, system: str = EVERY_SYSTEM) -> Spread | None:
     """Return how far an answer may be off; ``None``: nobody measured that."""
     if how == "measured":
-        return EXACT
+        return _EXACT
     kind, size = kind_of(operator)
     return find_spread(kind, size, how, system)
 

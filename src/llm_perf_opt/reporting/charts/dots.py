@@ -160,8 +160,8 @@ def _text(dot: Dot, formatter: Formatter) -> str:
 _HEIGHT = 400.0
 _RADIUS = 4.5
 _MOST_LABELS = 40
-ON_FRONT = axes.Kind("no other job is better in both", "circle", 0)
-BEHIND = axes.Kind("another job is better in both", "hollow", 6)
+_ON_FRONT = axes.Kind("no other job is better in both", "circle", 0)
+_BEHIND = axes.Kind("another job is better in both", "hollow", 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,9 @@ def front_chart(
     behind = [point for point in drawn if not point.front]
     for point in [*front, *behind][:_MOST_LABELS]:
         body += _label(point, x(point.x), y(point.y), space)
-    kinds = [kind for kind in (ON_FRONT, BEHIND) if any(point.front == (kind is ON_FRONT) for point in drawn)]
+    kinds = [
+        kind for kind in (_ON_FRONT, _BEHIND) if any(point.front == (kind is _ON_FRONT) for point in drawn)
+    ]
     legend, used = axes.legend(kinds, 18, _HEIGHT - 2, width - 36)
     bottom = _HEIGHT - 2 + used + 6
     if note:
@@ -243,7 +245,7 @@ def _mark(point: Point, x: Scale, y: Scale, x_format: Formatter, y_format: Forma
     extra: dict[str, str | float | None] = {"data_name": point.name}
     if point.front:  # the others would be hundreds of stops for a keyboard
         extra |= {"tabindex": "0", "role": "img", "aria_label": words}
-    kind = ON_FRONT if point.front else BEHIND
+    kind = _ON_FRONT if point.front else _BEHIND
     radius = _RADIUS if point.front else _RADIUS - 1
     return axes.mark(kind, x(point.x), y(point.y), radius, words, **extra)
 

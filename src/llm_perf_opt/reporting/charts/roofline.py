@@ -31,7 +31,7 @@ def merged(roofs: Sequence[Roof]) -> list[Roof]:
     return [Roof(", ".join(dict.fromkeys(labels)), value) for value, labels in names.items()]
 
 
-def draw_ceilings(
+def _draw_ceilings(
     plot: Plot, x: Scale, y: Scale, roofs: Sequence[Roof], slopes: Sequence[Roof], space: LabelSpace
 ) -> list[str]:
     """Draw every limit with its name where it covers no mark and no other name."""
@@ -43,7 +43,7 @@ def draw_ceilings(
         parts.extend(_slope(x, y, slope, top, slope.value == fastest, space))
     for roof in sorted(roofs, key=lambda item: -item.value):
         start, at = x.clamp(roof.value / fastest), y(roof.value)
-        label, dash = describe_roof(roof, "FLOP/s"), "" if roof.value == top else " lpo-dash"
+        label, dash = _describe_roof(roof, "FLOP/s"), "" if roof.value == top else " lpo-dash"
         path = line_path([(start, at), (plot.right, at)])
         parts.append(svg.element("path", svg.hover(label), d=path, class_=f"lpo-roof{dash}"))
         spot = space.along(at, label, begin=start)
@@ -52,7 +52,7 @@ def draw_ceilings(
     return parts
 
 
-def describe_roof(roof: Roof, unit: str) -> str:
+def _describe_roof(roof: Roof, unit: str) -> str:
     """Name a limit with its value."""
     return (
         f"{roof.label} {units.flops_per_s(roof.value) if unit == 'FLOP/s' else units.bytes_per_s(roof.value)}"
@@ -65,7 +65,7 @@ def _slope(x: Scale, y: Scale, slope: Roof, top: float, fastest: bool, space: La
     if low >= high:
         return []
     x1, y1, x2, y2 = x(low), y(low * slope.value), x(high), y(high * slope.value)
-    label = describe_roof(slope, "B/s")
+    label = _describe_roof(slope, "B/s")
     dash = "" if fastest else " lpo-dash"
     parts = [
         svg.element("path", svg.hover(label), d=line_path([(x1, y1), (x2, y2)]), class_=f"lpo-roof{dash}")
@@ -154,7 +154,7 @@ def roofline(
         )
     )
     radii = _reserve_marks(shown, heights, x, y, space)
-    body.extend(draw_ceilings(plot, x, y, roofs, slopes, space))
+    body.extend(_draw_ceilings(plot, x, y, roofs, slopes, space))
     body.extend(_best_marks(shown, heights, x, y, groups))
     body.extend(_marks(shown, heights, radii, x, y, groups, space, focusable))
     total_height = height
@@ -345,8 +345,8 @@ def _describe(
     slopes: Sequence[Roof],
     left_out: int,
 ) -> str:
-    limits = [describe_roof(roof, "FLOP/s") for roof in roofs] + [
-        describe_roof(roof, "B/s") for roof in slopes
+    limits = [_describe_roof(roof, "FLOP/s") for roof in roofs] + [
+        _describe_roof(roof, "B/s") for roof in slopes
     ]
     named = [_describe_point(point, heights[id(point)]) for point in points[:20]]
     more = [f"{len(points) - 20} further points"] if len(points) > 20 else []

@@ -15,7 +15,7 @@ from html import escape
 from typing import TypeVar
 
 Drawn = TypeVar("Drawn")
-FONT_SIZE = 12.0
+_FONT_SIZE = 12.0
 LINE_HEIGHT = 16.0
 _WIDTH: ContextVar[float] = ContextVar("width of a chart", default=760.0)
 _NARROW_WIDTH = 366.0
@@ -90,7 +90,7 @@ def hover(content: str) -> str:
     return element("title", escape(clean(content)))
 
 
-def text_width(content: str, size: float = FONT_SIZE) -> float:
+def text_width(content: str, size: float = _FONT_SIZE) -> float:
     """Estimate the width of text in pixels, a little too wide rather than too narrow."""
     total = 0.0
     for character in content:
@@ -105,7 +105,7 @@ def text_width(content: str, size: float = FONT_SIZE) -> float:
     return total * size
 
 
-def fit(content: str, width: float, size: float = FONT_SIZE) -> str:
+def fit(content: str, width: float, size: float = _FONT_SIZE) -> str:
     """Shorten text with an ellipsis in the middle (names differ at both ends) until it fits ``width``."""
     content = clean(content)
     if text_width(content, size) <= width:
@@ -160,7 +160,7 @@ def _style() -> str:
     )
     return (
         f".lpo{{{_variables(0, _LIGHT, _INK_LIGHT)}font-family:system-ui,-apple-system,'Segoe UI',Roboto,"
-        f"'Helvetica Neue',Arial,sans-serif;font-size:{number(FONT_SIZE)}px}}"
+        f"'Helvetica Neue',Arial,sans-serif;font-size:{number(_FONT_SIZE)}px}}"
         f"@media (prefers-color-scheme:dark){{.lpo{{{_variables(1, _DARK, dark_inks)}}}}}"
         ".lpo-surface{fill:var(--l-surface)}.lpo text{fill:var(--l-text)}.lpo .lpo-muted{fill:var(--l-muted)}"
         ".lpo .lpo-head{font-size:14px;font-weight:600}.lpo .lpo-headsmall{font-size:11.5px;font-weight:600}"
@@ -176,7 +176,7 @@ def _style() -> str:
     )
 
 
-STYLE = _style()
+_STYLE = _style()
 """Every rule of every chart; names start with ``lpo`` so that a page's own rules are left alone."""
 
 
@@ -213,7 +213,7 @@ def document(
     head = (
         element("title", escape(clean(title)), id=f"t{key}")
         + element("desc", escape(clean(description)), id=f"d{key}")
-        + f"<style>{STYLE}</style>"
+        + f"<style>{_STYLE}</style>"
         + element("rect", class_="lpo-surface", width=width, height=height)
     )
     return element(

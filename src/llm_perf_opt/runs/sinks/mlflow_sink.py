@@ -17,8 +17,8 @@ from llm_perf_opt.runs.sinks import Sink
 from llm_perf_opt.summary import Summary
 
 URI_VARIABLE, EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
-DEFAULT_EXPERIMENT = "llm-perf-opt"
-FILES = (layout.SUMMARY, layout.REPORT_HTML, layout.CONFIG)
+_DEFAULT_EXPERIMENT = "llm-perf-opt"
+_FILES = (layout.SUMMARY, layout.REPORT_HTML, layout.CONFIG)
 _NOT_A_NAME = re.compile(r"[^\w./ :-]")
 _LONGEST_VALUE = 500
 
@@ -77,7 +77,7 @@ class MlflowSink(Sink):
             if getattr(row, name) is not None
         ]
         client.log_batch(run.info.run_id, metrics=metrics, params=params)
-        for file in FILES:
+        for file in _FILES:
             if (run_dir / file).is_file():
                 client.log_artifact(run.info.run_id, str(run_dir / file))
         status = {"ok": "FINISHED", "interrupted": "KILLED"}.get(summary.run.status, "FAILED")
@@ -86,7 +86,7 @@ class MlflowSink(Sink):
 
     @staticmethod
     def _experiment(client: object, run_dir: Path, uri: str) -> str:
-        name = os.environ.get(EXPERIMENT_VARIABLE) or DEFAULT_EXPERIMENT
+        name = os.environ.get(EXPERIMENT_VARIABLE) or _DEFAULT_EXPERIMENT
         found = client.get_experiment_by_name(name)  # type: ignore[attr-defined]
         if found is not None:
             return str(found.experiment_id)

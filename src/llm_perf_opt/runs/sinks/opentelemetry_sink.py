@@ -14,7 +14,7 @@ from llm_perf_opt.process.tools import has_package, import_optional
 from llm_perf_opt.runs.sinks import Sink
 from llm_perf_opt.summary import Summary
 
-ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PREFIX = "llm_perf_opt"
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _UNITS = {"ratio": "1", "count": "1", "bytes": "By"}
@@ -32,8 +32,8 @@ class OpenTelemetrySink(Sink):
         """Look for the packages and the address of a collector."""
         if not all(map(has_package, _PACKAGES)):
             return "OpenTelemetry is not installed: pip install 'llm-perf-opt[otel]'"
-        if not any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
-            return f"no collector is named: set {ENDPOINT_VARIABLES[1]}=http://127.0.0.1:4318"
+        if not any(os.environ.get(name) for name in _ENDPOINT_VARIABLES):
+            return f"no collector is named: set {_ENDPOINT_VARIABLES[1]}=http://127.0.0.1:4318"
         return None
 
     def write(self, summary: Summary, run_dir: Path) -> None:

@@ -293,14 +293,14 @@ SECTION_PASSES = {
     "SpeedOfLight_HierarchicalDoubleRooflineChart": 4, "WorkloadDistribution": 3,
 }  # fmt: skip
 """About how often a kernel is replayed for a section; it differs by chip and version."""
-SET_PASSES = {"basic": 9, "default": 9, "detailed": 25, "full": 40, "roofline": 25, "source": 8}
+_SET_PASSES = {"basic": 9, "default": 9, "detailed": 25, "full": 40, "roofline": 25, "source": 8}
 _METRICS_PER_PASS = 4
 
 
 def estimated_passes(set_name: str | None, sections: Sequence[str], metrics: Sequence[str]) -> int:
     """Return about how often each profiled launch is replayed."""
-    passes = SET_PASSES.get(set_name, 20) if set_name else 0
+    passes = _SET_PASSES.get(set_name, 20) if set_name else 0
     passes += sum(SECTION_PASSES.get(section, 4) for section in sections)
     if not set_name and not sections and not metrics:
-        passes = SET_PASSES["basic"]
+        passes = _SET_PASSES["basic"]
     return max(1, passes + -(-len(metrics) // _METRICS_PER_PASS))

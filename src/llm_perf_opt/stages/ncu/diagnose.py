@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-PERMISSION_FIX = (
+_PERMISSION_FIX = (
     "let users read GPU counters: as root, echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' "
     "> /etc/modprobe.d/nvidia-profiling.conf, then reboot; in a container add --cap-add=SYS_ADMIN; or run as "
     "root (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
@@ -101,7 +101,7 @@ _ERRORS: tuple[tuple[str, str, str, str], ...] = (
         r"ERR_NVGPUCTRPERM",
         "permission",
         "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM)",
-        PERMISSION_FIX,
+        _PERMISSION_FIX,
     ),
     (
         r"did not match any section",

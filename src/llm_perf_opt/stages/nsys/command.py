@@ -10,9 +10,9 @@ from typing import Any
 
 from llm_perf_opt.core.errors import ConfigError
 
-REGISTER_ONLY = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
+_REGISTER_ONLY = "NSYS_NVTX_PROFILER_REGISTER_ONLY"
 """Set to 0, nsys also matches plain strings (``torch.cuda.nvtx``) against ``--nvtx-capture``."""
-CAPTURE_RANGES = ("none", "nvtx", "cudaProfilerApi", "hotkey")
+_CAPTURE_RANGES = ("none", "nvtx", "cudaProfilerApi", "hotkey")
 _OWN_OPTIONS = {
     **dict.fromkeys(("t", "trace"), "pipeline.nsys.trace"),
     **dict.fromkeys(("s", "sample"), "pipeline.nsys.sample"),
@@ -78,7 +78,7 @@ class NsysOptions:
         command += _gating_flags(self.label, self.capture_range, self.capture_range_end)
         command += [f"--nvtx-domain-include={','.join(map(_escape_domain, include))}"] if include else []
         command += [f"--nvtx-domain-exclude={','.join(map(_escape_domain, exclude))}"] if exclude else []
-        command += ["-e", _environment_list({REGISTER_ONLY: "0", **(env or {})})]
+        command += ["-e", _environment_list({_REGISTER_ONLY: "0", **(env or {})})]
         command += [f"--session-new={self.session}"] if self.session else []
         command += [f"--force-overwrite={'true' if self.force_overwrite else 'false'}"]
         # In a file name nsys replaces %p, %h, %q{…}; a doubled one stands for itself.
@@ -156,9 +156,9 @@ def check_capture(
     capture_range: str, labels: Sequence[str], capture_range_end: str | None, *, gating: bool = True
 ) -> None:
     """Raise :class:`ConfigError` for gating that nsys would refuse, or silently never open."""
-    if capture_range not in CAPTURE_RANGES:
+    if capture_range not in _CAPTURE_RANGES:
         raise ConfigError(
-            f"pipeline.nsys.capture_range={capture_range} is not one of {', '.join(CAPTURE_RANGES)}",
+            f"pipeline.nsys.capture_range={capture_range} is not one of {', '.join(_CAPTURE_RANGES)}",
             hint="use nvtx with nvtx_capture=<range>, or none for the whole run",
             key="pipeline.nsys.capture_range",
         )

@@ -52,7 +52,7 @@ _METRICS_BYTES = 8 << 20
 _METRICS_S = 5.0
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}", re.ASCII)
 _PAUSE_AFTER_FAILURE_S = 0.1
-CAPACITY_SHARE = 0.5
+_CAPACITY_SHARE = 0.5
 """A load point that needs more than this share of the client's capacity is limited by it."""
 
 
@@ -278,7 +278,7 @@ class LoadResult:
         ):
             return f"requests were sent up to {self.lag_p99_s * 1e3:.0f} ms late (99th percentile)"
         rate = self.events / self.seconds if self.seconds > 0 else 0.0
-        if capacity_per_s and rate > CAPACITY_SHARE * capacity_per_s:
+        if capacity_per_s and rate > _CAPACITY_SHARE * capacity_per_s:
             return f"{rate:.0f} events/s are more than half of the client's capacity ({capacity_per_s:.0f} events/s)"
         return None
 

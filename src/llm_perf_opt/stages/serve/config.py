@@ -16,7 +16,7 @@ from llm_perf_opt.core.stage import StageConfig
 
 NAME = "serve"
 MOST_REQUESTS = 1_000_000
-MOST_CONCURRENCY = 100_000
+_MOST_CONCURRENCY = 100_000
 MOST_PER_S = 1_000_000.0
 _MOST_TOKENS = 10_000_000
 _MOST_S = 30 * 86_400.0
@@ -178,7 +178,7 @@ class _Range:
 
 _RANGES = (
     _Range("rate", 0, MOST_PER_S, open_below=True),
-    _Range("concurrency", 1, MOST_CONCURRENCY),
+    _Range("concurrency", 1, _MOST_CONCURRENCY),
     _Range("requests", 1, MOST_REQUESTS),
     _Range("duration_s", 0, _MOST_S, open_below=True),
     _Range("warmup_requests", 0, MOST_REQUESTS),

@@ -17,7 +17,7 @@ from llm_perf_opt.process.tools import find_program
 from llm_perf_opt.stages.serve.config import ClientName, Endpoint, EngineName, ServeConfig, key_of
 from llm_perf_opt.stages.serve.load import LoadLevel
 
-PROGRAMS = {ClientName.aiperf: "aiperf", ClientName.guidellm: "guidellm", ClientName.vllm_bench: "vllm"}
+_PROGRAMS = {ClientName.aiperf: "aiperf", ClientName.guidellm: "guidellm", ClientName.vllm_bench: "vllm"}
 _RESULTS = {
     ClientName.aiperf: ("profile_export.jsonl", "profile_export_aiperf.json"),
     ClientName.guidellm: ("benchmarks.json",),
@@ -26,18 +26,18 @@ _RESULTS = {
 """Files that a client leaves: its requests, and a summary with the load that was asked for."""
 
 
-def client_program(config: ServeConfig) -> list[str]:
+def _client_program(config: ServeConfig) -> list[str]:
     """Return the program of a client: the configured one; for ``vllm bench`` that of the engine; else by its name."""
     if config.client_executable:
         return list(config.client_executable)
     if config.client is ClientName.vllm_bench and config.engine is EngineName.vllm and config.executable:
         return list(config.executable)
-    return [PROGRAMS[config.client]]
+    return [_PROGRAMS[config.client]]
 
 
 def client_problems(config: ServeConfig) -> list[Problem]:
     """Find what is missing, and what the client cannot do."""
-    program = client_program(config)[0]
+    program = _client_program(config)[0]
     problems = []
     if not (Path(program).expanduser().is_file() if os.sep in program else find_program(program)):
         problems.append(
@@ -75,7 +75,7 @@ def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: st
             else ["--concurrency", str(level.concurrency)]
         )
         return [
-            *client_program(config), "profile",
+            *_client_program(config), "profile",
             "-m", model, "-u", url, "--endpoint-type", "chat" if chat else "completions", "--streaming", *load,
             "--request-count", str(requests), "--synthetic-input-tokens-mean", str(config.prompt_tokens),
             "--output-tokens-mean", str(config.new_tokens), "--extra-inputs", "ignore_eos:true",
@@ -89,7 +89,7 @@ def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: st
         )
         route = "/v1/chat/completions" if chat else "/v1/completions"
         return [
-            *client_program(config), "run", "--backend", f"kind=openai_http,target={url},model={model},request_format={route}",
+            *_client_program(config), "run", "--backend", f"kind=openai_http,target={url},model={model},request_format={route}",
             "--profile", profile, "--constraint", f"kind=max_requests,count={requests}",
             "--data", f"kind=synthetic_text,prompt_tokens={config.prompt_tokens},output_tokens={config.new_tokens}",
             "--output", f"kind=json,path={folder / 'benchmarks.json'}", "--disable-progress",
@@ -100,7 +100,7 @@ def _client_arguments(config: ServeConfig, level: LoadLevel, url: str, model: st
         else ["--max-concurrency", str(level.concurrency)]
     )
     return [
-        *client_program(config), "bench", "serve", "--backend", "openai-chat" if chat else "openai", "--base-url", url, "--model", model,
+        *_client_program(config), "bench", "serve", "--backend", "openai-chat" if chat else "openai", "--base-url", url, "--model", model,
         *(["--endpoint", "/v1/chat/completions"] if chat else []), "--dataset-name", "random", *load,
         "--random-input-len", str(config.prompt_tokens), "--random-output-len", str(config.new_tokens), "--ignore-eos",
         "--num-prompts", str(requests), "--seed", str(config.seed), "--save-result", "--save-detailed",

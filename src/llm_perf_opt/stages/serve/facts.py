@@ -23,7 +23,7 @@ METRICS = "metrics.jsonl"
 STEPS = "steps.jsonl"
 STEPS_LOG = "steps.log"
 SERVER = "server.json"
-OTHER_CLIENTS = ("aiperf", "guidellm", "vllm_bench")
+_OTHER_CLIENTS = ("aiperf", "guidellm", "vllm_bench")
 """How result files of other clients begin."""
 
 
@@ -32,7 +32,7 @@ def read_facts(run_dir: Path) -> Facts:
     folder = run_dir / NAME
     others = sorted(folder.glob("*.json*")) if folder.is_dir() else []
     results = own_files(
-        run_dir, NAME, [folder / REQUESTS, *(path for path in others if path.name.startswith(OTHER_CLIENTS))]
+        run_dir, NAME, [folder / REQUESTS, *(path for path in others if path.name.startswith(_OTHER_CLIENTS))]
     )
     steps = own_files(run_dir, NAME, [folder / STEPS, folder / STEPS_LOG])
     metrics = own_files(run_dir, NAME, [folder / METRICS])

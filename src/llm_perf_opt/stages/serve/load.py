@@ -15,7 +15,7 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.core.files import read_document
 from llm_perf_opt.stages.serve.config import MOST_REQUESTS, Arrival, Endpoint, ServeConfig
 
-DEFAULT_CONCURRENCY = (1, 4)
+_DEFAULT_CONCURRENCY = (1, 4)
 _TEXT = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
     "place case week company system program question work government number night point home water room mother area money "
@@ -127,7 +127,7 @@ def load_levels(config: ServeConfig) -> list[LoadLevel]:
         speed = f" at {config.trace_speed:g} times its speed" if config.trace_speed != 1 else ""
         return [LoadLevel("open", label=f"trace {Path(config.trace).name}{speed}")]
     levels = [LoadLevel("open", rate_per_s=rate, label=f"{rate:g} requests/s") for rate in config.rate]
-    closed = config.concurrency or ([] if config.rate else list(DEFAULT_CONCURRENCY))
+    closed = config.concurrency or ([] if config.rate else list(_DEFAULT_CONCURRENCY))
     return levels + [LoadLevel("closed", concurrency=n, label=f"{n} in flight") for n in closed]
 
 

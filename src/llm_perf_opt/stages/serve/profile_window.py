@@ -27,13 +27,13 @@ TRACES = "profile"
 """Folder of the traces below the stage's own: new for each run, so that no other run's trace is in it."""
 PROFILED_REQUESTS = "profiled-requests.jsonl"
 PROFILED_STEPS = "profiled-steps.jsonl"
-STEP_BYTES = 4 << 20
+_STEP_BYTES = 4 << 20
 """Forecast of a trace: bytes per step and rank without stacks."""
-START_S = 60.0
+_START_S = 60.0
 _POLL_S = 0.5
 _STEADY_POLLS = 3
 _PIECE = 1 << 20
-MOST_SALVAGED = 1 << 30
+_MOST_SALVAGED = 1 << 30
 """Bytes of text that are salvaged from a trace that ends early."""
 
 
@@ -80,14 +80,14 @@ async def profile_load(
     """Profile one load; ``send`` sends its requests and returns how many were answered."""
     window = Window(label)
     ranks = ranks_of(config.args)
-    window.forecast_bytes = STEP_BYTES * config.profile_steps * ranks
+    window.forecast_bytes = _STEP_BYTES * config.profile_steps * ranks
     free = shutil.disk_usage(folder).free
     if free < 2 * window.forecast_bytes:
         window.problem = (
             f"not started: the traces may take {window.forecast_bytes} bytes, and {free} are free"
         )
         return window
-    status, said = await asyncio.to_thread(server.get, "/start_profile", post=True, timeout_s=START_S)
+    status, said = await asyncio.to_thread(server.get, "/start_profile", post=True, timeout_s=_START_S)
     if status != 200:
         window.problem = _describe_refusal(status, said)
         return window
@@ -201,7 +201,7 @@ def salvage(path: Path) -> tuple[Path, int] | None:
     try:
         for piece in _pieces(path):
             held += piece
-            if len(held) > MOST_SALVAGED:
+            if len(held) > _MOST_SALVAGED:
                 break
     except (EOFError, OSError, zlib.error):
         pass

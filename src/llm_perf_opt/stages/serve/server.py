@@ -28,7 +28,7 @@ from llm_perf_opt.stages.serve.load import WORDS
 if TYPE_CHECKING:
     from llm_perf_opt.config.schema import AppConfig
 
-LOG_NAME = "server"
+_LOG_NAME = "server"
 _LAST_LINES = 15
 _POLL_S = 0.2
 _MOST_STEP_LINES = 500_000
@@ -37,7 +37,7 @@ CHECKPOINT_ADAPTERS = ("hf_causal_lm",)
 """Presets that a checkpoint can be written from."""
 _MOST_ANSWER_BYTES = 1 << 20
 _MOST_MESSAGE = 2000
-MOST_NAME = 512
+_MOST_NAME = 512
 """Longest name of a model or version that is taken from a server."""
 
 
@@ -119,7 +119,7 @@ def _is_name(value: object) -> bool:
     """Tell whether a server's name of a model or version can be printed and be an argument of a client."""
     return (
         isinstance(value, str)
-        and 0 < len(value) <= MOST_NAME
+        and 0 < len(value) <= _MOST_NAME
         and value.isprintable()
         and not value.startswith("-")
     )
@@ -214,7 +214,7 @@ class Server:
         process = BackgroundProcess(
             argv,
             log_dir=log_dir,
-            name=LOG_NAME,
+            name=_LOG_NAME,
             cwd=cwd,
             env=env,
             on_line=self._take_line,
@@ -251,7 +251,7 @@ class Server:
             if not self.is_alive:
                 raise ToolError(
                     f"the {self.engine.name.value} server ended before it was healthy:\n{self.last_lines()}",
-                    hint=f"see serve/{LOG_NAME}.stderr.log; arguments of your own: {key_of('args')}",
+                    hint=f"see serve/{_LOG_NAME}.stderr.log; arguments of your own: {key_of('args')}",
                 )
             reason = self._health() or ""
             if not reason:
@@ -266,7 +266,7 @@ class Server:
             )
         raise ToolError(
             f"the {self.engine.name.value} server was not healthy after {limit_s:g} s ({reason}):\n{self.last_lines()}",
-            hint=f"see serve/{LOG_NAME}.stderr.log; more time: {key_of('start_timeout_s')}",
+            hint=f"see serve/{_LOG_NAME}.stderr.log; more time: {key_of('start_timeout_s')}",
         )
 
     def _health(self) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.captures.documents import TorchProfile
     from llm_perf_opt.captures.kineto.reader import KinetoCapture
 
-DISTURBANCE = 1
+_DISTURBANCE = 1
 """The profiler slows the host down more than Nsight Systems does."""
 
 
@@ -87,7 +87,7 @@ def _read_trace(facts: Facts, path: Path, profile: TorchProfile | None) -> None:
         found = summarise_timeline(timeline, attribution=attribution, source=str(path))
         add_shapes(found.kernels)
         facts.captures.append(
-            Capture(path, timeline, found, attribution, tool="torch profiler", disturbance=DISTURBANCE)
+            Capture(path, timeline, found, attribution, tool="torch profiler", disturbance=_DISTURBANCE)
         )
         if facts.shaped_calls:
             from llm_perf_opt.analysis.targets import TracedKernel

@@ -136,7 +136,7 @@ def cross_checks(
     return checks
 
 
-def add_memory(
+def _add_memory(
     document: StaticDocument,
     shapes: PhaseShapes,
     *,
@@ -174,13 +174,13 @@ def document_notes(document: StaticDocument, phases: Collection[str]) -> list[st
     return notes
 
 
-def describe_error(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error's type and first line, short enough for a note."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {line[:300]}"
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     """``bfloat16`` of ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")
 
@@ -188,7 +188,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 LOGGER = logging.getLogger("llm_perf_opt")
 # What a model's own code raises when it meets the meta device: values asked of tensors that have none, operators
 # without a shape function, sizes a kernel refuses. Anything else is a bug and stays one.
-COUNT_ERRORS = (
+_COUNT_ERRORS = (
     RuntimeError,
     NotImplementedError,
     TypeError,
@@ -241,7 +241,7 @@ class StaticCounter:
 
         try:
             self._model = self.adapter.build("meta", self.dtype)
-        except COUNT_ERRORS as error:
+        except _COUNT_ERRORS as error:
             self._note_or_raise("the model cannot be built without weights", error)
             return
         self._tree = model_tree(self._model, self.adapter.components())
@@ -256,7 +256,7 @@ class StaticCounter:
         if self._not_quantised is not None:
             self.notes.append(
                 f"the checkpoint is quantised ({scheme.method}), this run is not: {self._not_quantised};"
-                f" weights are counted in {dtype_name(self.dtype)}"
+                f" weights are counted in {_dtype_name(self.dtype)}"
             )
             return
         if self._tree is None:
@@ -288,7 +288,7 @@ class StaticCounter:
         return size if size is not None else self.dtype.itemsize
 
     def _note_or_raise(self, what: str, error: Exception) -> None:
-        reason = f"{what}: {describe_error(error)}"
+        reason = f"{what}: {_describe_error(error)}"
         if not self.use_closed_forms:
             raise InputError(
                 reason,
@@ -340,7 +340,7 @@ class StaticCounter:
             return None
         try:
             return count_adapter_phase(self.adapter, self._model, self._tree, phase, shapes)
-        except COUNT_ERRORS as error:
+        except _COUNT_ERRORS as error:
             switched = self._switch_experts(error)
             if switched:
                 return self._try_count(phase, shapes)
@@ -355,7 +355,7 @@ class StaticCounter:
         if not callable(switch) or not has_experts or any(n.startswith(note) for n in self.notes):
             return False
         self.notes.append(
-            f"{note}: the configured implementation cannot run without weights: {describe_error(error)}"
+            f"{note}: the configured implementation cannot run without weights: {_describe_error(error)}"
         )
         switch("batched_mm")
         return True
@@ -408,7 +408,7 @@ class StaticCounter:
         )
         document = StaticDocument(
             static=static,
-            model={"name": self.name, "architecture": self._architecture(), "dtype": dtype_name(self.dtype)},
+            model={"name": self.name, "architecture": self._architecture(), "dtype": _dtype_name(self.dtype)},
             shapes=[used],
             totals=totals(
                 static,
@@ -422,7 +422,7 @@ class StaticCounter:
             cross_checks=self._cross_checks(static, shapes, counts),
             kv_layers=layers,
         )
-        add_memory(
+        _add_memory(
             document,
             shapes,
             weights_bytes=self._tree.weight_bytes()

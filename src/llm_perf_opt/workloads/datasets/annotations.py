@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 JSON_NAME = "OmniDocBench.json"
-IGNORED_CATEGORIES = frozenset(
+_IGNORED_CATEGORIES = frozenset(
     {
         # The evaluator reads these but leaves them out of the score.
         "figure_caption", "figure_footnote", "table_caption", "table_footnote", "code_algorithm",
@@ -98,7 +98,7 @@ def _image_name(page: object) -> str | None:
 
 
 def _scored(block: Mapping[str, Any]) -> bool:
-    return block.get("ignore") is not True and block.get("category_type") not in IGNORED_CATEGORIES
+    return block.get("ignore") is not True and block.get("category_type") not in _IGNORED_CATEGORIES
 
 
 def _order(block: Mapping[str, Any]) -> float | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Sounds as arrays: made up from a seed, or read from WAV files; nothing but numpy and the standard library.
 
 
-MADE_UP = "made_up_sound"
+_MADE_UP = "made_up_sound"
 """Key of ``Sample.extra`` under which a sound that is in no file is described."""
 _RATE_HZ = 16_000
 _TONES = 4
@@ -51,7 +51,7 @@ def clip_of(sample: Sample) -> Clip:
     """Return the sound of a sample: of its file, or as described."""
     if sample.path is not None:
         return read_wave(sample.path)
-    described = sample.extra.get(MADE_UP)
+    described = sample.extra.get(_MADE_UP)
     if described is None:
         raise InputError(
             f"sample {sample.id} has no sound", hint="this model needs a data set of sounds: dataset=audio"
@@ -221,4 +221,4 @@ def made_up_samples(config: GeneratedAudioConfig) -> list[Sample]:
 def _made_up(seed: int, seconds: float, number: int) -> Sample:
     described = {"seed": seed, "seconds": seconds}
     digest = hashlib.sha256(f"sound:{seed}:{seconds!r}".encode()).hexdigest()
-    return Sample(id=f"clip_{number:03d}", sha256=digest, extra={MADE_UP: described})
+    return Sample(id=f"clip_{number:03d}", sha256=digest, extra={_MADE_UP: described})

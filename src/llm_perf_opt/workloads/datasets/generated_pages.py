@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llm_perf_opt.config.schema import GeneratedConfig
 
 LOGGER = logging.getLogger(__name__)
-GENERATOR_VERSION = 1
+_GENERATOR_VERSION = 1
 """Raised whenever the same settings give other pages."""
 MANIFEST = "manifest.json"
 _SMALLEST_SIDE = 64
@@ -81,9 +81,9 @@ def _check_config(config: GeneratedConfig) -> None:
 
 def _cache_key(config: GeneratedConfig) -> str:
     # Pillow is part of the key: another version may draw the same letters with other pixels.
-    settings = (GENERATOR_VERSION, PIL.__version__, config.pages, config.seed, config.max_side)
+    settings = (_GENERATOR_VERSION, PIL.__version__, config.pages, config.seed, config.max_side)
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    return f"v{GENERATOR_VERSION}-{digest}"
+    return f"v{_GENERATOR_VERSION}-{digest}"
 
 
 def _cached_pages(folder: Path, config: GeneratedConfig) -> Path:
@@ -112,7 +112,7 @@ def _write_pages(folder: Path, config: GeneratedConfig) -> None:
         sizes[f"{IMAGES}/{page.name}"] = path.stat().st_size
     atomic_write_json(folder / JSON_NAME, annotations)
     sizes[JSON_NAME] = (folder / JSON_NAME).stat().st_size
-    atomic_write_json(folder / MANIFEST, {"generator_version": GENERATOR_VERSION, "bytes": sizes})
+    atomic_write_json(folder / MANIFEST, {"generator_version": _GENERATOR_VERSION, "bytes": sizes})
     folder.chmod(0o755)
 
 
@@ -161,7 +161,7 @@ _INK = (20, 24, 32)
 _PAPER = (255, 255, 255)
 _RULE = (120, 126, 138)
 _SMALL_SIDE = 640
-Box = tuple[float, float, float, float]
+_Box = tuple[float, float, float, float]
 
 
 @dataclass
@@ -213,7 +213,7 @@ class _Sheet:
         self.draw = ImageDraw.Draw(self.image)
         self.margin = max(4, round(self.width * 0.08))
         self.body_size = max(8, round(min(self.width, self.height) / 58))
-        self.column: Box = (self.margin, self.margin, self.width - self.margin, self.height - self.margin)
+        self.column: _Box = (self.margin, self.margin, self.width - self.margin, self.height - self.margin)
 
     def font(self, size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
         return ImageFont.load_default(size=size)
@@ -328,7 +328,7 @@ def _wrap(
     return lines
 
 
-def _polygon(box: Box) -> list[float]:
+def _polygon(box: _Box) -> list[float]:
     """Corners clockwise from the top left, as OmniDocBench has them."""
     x1, y1, x2, y2 = (round(value, 1) for value in box)
     return [x1, y1, x2, y1, x2, y2, x1, y2]

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from llm_perf_opt.core.console.progress import Progress
 
 LOGGER = logging.getLogger("llm_perf_opt")
-OnResult = Callable[[SampleResult], None]
+_OnResult = Callable[[SampleResult], None]
 
 
 def run_workload(
     workload: WorkloadConfig,
     samples: Sequence[Sample],
     *,
-    on_result: OnResult | None = None,
+    on_result: _OnResult | None = None,
     progress: Progress | None = None,
     engine: Engine | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -96,7 +96,7 @@ def build_engine(workload: WorkloadConfig, progress: Progress) -> Engine:
 class _Run:
     """One run under way."""
 
-    def __init__(self, engine: Engine, workload: WorkloadConfig, on_result: OnResult | None) -> None:
+    def __init__(self, engine: Engine, workload: WorkloadConfig, on_result: _OnResult | None) -> None:
         self._engine = engine
         self._wanted = workload.max_new_tokens
         self._on_result = on_result

@@ -120,7 +120,7 @@ def ban_repeated_ngrams(logits: torch.Tensor, tokens: torch.Tensor, size: int) -
 # The answers of a batch as they grow, and whether all have ended, learnt without waiting for the device at every token.
 
 
-Observe = Callable[["torch.Tensor"], None]
+_Observe = Callable[["torch.Tensor"], None]
 
 
 class StopCheck:
@@ -160,7 +160,7 @@ class Sequences:
         device: str,
         stop_ids: Sequence[int],
         no_repeat_ngram_size: int,
-        observe: Observe | None = None,
+        observe: _Observe | None = None,
     ) -> None:
         """Make room for ``limit`` tokens behind each prompt; ``observe`` sees the logits of every step."""
         import torch
@@ -249,7 +249,7 @@ def intervals(clock: Clock, marks: Sequence[Any]) -> list[float]:
 
 
 Ranges = Callable[[str], contextlib.AbstractContextManager[None]]
-PhaseMode = Callable[[], contextlib.AbstractContextManager[None]]
+_PhaseMode = Callable[[], contextlib.AbstractContextManager[None]]
 _COMPILED_WARMUP_ROUNDS = 2
 _WATCHED = ("preprocess", *REQUEST_PHASES)
 """Ranges that begin and end with an idle device; components and steps lie inside them."""
@@ -291,7 +291,7 @@ class Engine:
         self.ignore_eos = self.adapter.weights() == "random" if ignore is None else ignore
         self._stop_ids = () if self.ignore_eos else tuple(self.adapter.eos_token_ids())
         self._ranges: Ranges = stage
-        self._phase_modes: dict[str, list[PhaseMode]] = {}
+        self._phase_modes: dict[str, list[_PhaseMode]] = {}
 
     def release(self) -> Release | None:
         """Let go of the model and give its memory back; the engine is of no use afterwards. ``None``: nobody counts."""
@@ -421,7 +421,7 @@ class Engine:
         max_new_tokens: int | None = None,
         components: bool = True,
         stop_after: int | None = None,
-        observe: Observe | None = None,
+        observe: _Observe | None = None,
     ) -> PassResult:
         """Run one pass over a prepared batch: what a profiler wraps.
 
@@ -488,7 +488,7 @@ class Engine:
         wanted = self.workload.nvtx_modules and self._ranges is not _no_range
         return module_ranges(self.model) if wanted else contextlib.nullcontext()
 
-    def add_phase_mode(self, phase: str, mode: PhaseMode) -> None:
+    def add_phase_mode(self, phase: str, mode: _PhaseMode) -> None:
         """Enter ``mode()`` around every run of a phase, outside of what is timed."""
         self._phase_modes.setdefault(phase, []).append(mode)
 

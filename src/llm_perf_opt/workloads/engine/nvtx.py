@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-MODULE_PREFIX = "module:"
+_MODULE_PREFIX = "module:"
 """What per-module range names start with, so that readers tell them from phases and components."""
 _LIBRARIES = ("libnvtx3interop.so.1", "libnvToolsExt.so.1")
 _NO_TOOL = -2
@@ -175,7 +175,7 @@ def backend_name() -> str | None:
     return backend.name if backend else None
 
 
-def module_ranges(model: torch.nn.Module, prefix: str = MODULE_PREFIX) -> ModuleRanges:
+def module_ranges(model: torch.nn.Module, prefix: str = _MODULE_PREFIX) -> ModuleRanges:
     """Emit one range per forward call of every submodule until ``remove()``; costs time, so opt-in."""
     return ModuleRanges(model, prefix)
 

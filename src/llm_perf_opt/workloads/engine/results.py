@@ -196,14 +196,14 @@ class WorkloadResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``timings.json`` document."""
-        return workload_timings_document(self)
+        return _workload_timings_document(self)
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
+def _workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
     """Return ``timings.json``: schema, what ran, and every repeat of every batch. Missing phases are null."""
     return {
         "schema": SCHEMA,
@@ -220,5 +220,5 @@ def workload_timings_document(result: WorkloadResult) -> dict[str, Any]:
 
 def write_timings(path: Path, result: WorkloadResult) -> Path:
     """Write ``timings.json``."""
-    document: Mapping[str, Any] = workload_timings_document(result)
+    document: Mapping[str, Any] = _workload_timings_document(result)
     return atomic_write_json(path, document)

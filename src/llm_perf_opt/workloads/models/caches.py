@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ARGUMENTS = ("past_key_values", "cache_params", "state")
 """Names under which ``forward`` takes the state and its output returns it, in the order they are looked for."""
 _KEYS_AND_VALUES = ("keys", "values")
-CROSS_ATTENTION = "cross_attention_cache"
+_CROSS_ATTENTION = "cross_attention_cache"
 """Attribute of an encoder-decoder's cache: keys and values of what the encoder read. They are filled once by the prefill
 and never grow, so they are counted as a state of fixed size that is only read."""
 _ONE_SEQUENCE_ONLY = {"rwkv": "transformers' decode step mixes the sequences of a batch"}
@@ -128,13 +128,13 @@ def state_bytes(model: torch.nn.Module, state: Any) -> dict[str, float]:
     return {
         path: tensor.numel() * tensor.element_size()
         for path, tensor in found.items()
-        if path.rpartition(".")[2] not in _KEYS_AND_VALUES or CROSS_ATTENTION in path
+        if path.rpartition(".")[2] not in _KEYS_AND_VALUES or _CROSS_ATTENTION in path
     }
 
 
 def only_read(places: Iterable[str]) -> frozenset[str]:
     """Return the places whose state no step writes again once it is there."""
-    return frozenset(place for place in places if CROSS_ATTENTION in place)
+    return frozenset(place for place in places if _CROSS_ATTENTION in place)
 
 
 def _module_states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

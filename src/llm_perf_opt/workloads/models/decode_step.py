@@ -85,14 +85,14 @@ _WARM_UP_STEPS = 3
 Step = Callable[[], "torch.Tensor"]
 
 
-def has_graphs(device: str) -> bool:
+def _has_graphs(device: str) -> bool:
     """Whether steps can be captured on a device: CUDA, and ROCm under the same name."""
     return device.startswith("cuda")
 
 
 def refuse_without_graphs(device: str) -> None:
     """Refuse a device that cannot capture."""
-    if not has_graphs(device):
+    if not _has_graphs(device):
         raise ConfigError(
             f"model.cuda_graphs=true: {device} cannot capture and replay its work",
             hint="use model.cuda_graphs=false, or run.device=cuda on a machine with such a GPU",
@@ -145,7 +145,7 @@ class CudaGraphs:
             for _ in range(_WARM_UP_STEPS - 1):
                 step()
         current.wait_stream(stream)
-        refuse_unsteady(before, fingerprint(state))
+        _refuse_unsteady(before, fingerprint(state))
 
 
 def fingerprint(state: Any) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def fingerprint(state: Any) -> dict[str, Any]:
     return dict(_entries(state, "cache"))
 
 
-def refuse_unsteady(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _refuse_unsteady(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Refuse a state that moves, or that Python counts, from one step to the next."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     if changed:

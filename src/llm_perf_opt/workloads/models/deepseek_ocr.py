@@ -438,7 +438,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
     @functools.cached_property
     def _config(self) -> Any:
         if self.weights() == "random":
-            return ocr2_config(self.config.arch)
+            return _ocr2_config(self.config.arch)
         from transformers import DeepseekOcr2Config
 
         self.say_arch_is_not_used()
@@ -468,7 +468,7 @@ class DeepseekOcr2Adapter(OcrAdapter):
         return DeepseekOcr2ForConditionalGeneration
 
 
-def ocr2_config(arch: Mapping[str, Any]) -> Any:
+def _ocr2_config(arch: Mapping[str, Any]) -> Any:
     """Build the configuration of ``model.arch``; the library's defaults are not the model's, so all must be given."""
     from transformers import DeepseekOcr2Config
 
@@ -506,7 +506,7 @@ def ocr2_config(arch: Mapping[str, Any]) -> Any:
 _SMALL_VOCAB_IMAGE_TOKEN_ID = 3
 
 
-def ocr_config(arch: Mapping[str, Any]) -> Any:
+def _ocr_config(arch: Mapping[str, Any]) -> Any:
     """Build the v1 configuration of ``model.arch``; what is not given has the published value."""
     from transformers import UnlimitedOcrConfig
 
@@ -523,11 +523,11 @@ def ocr_config(arch: Mapping[str, Any]) -> Any:
         PUBLISHED_IMAGE_TOKEN_ID if vocab > PUBLISHED_IMAGE_TOKEN_ID else _SMALL_VOCAB_IMAGE_TOKEN_ID,
     )
     config = make_config(UnlimitedOcrConfig, plain)
-    check_vision(config)
+    _check_vision(config)
     return config
 
 
-def check_vision(config: Any) -> None:
+def _check_vision(config: Any) -> None:
     """Check what transformers does not: that the two encoders fit together."""
     sam, clip = config.vision_config.sam_config, config.vision_config.encoder_config
     key = "model.arch.vision_config"
@@ -566,8 +566,8 @@ class DeepseekOcrAdapter(OcrAdapter):
     def _config(self) -> Any:
         if self.weights() == "real":
             self.say_arch_is_not_used()
-            return config_of_checkpoint(str(self.config.path))
-        return ocr_config(self.config.arch)
+            return _config_of_checkpoint(str(self.config.path))
+        return _ocr_config(self.config.arch)
 
     def image_tokens(self, grid: Grid | None) -> int:
         """Return how many positions a page with this tile grid takes."""
@@ -612,7 +612,7 @@ _HEAD_DIM = 64
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def config_of_checkpoint(path: str) -> Any:
+def _config_of_checkpoint(path: str) -> Any:
     """Return the transformers configuration for a checkpoint directory, or say why it is not DeepSeek-OCR v1."""
 
     directory = checkpoint_dir(path)
@@ -628,8 +628,8 @@ def config_of_checkpoint(path: str) -> Any:
         )
     shapes = tensor_shapes(directory)
     text = _text_dims(directory, document)
-    config = ocr_config({"text_config": text, "vision_config": _vision_dims(directory, shapes, document)})
-    check_vision(config)
+    config = _ocr_config({"text_config": text, "vision_config": _vision_dims(directory, shapes, document)})
+    _check_vision(config)
     return config
 
 

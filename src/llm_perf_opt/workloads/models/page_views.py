@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PATCH_STRIDE = 64
 """Pixels of one side that become one vision token: 16-pixel patches, then two stride-2 convolutions."""
-PAD_COLOR = (127, 127, 127)
-MIN_TILES = 2
+_PAD_COLOR = (127, 127, 127)
+_MIN_TILES = 2
 Grid = tuple[int, int]
 """Columns, rows."""
 Rounding = Literal["even", "floor"]
@@ -91,17 +91,17 @@ def candidate_grids(max_tiles: int) -> tuple[Grid, ...]:
     # Built as a set, as published: equal-product grids keep the set's order, which decides exact ties.
     grids = {
         (columns, rows)
-        for tiles in range(MIN_TILES, max_tiles + 1)
+        for tiles in range(_MIN_TILES, max_tiles + 1)
         for columns in range(1, tiles + 1)
         for rows in range(1, tiles + 1)
-        if MIN_TILES <= columns * rows <= max_tiles
+        if _MIN_TILES <= columns * rows <= max_tiles
     }
     return tuple(sorted(grids, key=lambda grid: grid[0] * grid[1]))
 
 
 def choose_grid(width: int, height: int, spec: ViewSpec) -> Grid | None:
     """Return the tile grid of a page, or ``None`` when it gets no tiles."""
-    if not spec.crop or spec.max_tiles < MIN_TILES or max(width, height) <= spec.tile_size:
+    if not spec.crop or spec.max_tiles < _MIN_TILES or max(width, height) <= spec.tile_size:
         return None
     aspect, area = width / height, width * height
     best, best_difference = (1, 1), float("inf")
@@ -173,7 +173,7 @@ def _pad(image: Image.Image, side: int, rounding: Rounding) -> Image.Image:
     half: Callable[[int], int] = (
         (lambda gap: gap // 2) if rounding == "floor" else (lambda gap: round(gap * 0.5))
     )
-    canvas = Image.new("RGB", (side, side), PAD_COLOR)
+    canvas = Image.new("RGB", (side, side), _PAD_COLOR)
     canvas.paste(fitted, (half(side - width), half(side - height)))
     return canvas
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
 IMAGE = "<image>"
-OCR_SPECIAL_TOKENS = (
+_OCR_SPECIAL_TOKENS = (
     IMAGE, "<|ref|>", "<|/ref|>", "<|det|>", "<|/det|>", "<|grounding|>",
     "<td>", "</td>", "<tr>", "</tr>", "<|User|>", "<|Assistant|>",
 )  # fmt: skip
@@ -146,15 +146,15 @@ def ocr_special_ids(vocab_size: int, image_token_id: int, bos: int, eos: int) ->
     """Place DeepSeek-OCR's special tokens: consecutive from the image token, as published."""
     pad = next(
         index
-        for index in range(3 + len(OCR_SPECIAL_TOKENS))
-        if index not in {bos, eos} and not image_token_id <= index < image_token_id + len(OCR_SPECIAL_TOKENS)
+        for index in range(3 + len(_OCR_SPECIAL_TOKENS))
+        if index not in {bos, eos} and not image_token_id <= index < image_token_id + len(_OCR_SPECIAL_TOKENS)
     )
     placed = [(BOS, bos), (EOS, eos), (PAD, pad)]
-    placed += [(token, image_token_id + number) for number, token in enumerate(OCR_SPECIAL_TOKENS)]
+    placed += [(token, image_token_id + number) for number, token in enumerate(_OCR_SPECIAL_TOKENS)]
     if max(index for _, index in placed) >= vocab_size:
         raise ConfigError(
             f"model.arch.image_token_id={image_token_id} leaves no room below vocab_size {vocab_size}",
-            hint=f"use at most {vocab_size - len(OCR_SPECIAL_TOKENS)}",
+            hint=f"use at most {vocab_size - len(_OCR_SPECIAL_TOKENS)}",
             key="model.arch.image_token_id",
         )
     return tuple(placed)

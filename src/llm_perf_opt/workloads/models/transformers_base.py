@@ -59,7 +59,7 @@ class Generates(Protocol):
         """Run the model's own ``generate()`` on a batch."""
 
 
-def greedy_reference(
+def _greedy_reference(
     adapter: Generates,
     model: torch.nn.Module,
     batch: Batch,
@@ -98,7 +98,7 @@ def greedy_reference(
 # Mixtures of experts: whether a model is one, and how its experts run while it decodes.
 
 
-def has_routed_experts(config: Any) -> bool:
+def _has_routed_experts(config: Any) -> bool:
     """Whether a language model's transformers configuration has routed experts."""
     return any(
         getattr(config, name, None) for name in ("num_experts", "n_routed_experts", "num_local_experts")
@@ -386,7 +386,7 @@ class TransformersAdapter(ModelAdapter):
         no_repeat_ngram_size: int,
     ) -> Reference | None:
         """Return the first greedy tokens of transformers' ``generate()``, whatever a checkpoint says of sampling."""
-        return greedy_reference(
+        return _greedy_reference(
             self, model, batch, count, stop_ids=stop_ids, no_repeat_ngram_size=no_repeat_ngram_size
         )
 
@@ -486,4 +486,4 @@ class TransformersAdapter(ModelAdapter):
 
     def is_mixture(self) -> bool:
         """Whether the language model has routed experts."""
-        return has_routed_experts(self.text_config())
+        return _has_routed_experts(self.text_config())

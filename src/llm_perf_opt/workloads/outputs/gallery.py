@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger(__name__)
 MARKDOWN_NAME = "predictions.md"
 HTML_NAME = "predictions.html"
-IMAGES_DIR = "images"
+_IMAGES_DIR = "images"
 # Okabe and Ito's palette: distinguished by people who see colours differently, on white and on scans.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#6A3D9A")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00", "#6A3D9A")
 _JPEG_QUALITY = 85
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -78,14 +78,14 @@ def write_gallery(
 ) -> list[Path]:
     """Write both galleries and their images; return the files. A page that is gone costs its picture only."""
     labels = [box["label"] for entry in entries for box in entry.record.get("boxes", [])]
-    colors = {label: COLORS[index % len(COLORS)] for index, label in enumerate(dict.fromkeys(labels))}
+    colors = {label: _COLORS[index % len(_COLORS)] for index, label in enumerate(dict.fromkeys(labels))}
     written: list[Path] = []
     pictures: list[_Picture | None] = []
     for index, entry in enumerate(entries, start=1):
         picture = _picture(index, entry, colors, thumbnail_width)
         pictures.append(picture)
         if picture is not None:
-            written.append(atomic_write_bytes(folder / IMAGES_DIR / picture.file_name, picture.boxed))
+            written.append(atomic_write_bytes(folder / _IMAGES_DIR / picture.file_name, picture.boxed))
     shown = list(zip(entries, pictures, strict=True))
     markdown = atomic_write_text(folder / MARKDOWN_NAME, _markdown(header, shown))
     page = atomic_write_text(folder / HTML_NAME, _html(header, shown, colors, thumbnail_width))
@@ -172,7 +172,7 @@ def _markdown(header: GalleryHeader, shown: Sequence[tuple[Entry, _Picture | Non
         record = entry.record
         lines += [f"## {md_text(record['id'])}", ""]
         if picture is not None:
-            lines += [f"![page with boxes]({md_target(f'{IMAGES_DIR}/{picture.file_name}')})", ""]
+            lines += [f"![page with boxes]({md_target(f'{_IMAGES_DIR}/{picture.file_name}')})", ""]
         numbers = measures(record)
         if numbers:
             lines += [

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 REF, REF_END, DET, DET_END = "<|ref|>", "<|/ref|>", "<|det|>", "<|/det|>"
-COORDINATE_MAX = 999
+_COORDINATE_MAX = 999
 """Coordinates run from 0 to 999 on both sides, whatever the size of the page."""
 _LONGEST_LABEL = 200
 _NUMBER = r"\s{0,8}([-+]?\d{1,9}(?:\.\d{0,9})?)\s{0,8}"
@@ -65,7 +65,7 @@ class Grounding:
 
 
 def _scale(value: float, side: int) -> int:
-    return int(min(max(value, 0.0), COORDINATE_MAX) / COORDINATE_MAX * side)
+    return int(min(max(value, 0.0), _COORDINATE_MAX) / _COORDINATE_MAX * side)
 
 
 def parse_grounding(text: str) -> Grounding:

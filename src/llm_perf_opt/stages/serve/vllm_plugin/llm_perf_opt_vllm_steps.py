@@ -16,12 +16,12 @@ from collections import deque
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 VARIABLE = "LLM_PERF_OPT_VLLM_STEPS"
-LIMIT_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS_BYTES"
+_LIMIT_VARIABLE = "LLM_PERF_OPT_VLLM_STEPS_BYTES"
 MOST_BYTES = 2 << 30
 """The recording ends when its file is this large."""
 QUEUE = 65536
 """Steps that wait to be written; more are dropped."""
-FLUSH_S = 0.2
+_FLUSH_S = 0.2
 _DETAILS = (
     "iteration_index",
     "num_ctx_requests",
@@ -102,7 +102,7 @@ class StepWriter:
             written = noted = 0
             with open(self.path, "ab", buffering=0) as stream:
                 while True:
-                    last = self._over.wait(FLUSH_S)
+                    last = self._over.wait(_FLUSH_S)
                     lines = []
                     while self._queue:
                         lines.append(json.dumps(self._queue.popleft(), separators=(",", ":"), default=str))
@@ -123,7 +123,7 @@ class StepWriter:
             self.fail()
 
 
-def step_record(scheduler_stats, iteration_stats, engine_idx=0):
+def _step_record(scheduler_stats, iteration_stats, engine_idx=0):
     """Return what is kept of one step; ``None`` for a call without a step."""
     details = getattr(scheduler_stats, "iteration_details", None)
     if scheduler_stats is None or (details is None and iteration_stats is None):
@@ -162,7 +162,7 @@ class StepLogger(StatLoggerBase):
         try:
             path = os.environ.get(VARIABLE)
             if path:
-                most = os.environ.get(LIMIT_VARIABLE, "")
+                most = os.environ.get(_LIMIT_VARIABLE, "")
                 self._writer = StepWriter(path, int(most) if most.isdigit() else MOST_BYTES)
         except Exception:
             self._writer = None
@@ -173,7 +173,7 @@ class StepLogger(StatLoggerBase):
         if writer is None or writer.failed:
             return
         try:
-            line = step_record(scheduler_stats, iteration_stats, engine_idx)
+            line = _step_record(scheduler_stats, iteration_stats, engine_idx)
             if line is not None:
                 writer.put(line)
         except Exception:
