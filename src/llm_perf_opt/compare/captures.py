@@ -209,15 +209,15 @@ def _kernel_causes(effects: Sequence[Effect], *, phases: bool = False) -> list[C
 
     What changed alike is reported together, and the smallest changes are summed into one last row.
     """
-    told = [*_all_alike(effects)]
-    if not told:
-        told = [merged for group in _groups(effects) for merged in _family(group)]
+    merged_effects = [*_all_alike(effects)]
+    if not merged_effects:
+        merged_effects = [merged for group in _groups(effects) for merged in _family(group)]
     else:
         rest = [effect for effect in effects if effect.kind != "time per launch"]
-        told += [merged for group in _groups(rest) for merged in _family(group)]
-    told.sort(key=lambda effect: (-abs(effect.change_s), effect.label, effect.kind))
-    causes = [_cause(effect, phases=phases) for effect in told[:_MOST_CAUSES]]
-    small = told[_MOST_CAUSES:]
+        merged_effects += [merged for group in _groups(rest) for merged in _family(group)]
+    merged_effects.sort(key=lambda effect: (-abs(effect.change_s), effect.label, effect.kind))
+    causes = [_cause(effect, phases=phases) for effect in merged_effects[:_MOST_CAUSES]]
+    small = merged_effects[_MOST_CAUSES:]
     if small:
         a_s, b_s = math.fsum(e.a_s for e in small), math.fsum(e.b_s for e in small)
         name = f"{len(small)} smaller changes of kernels"
@@ -540,8 +540,8 @@ def _find_moved(rows: Sequence[DeviceChange], span_s: float) -> list[MovedTime]:
             continue
         net = math.fsum(row.change_s for row in same)
         found.append(_moved(what, source, target, left, came, net))
-    told = {move.what for move in found}
-    found = [move for move in found if not told.intersection(_HIDDEN_BY.get(move.what, ()))]
+    moved = {move.what for move in found}
+    found = [move for move in found if not moved.intersection(_HIDDEN_BY.get(move.what, ()))]
     largest = max((move.came_s for move in found), default=0.0)
     # What one device does less of, it does something else instead: of moves of one size the more telling comes first.
     order = list(_NAMES)

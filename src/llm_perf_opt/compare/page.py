@@ -48,7 +48,7 @@ _SIDE_A, _SIDE_B = Kind("A", "circle", 6), Kind("B", "diamond", 0)
 _MOST_PAIRS = 40
 _MOST_STEPS = 9
 _SMALL_CHANGE = 0.05
-"""Of the whole: a smaller change is drawn by itself, because it could not be seen beside it."""
+"""Of the whole: a smaller change is drawn by itself, because it would be invisible next to it."""
 _LEAST_STEP = 0.01
 """Of the largest step: smaller ones cannot be seen."""
 

@@ -197,7 +197,7 @@ def _activation_bytes(static: Static, point: Point, limits: Limits) -> float:
     widths = (
         [outputs_of_rank([one], shapes.attention, point.tensor_parallel) for one in body] if shapes else []
     )
-    # Gate and up are one product, and its activation lies beside it.
+    # Gate and up are one product, and its activation lies next to it.
     widest = 3 * max(widths, default=0)
     hidden = (shapes.hidden or 0) if shapes is not None else 0
     vocabulary = max((one.outputs for one in products if one.rows_follow == "sequences"), default=0)

@@ -92,7 +92,7 @@ def _mean_static(statics: Sequence[tuple[Static, int]]) -> Static:
         ),
         scaling=_mean_scaling(statics),
         quantisation=first.quantisation,
-        # Shapes that are alike are told by name, so those of one batch stand for all: they say at which lengths they are.
+        # Similar shapes are identified by name, so those of one batch stand for all: they say at which lengths they are.
         operators=first.operators,
         splits=_mean_splits(statics),
     )

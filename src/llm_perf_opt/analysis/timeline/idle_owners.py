@@ -235,48 +235,50 @@ class HostActivity:
 
     def _who(self, part: str, thread: int, at: int) -> tuple[OwnerKind, str | None]:
         """Name the owner of a moment by the part it belongs to and what was open."""
-        told = [(kind, name) for kind, name in self.open.at(thread, at) if not is_bookkeeping(name)]
+        open_calls = [(kind, name) for kind, name in self.open.at(thread, at) if not is_bookkeeping(name)]
         if part == "data":
-            name = _first(told, is_data_loading) or next(
+            name = _first(open_calls, is_data_loading) or next(
                 (frame for frame in self.open.frames_at(thread, at) if is_data_frame(frame)), None
             )
             return ("tokenising" if name is not None and is_tokenising(name) else "data loading"), name
         if part == "communication":
-            return "collective wait", _first(told, is_rank_wait)
-        outside_calls = next((name for kind, name in told if kind != "call"), None)
+            return "collective wait", _first(open_calls, is_rank_wait)
+        outside_calls = next((name for kind, name in open_calls if kind != "call"), None)
         if part == "sync":
-            return "synchronisation", outside_calls or (told[0][1] if told else None)
+            return "synchronisation", outside_calls or (open_calls[0][1] if open_calls else None)
         if part == "allocation":
-            return "allocation", outside_calls or (told[0][1] if told else None)
+            return "allocation", outside_calls or (open_calls[0][1] if open_calls else None)
         if part == "launch":
             return "launch calls", outside_calls
         if part == ONE_OFF:
-            return _once(told, self.open.frames_at(thread, at))
-        return self._host(told)
+            return _once(open_calls, self.open.frames_at(thread, at))
+        return self._host(open_calls)
 
-    def _host(self, told: Open) -> tuple[OwnerKind, str | None]:
-        if any(is_compiling(name) for _, name in told):
-            return "compilation", _first(told, is_compiling)
-        if not told:
+    def _host(self, open_calls: Open) -> tuple[OwnerKind, str | None]:
+        if any(is_compiling(name) for _, name in open_calls):
+            return "compilation", _first(open_calls, is_compiling)
+        if not open_calls:
             return ("python" if len(self.timeline.operators) else "not recorded"), None
-        kind, name = told[0]
+        kind, name = open_calls[0]
         if kind == "frame":
             return "python", name
         return ("range" if kind == "range" else "operator"), name
 
 
-def _once(told: Open, frames: list[str]) -> tuple[OwnerKind, str | None]:
-    warm_up = _first(told, is_warm_up)
+def _once(open_calls: Open, frames: list[str]) -> tuple[OwnerKind, str | None]:
+    warm_up = _first(open_calls, is_warm_up)
     if warm_up is not None:
         return "warm-up", warm_up
-    preparing = _first(told, is_preparing) or next(
+    preparing = _first(open_calls, is_preparing) or next(
         (frame for frame in frames if is_preparing_frame(frame)), None
     )
     if preparing is not None:
         return "compilation", preparing
-    if any(kind == "call" and is_allocation_call(name) for kind, name in told):
-        return "allocation", next((name for kind, name in told if kind != "call"), None)
-    return "first use", next((name for kind, name in told if kind != "call"), told[0][1] if told else None)
+    if any(kind == "call" and is_allocation_call(name) for kind, name in open_calls):
+        return "allocation", next((name for kind, name in open_calls if kind != "call"), None)
+    return "first use", next(
+        (name for kind, name in open_calls if kind != "call"), open_calls[0][1] if open_calls else None
+    )
 
 
 def _points(start: int, end: int) -> list[int]:
@@ -284,5 +286,5 @@ def _points(start: int, end: int) -> list[int]:
     return [int(start + step * (number + 0.5)) for number in range(_POINTS)]
 
 
-def _first(told: Open, test: Callable[[str], bool]) -> str | None:
-    return next((name for _, name in told if test(name)), None)
+def _first(open_calls: Open, test: Callable[[str], bool]) -> str | None:
+    return next((name for _, name in open_calls if test(name)), None)

@@ -65,7 +65,7 @@ def describe_tables(package: str | None, version: str | None, collected: str | N
 
 @functools.cache
 def _newest_day(systems: Path) -> str | None:
-    """Look through the small files that stand beside the tables; a day is the same in all their layouts."""
+    """Look through the small files next to the tables; a day is the same in all their layouts."""
     newest = None
     for path in systems.glob("data/*/*/*/*/collection_meta.yaml"):
         with path.open(encoding="utf-8", errors="replace") as text:

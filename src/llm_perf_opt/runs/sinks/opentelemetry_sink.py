@@ -24,7 +24,7 @@ _ATTRIBUTES = ("model", "architecture", "dtype", "weights", "device", "batch_siz
 
 
 class OpenTelemetrySink(Sink):
-    """Runs become data points of gauges, told apart by the attribute ``llm_perf_opt.run``."""
+    """Runs become data points of gauges, distinguished by the attribute ``llm_perf_opt.run``."""
 
     name = "opentelemetry"
 
