@@ -365,7 +365,9 @@ def _cell(ratios: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/expected-times-accuracy.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:

@@ -142,7 +142,9 @@ def shares(silicon: Silicon) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/expected-times-accuracy.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:

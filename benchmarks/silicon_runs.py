@@ -191,7 +191,9 @@ def _row(name: str, expected_s: float, measured_s: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/expected-times-accuracy.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:
