@@ -439,8 +439,10 @@ class Forecast:
     def too_long(self, limit_s: float) -> str:
         """Say that a time limit cannot be kept, and what would fit."""
         fitting = int(limit_s / self.least_s * self.passes)
+        basic = estimated_passes("basic", (), ())
+        preset = " with pipeline.ncu.ncu_cli.set=basic" if fitting >= basic else ""
         what = (
-            f"collect less (at most {fitting} passes fit: fewer sections, or pipeline.ncu.ncu_cli.set=basic)"
+            f"collect less{preset} ({fitting} passes fit)"
             if fitting
             else "profile fewer kernels (run.top_n_kernels)"
         )

@@ -205,7 +205,8 @@ def test_without_captured_launches_there_is_no_forecast() -> None:
 
 def test_a_time_limit_that_cannot_be_kept_is_noted_with_what_fits() -> None:
     long = Forecast(10, 10, 40, least_s=100.0)
-    assert "at most 20 passes" in long.too_long(50.0) and "timeout_s" in long.too_long(50.0)
+    assert "20 passes" in long.too_long(50.0) and "set=basic" in long.too_long(50.0)
+    assert "2 passes" in long.too_long(5.0) and "set=basic" not in long.too_long(5.0)
     assert "top_n_kernels" in long.too_long(1.0)
 
 
