@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from llm_perf_opt.config.checks import check_config
 from llm_perf_opt.config.devices import resolve_device
-from llm_perf_opt.config.hydra_bridge.compose import compose_raw, copied
+from llm_perf_opt.config.hydra_bridge.compose import compose_raw, copied, with_given_value
 from llm_perf_opt.config.hydra_bridge.errors import explain
 from llm_perf_opt.config.keys import did_you_mean, leaf_keys
 from llm_perf_opt.config.legacy import translate_config
@@ -116,7 +116,7 @@ def current_config(raw: DictConfig, overrides: Sequence[str] = (), *, cwd: Path 
         for message in translate_config(current, overrides):
             LOGGER.info(message, extra=ONCE)
         _make_paths_absolute(current, cwd or Path.cwd())
-        _check_keys(current)
+        _check_keys(current, overrides)
     except OmegaConfBaseException as error:
         raise explain(error) from error
     return current
@@ -179,7 +179,7 @@ def known_keys() -> frozenset[str]:
     return frozenset(leaf_keys(OmegaConf.to_container(schema_node(), resolve=False)))  # type: ignore[arg-type]
 
 
-def _check_keys(raw: DictConfig) -> None:
+def _check_keys(raw: DictConfig, overrides: Sequence[str] = ()) -> None:
     """Refuse every key the schema does not have, naming the nearest one."""
     tree = OmegaConf.to_container(raw, resolve=False)
     if not isinstance(tree, dict):
@@ -192,4 +192,5 @@ def _check_keys(raw: DictConfig) -> None:
         broken = unusable_stages().get(key.split(".")[1]) if key.startswith("pipeline.") else None
         if broken is not None:
             raise ConfigError(broken, hint=f"update its package, or leave {key} out", key=key)
-        raise ConfigError(f"unknown configuration key '{key}'", hint=did_you_mean(key, known), key=key)
+        unknown = ConfigError(f"unknown configuration key '{key}'", hint=did_you_mean(key, known), key=key)
+        raise with_given_value(unknown, overrides)

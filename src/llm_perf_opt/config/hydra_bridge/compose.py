@@ -67,7 +67,7 @@ def compose_raw(
         with initialize_config_dir(str(CONF_DIR), version_base=VERSION_BASE, job_name="llm_perf_opt"):
             raw = compose(config_name, overrides=translate_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _with_given_value(explain(error), overrides) from error
+        raise with_given_value(explain(error), overrides) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError, AssertionError) as error:
         # Hydra's own answer to an override that its grammar takes and its composition does not.
         reason = reprlib.repr(str(error).splitlines()[0] if str(error) else type(error).__name__)
@@ -81,7 +81,7 @@ def compose_raw(
     return raw
 
 
-def _with_given_value(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
+def with_given_value(error: ConfigError, overrides: Sequence[str]) -> ConfigError:
     """Let a hint that names the right key show it with the value that was given: what to type."""
     found = re.fullmatch(r"did you mean '([\w.]+)'\?", error.hint or "")
     given = [item for item in overrides if item.partition("=")[0].lstrip("+") == error.data.get("key")]
