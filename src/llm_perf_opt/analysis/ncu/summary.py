@@ -28,7 +28,7 @@ def ncu_kernels_to_summary(
 ) -> list[Kernel]:
     """Return one row per profiled kernel, under its nsys name where ``matches`` (ncu → nsys) has one.
 
-    Times and shares stay empty: ncu replays single launches and says nothing about the run.
+    Times and shares stay empty: ncu replays single launches, so they do not describe the run.
     """
     rows = []
     for each in facts:
@@ -112,7 +112,7 @@ class CounterFacts:
     notes: list[str] = field(default_factory=list)
 
     def violations(self) -> list[str]:
-        """Return the counters that contradict each other, in words."""
+        """Return the counters that contradict each other, as text."""
         return [f"{short_name(fact.kernel)}: {text}" for fact in self.facts for text in fact.violations]
 
 
@@ -139,7 +139,7 @@ def names_of(kernel: str) -> tuple[str, str]:
 
 
 def analyse_counters(capture: NcuCapture, kernels: list[Kernel], hardware: Hardware) -> CounterFacts:
-    """Analyse counters; the catalogue's peaks stand in where the report has no ceiling."""
+    """Analyse counters; the catalogue's peaks are used where the report has no ceiling."""
     ceilings = Ceilings(
         {name: peak.dense for name, peak in hardware.peak_flops_per_s.items()}, hardware.bandwidth_bytes_per_s
     )
@@ -154,7 +154,7 @@ def _add_counters(
 ) -> list[Kernel]:
     """Return the kernels with what ncu measured; those only ncu saw are appended.
 
-    ``configurations``: how often the run launches each kernel with each grid and block, where a timeline tells.
+    ``configurations``: how often the run launches each kernel with each grid and block, where a timeline is available.
     """
     return enrich_kernels(
         kernels,
@@ -166,7 +166,7 @@ def _add_counters(
     )
 
 
-# Under which conditions counters were taken, and what a reader has to know of them.
+# Conditions under which counters were taken, and resulting notes.
 
 
 _CLOCKS = {
@@ -194,7 +194,7 @@ def counter_conditions(capture: NcuCapture, kernels: Iterable[Kernel]) -> Counte
 
 
 def condition_notes(found: CounterConditions, kernels: Sequence[Kernel]) -> list[str]:
-    """Say how the counters were taken, which do not stand for the run, and what the capture does not tell."""
+    """Describe how the counters were taken, which do not represent the run, and what is not recorded."""
     if found.clock_control is None or found.cache_control is None:
         notes = [
             "The counters' capture does not record clock and cache control: by default ncu locks clocks to "
