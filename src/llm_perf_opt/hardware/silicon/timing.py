@@ -75,7 +75,7 @@ class Timing:
 
 # Errors of the estimates, measured on the tables themselves and stored as data (``errors.yaml``).
 #
-# Interpolation: a measured value was left out and estimated. Extrapolation: the same for the outermost value. Roofline: every measured shape
+# Interpolation: a measured value is left out and estimated. Extrapolation: the outermost one. Roofline: measured shapes
 # against its roofline. ``python -m benchmarks.silicon_error --write`` regenerates the file.
 
 

@@ -95,7 +95,7 @@ def _entries(filelist: Path) -> Iterator[tuple[int, str]]:
 
 
 def _locate(entry: str, root: Path | None) -> tuple[Path | None, str]:
-    """Return the file an entry means, or why there is none."""
+    """Return the file of an entry, or why there is none."""
     if "\0" in entry:
         return None, "not a file name"
     given = Path(entry)
@@ -103,7 +103,7 @@ def _locate(entry: str, root: Path | None) -> tuple[Path | None, str]:
         return _readable([given])
     if root is None:
         return None, "not absolute, and dataset.root is not set"
-    # Looking at the text, not at resolved links: data sets are often folders of links into a shared store.
+    # By text, not by resolved links: data sets are often folders of links into a shared store.
     if Path(os.path.normpath(entry)).parts[:1] == (os.pardir,):
         return None, "leaves dataset.root; only absolute paths may"
     candidates = [root / given]
