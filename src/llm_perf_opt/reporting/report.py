@@ -41,7 +41,7 @@ def report_markdown(summary: Summary) -> str:
 
 
 def kernels_markdown(summary: Summary) -> str:
-    """Render ``kernels.md``; without kernels it says what would produce them."""
+    """Render ``kernels.md``; without kernels it explains how to get them."""
     if not summary.kernels:
         absent = Text(f"No kernels were captured. This page needs {TIMELINE_NEED}.")
         return write_markdown(Document("Kernels", "Kernels", [absent], [], _SUMMARY))
