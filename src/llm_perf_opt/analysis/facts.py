@@ -1,7 +1,7 @@
 """What a stage measured: the one shape in which measurements reach the summary and the report.
 
 A stage fills in what it knows and leaves the rest empty. :func:`merge_facts` merges a list of facts, and
-:func:`add_fields` carries what has the same name and type over to the summary.
+:func:`add_fields` copies fields of the same name and type to the summary.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HostCollectives:
 
 @dataclass(frozen=True, slots=True)
 class CaptureOrigin:
-    """Which process of which job a capture is of, as far as it is recorded in the capture."""
+    """The process and job of a capture, as far as it is recorded in the capture."""
 
     path: Path
     tool: str

@@ -16,8 +16,8 @@ from llm_perf_opt.summary.statistics import Better, percentile
 #
 # Blocks, in order of preference:
 #
-# - **rounds**: several runs of each side, made in turn (``compare --run``). Each round is one pair, so whatever changes
-#   slowly on the machine meets both sides.
+# - **rounds**: several runs of each side, made in turn (``compare --run``). Each round is one pair, so anything that changes
+#   slowly on the machine affects both sides.
 # - **repeats**: one run of each side with three or more repeats. A repeat over all samples is one block (what disturbs
 #   one sample of a repeat often disturbs the next one too), the sides are independent.
 # - **samples**: one or two repeats but five or more samples in common: each sample is one pair.

@@ -276,8 +276,8 @@ class SequentialTest:
     def wealth(self, centre: float, *, below: bool) -> float:
         """Return the betting wealth (start: 1) of bets that blocks fall below (above) ``centre``.
 
-        With ``below`` it is the e-value against "the log ratio is at least ``centre``". A block whose other one is not there
-        counts for nothing yet.
+        With ``below`` it is the e-value against "the log ratio is at least ``centre``". A block whose
+        pair is incomplete does not count yet.
         """
         blocks, scales = np.array(self._blocks[: self._whole]), np.array(self._scales[: self._whole])
         moves = np.clip((blocks - centre) / scales, -1.0, 1.0)
@@ -286,7 +286,7 @@ class SequentialTest:
         return math.exp(min(top, _MOST_WEALTH_LOG)) * float(np.exp(logs - top).mean())
 
     def _end(self, alpha: float, *, below: bool) -> float:
-        """Return an end of the intervalby bisection: wealth is monotonic in the centre.
+        """Return an end of the interval by bisection: wealth is monotonic in the centre.
 
         Each end has all of α: a keep looks at the upper end alone.
         """

@@ -1,8 +1,8 @@
 """Budgets against the wall-clock without a profiler: device time over that wall-clock decides.
 
 A profiler slows the host down, not the device. Where a phase was also timed without one, the time the device works is
-taken from the capture and the rest of the unprofiled time is what it waits; the capture only tells how that wait is
-split.
+taken from the capture and the rest of the unprofiled time is waiting; the capture only determines how that
+waiting is split.
 """
 
 from __future__ import annotations

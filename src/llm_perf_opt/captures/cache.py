@@ -1,9 +1,9 @@
 """Cache of the timelines of large captures, as columns on disk.
 
 The cache lies in the user's cache directory (or in a directory of the caller's, such as the run's), never next to
-somebody's capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
-of the reader; it is one NumPy archive (no pickle), whose checksums tell a damaged one.
-A cache that is damaged, foreign or cannot be written is as good as none.
+the capture. An entry belongs to one state of one file (path, size, time of change, inode) and one version
+of the reader; it is one NumPy archive (no pickle), whose checksums detect damage.
+A cache that is damaged, foreign or cannot be written is ignored.
 """
 
 from __future__ import annotations

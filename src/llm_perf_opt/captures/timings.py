@@ -1,7 +1,7 @@
 """Wall-clock documents: measurements of our engine, or a few numbers of an external run.
 
 The short form is ``{"samples": 20, "new_tokens": 64, "prefill_s": 0.0983, "decode_s": 0.7074}``, any subset,
-times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` says otherwise, and
+times per sample. There ``decode_s`` covers all ``new_tokens`` unless ``decode_steps`` is given, and
 ``prefill_s`` holds the vision tower too unless ``vision_s`` is given next to it (most runners nest it).
 
 For a user's own program only its runs are known:

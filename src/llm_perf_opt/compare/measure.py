@@ -1,7 +1,7 @@
 """Measure two configurations in turn, each run in its own process.
 
-Order A B B A A B B A …: whatever changes slowly on the machine (clocks, temperature, other users) meets both sides
-alike. A process of its own for every run, because memory layout and allocator state also differ from start to start.
+Order A B B A A B B A …: slow changes of the machine (clocks, temperature, other users) affect both sides
+equally. A separate process for every run, because memory layout and allocator state also differ from start to start.
 """
 
 from __future__ import annotations

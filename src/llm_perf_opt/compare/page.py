@@ -54,7 +54,7 @@ _LEAST_STEP = 0.01
 
 
 def _forest_chart(metrics: Sequence[MetricChange]) -> str | None:
-    """Draw the change of every metric with its interval; the broken line is no change."""
+    """Draw the change of every metric with its interval; the dashed line is zero."""
     rows = [
         DotRow(
             METRIC_NAMES.get(row.name, row.name).partition(" (")[0],
@@ -291,7 +291,7 @@ _NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U001
 def comparison_junit(comparison: Comparison, *, strict: bool) -> str:
     """Return the gates as a test suite; a gate that could not be decided is skipped, with ``strict`` it fails.
 
-    Without a gate there is one case, which says that both sides were compared.
+    Without a gate there is one case, for the comparison itself.
     """
     cases = [_case(gate, strict=strict) for gate in comparison.gates]
     if not cases:

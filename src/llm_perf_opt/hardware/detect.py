@@ -247,7 +247,7 @@ def detect_device(device: str) -> DetectedGpu | None:
     """Return an accelerator by torch's name of it.
 
     Drivers list GPUs by bus, CUDA by speed and after ``CUDA_VISIBLE_DEVICES``; where the GPUs differ, only
-    torch knows which one an index means, so then (or when it is loaded anyway) torch is asked.
+    torch can resolve an index, so then (or when it is loaded anyway) torch is queried.
     """
     if "torch" in sys.modules:
         return _from_torch(device)
@@ -303,7 +303,7 @@ _SUCCESS = 0
 
 
 def driver_versions(root: Path = Path("/")) -> dict[str, str]:
-    """Return driver → version of those that are there: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``rocm``,
+    """Return driver → version of installed drivers: ``nvidia``, ``cuda`` (the newest it can run), ``amdgpu``, ``rocm``,
     ``xe``, ``i915``, ``macos`` (which brings Apple's own)."""
     found = {
         "nvidia": _nvidia_version(root),

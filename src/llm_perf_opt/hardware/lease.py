@@ -1,7 +1,7 @@
 """A device is measured by one run at a time: a lock for each GPU (by its UUID) and each processor core.
 
-The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They bind
-runs of this tool alone; who else uses the device is looked at besides (:mod:`llm_perf_opt.hardware.contention`).
+The locks are the kernel's, on files in a directory of this machine, and end with the process that holds them. They apply
+only to runs of this tool; other users of the device are detected separately (:mod:`llm_perf_opt.hardware.contention`).
 """
 
 from __future__ import annotations

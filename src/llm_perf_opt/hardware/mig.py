@@ -1,8 +1,8 @@
 """MIG: a slice of a GPU is a separate device, with its share of multiprocessors, memory and bandwidth.
 
-CUDA and torch call a slice ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; ``nvidia-smi --query-gpu`` speaks of the whole GPU only. So
-slices are found with ``nvidia-smi -L``, and what share one is is asked of the driver: nvidia-ml-py knows its multiprocessors,
-``nvidia-smi mig -lgip`` those of its profile. Where neither tells, NVIDIA's rule counts: a ``1g`` is one of seven (or four)
+CUDA and torch call a slice ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; ``nvidia-smi --query-gpu`` reports the whole GPU only. So
+slices are found with ``nvidia-smi -L``, and the share of one is queried from the driver: nvidia-ml-py has its multiprocessors,
+``nvidia-smi mig -lgip`` those of its profile. Without either, NVIDIA's rule is used: a ``1g`` is one of seven (or four)
 compute slices, and memory and its bandwidth come in eighths.
 """
 

@@ -168,7 +168,7 @@ def _device_load(device: str, loads: DeviceLoads) -> Iterator[dict[str, object]]
 
 
 def measure(device: str, threads: int, dtypes: list[str]) -> Iterator[dict[str, object]]:
-    """Yield one result at a time; the types asked for last come last."""
+    """Yield one result at a time; in the order of the requested types."""
     # Before torch is imported: its own context and work would be included.
     loads = read_device_loads() if device != "cpu" else None
     import torch

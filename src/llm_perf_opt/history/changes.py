@@ -305,7 +305,7 @@ def _wandering_misfit(logs: Array, share: float) -> float:
 
 
 def _abrupt(logs: Array, cuts: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep cuts where the level jumps by far more than it does between other neighbours: a random walk has none."""
+    """Keep cuts where the level jumps by much more than between other neighbours: a random walk has none."""
     calm = _pulled_in(logs[None, :])[0]
     sums = np.concatenate([[0.0], np.cumsum(calm)])
     places = np.arange(LEAST_SIDE, len(calm) - LEAST_SIDE + 1)

@@ -185,7 +185,7 @@ def _known(folder: Path, directory: Path) -> tuple[pl.DataFrame, IndexInfo]:
     if not all((folder / name).is_file() for name in (store.RUNS, store.METRICS)):
         return nothing
     known = store.read_known(folder)
-    store.scan_metrics(folder)  # refuses another tool's file
+    store.scan_metrics(folder)  # raises for another tool's file
     try:
         info = store.read_info(folder)
     except InputError:  # not written yet, or damaged: rebuild it
@@ -359,7 +359,7 @@ def row_of(run_dir: Path) -> RunRow:
 def reading_index(
     directory: Path, out: Path | None = None, *, renew: bool = True
 ) -> Iterator[tuple[Path, IndexInfo, list[str]]]:
-    """Like :func:`open_index` for a command that was not asked to write.
+    """Like :func:`open_index` for a command that must not write.
 
     An index that exists is renewed in place; without one, the index is built in a temporary directory and removed
     at the end of the block, so that nothing is written below ``directory``.

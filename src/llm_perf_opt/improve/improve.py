@@ -187,7 +187,7 @@ def improve(request: Request, interrupted: Callable[[Done], None] | None = None)
 def _search_on(
     request: Request, out: Path, earlier: Improvement | None, began: float, finish: list[Improvement]
 ) -> None:
-    """Make the baseline and the plan if missing, then search; ``finish`` gets the result at once."""
+    """Make the baseline and the plan if missing, then search; ``finish`` gets the result immediately."""
     start = start_of(request, out, earlier)
     planned = make_plan(request, start, this_machine())
     refuse_empty(planned)

@@ -243,7 +243,7 @@ class PassLimit:
 class HangWatch:
     """Watchdog, called regularly while a process measures both sides: raises :class:`GivenUpError` if it hangs.
 
-    Until the answers are there it has the time for warming up; then each pass that is written is a sign of life.
+    Until the answers exist, the warm-up limit applies; then each written pass resets the timer.
     """
 
     def __init__(

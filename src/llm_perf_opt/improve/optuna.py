@@ -78,7 +78,7 @@ class OptunaSearch(Search):
         return sorted(winners, key=lambda trial: -self._gain(trial))
 
     def _choices(self) -> dict[str, dict[str, Candidate]]:
-        """Return every remedy that may be kept by itself, with its settings by name."""
+        """Return every remedy that may be kept alone, with its settings by name."""
         found: dict[str, dict[str, Candidate]] = {}
         for candidate in self.planned.candidates:
             if candidate.remedy.effect != "quality" or self.result.method.allow == "quality":

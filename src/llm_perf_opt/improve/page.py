@@ -322,7 +322,7 @@ def _predicted(trial: Trial) -> list[Dot]:
 
 
 def _trial_chart(result: Improvement) -> str | None:
-    """Draw the change of every experiment with its interval; the broken line is no change."""
+    """Draw the change of every experiment with its interval; the dashed line is zero."""
     rows = [
         DotRow(
             _name_of(trial),
@@ -405,7 +405,7 @@ def _row(trial: Trial) -> list[str]:
     ]
 
 
-# The tables of a search as data, for Markdown and HTML alike.
+# The tables of a search as data, for Markdown and HTML.
 
 
 def trial_table(result: Improvement, role: Role) -> Table:
@@ -572,7 +572,7 @@ _GRADES_TEXT = (
 
 
 def improve_html(result: Improvement, directory: str | None = None) -> str:
-    """Render ``improve.html``; ``directory``: where the search is, for the command that goes on with it."""
+    """Render ``improve.html``; ``directory``: the search directory, for the resume command."""
     return write_html(_improve_document(result, directory))
 
 

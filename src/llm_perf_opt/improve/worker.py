@@ -178,7 +178,7 @@ def _load(letter: Letter, spec: Spec, patch: Patch | None, lender: WarmSide | No
     baseline, config = composed(spec.a), composed(spec.overrides(letter))
     apply_process_settings(config.run)
     shared = lender is not None and patch is None and can_share_weights(baseline, config)
-    # As many samples as were asked for, and a whole batch of the baseline's.
+    # As many samples as requested, and a whole batch of the baseline's.
     most_samples = max(spec.settings.most_samples, baseline.infer.batch_size)
     default_threads = lender.default_threads if lender is not None else torch.get_num_threads()
     with weights_from(lender.engine.model if lender is not None and shared else None):

@@ -71,7 +71,7 @@ def _descends_from(pid: int, root: int) -> bool:
 
 
 def _starters(pid: int) -> list[int]:
-    """Return the live processes that the marker of a process names: who started the jobs it is part of."""
+    """Return the live processes that the marker of a process names: the starters of its jobs."""
     try:
         variables = _environment(_PROC / str(pid)).split(b"\0")
     except (OSError, ValueError, IndexError):
@@ -91,8 +91,8 @@ def _starters(pid: int) -> list[int]:
 def kill_all(group: int, job: str, *, settle_s: float = 0.0, leftovers: Leftovers | None = None) -> int:
     """Kill what is left, in rounds because a dying parent may still fork; return how many were killed.
 
-    ``settle_s`` gives helpers of a tool that ended normally the time to leave by themselves; ``leftovers`` is told
-    of each process before it is killed.
+    ``settle_s`` gives helpers of a tool that ended normally time to exit; ``leftovers`` is
+    notified of each process before it is killed.
     """
     if not _PROC.is_dir():  # not Linux: the group is all that can be found
         if group == NO_GROUP:

@@ -1,6 +1,6 @@
 """Run a program where it sees only its own processes: a process-id namespace of its own, with its own ``/proc``.
 
-Nsight Systems stores the environment of every process it can read, whoever started it: shells, editors, this program.
+Nsight Systems stores the environment of every process it can read, including unrelated ones: shells, editors, this program.
 In a separate namespace there are no other processes. Shared memory is private, too, so that no agent of an earlier
 capture is found, and when the program ends the kernel ends all it left behind.
 

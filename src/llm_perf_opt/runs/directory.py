@@ -1,8 +1,8 @@
 """A run directory that holds an earlier run: its files are moved aside, never read or mixed.
 
 Our files are the documents at the root (:data:`layout.ROOT_FILES`), the folders of stages, their scratch, and what the
-earlier manifest lists besides. They go to ``<run>/earlier-<start of that run>/``, which is then a run directory of its own. What
-somebody else put at the root stays where it is.
+earlier manifest lists besides. They go to ``<run>/earlier-<start of that run>/``, which is then a run directory of its own. Other
+files at the root are not moved.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exclusive use of the device by a measured run: it waits for its turn, and records if it had to share.
 
-The devices of several ranks are held together by one process of their machine: whoever started them, else the first of
+The devices of several ranks are held together by one process of their machine: the one that started them, else the first of
 them. Two that each took its own would wait for each other, and those that have theirs for the ones that have not.
 """
 

@@ -1,7 +1,7 @@
 """One writer per run directory: ``run.lock`` names it for as long as a run (or ``report``) writes there.
 
 The lock is the kernel's: it ends with the process, however that ends. A file that is left behind by a killed run is
-therefore recognised as such and taken over. On file systems without locks whoever made the file holds the directory; one that was
+therefore recognised as such and taken over. On file systems without locks the creator of the file holds the directory; one that was
 left behind is recognised by its process, on another machine by the heartbeat in the run's manifest, and one alone takes it over.
 """
 

@@ -200,7 +200,7 @@ def _overlap(a: JobMetric, b: JobMetric) -> bool:
 
 
 def _range(metric: JobMetric) -> tuple[float, float]:
-    """Return the interval; for too few repeats the full range; without repeats the value."""
+    """Return the interval; for too few repeats one of maximum width; without repeats the value."""
     if metric.low is not None and metric.high is not None:
         return metric.low, metric.high
     factor = math.exp(WIDEST) if metric.n is not None and metric.n > 1 else 1.0

@@ -44,7 +44,7 @@ class ConfirmedDevice:
 def confirm_device(wanted: str, expected: str) -> ConfirmedDevice:
     """Confirm ``run.device`` with torch: ``auto`` selects what torch offers, and an explicit device must be available.
 
-    ``expected`` is what the machine's files said (``config.devices.resolve_device``). Where torch has nothing but the CPU,
+    ``expected`` is the result of file-based detection (``config.devices.resolve_device``). Where torch has nothing but the CPU,
     it is not asked.
     """
     if wanted == "cpu" or not may_have_accelerator():
@@ -130,7 +130,7 @@ def cpu_problem(dtype: str) -> str | None:
 
 
 def missing_compiler(device: str) -> str | None:
-    """Return the compiler that torch.compile calls for a device and that is not installed; ``None``: it is there.
+    """Return the compiler that torch.compile calls for a device and that is not installed; ``None``: it is installed.
 
     Code for the CPU is C++; launchers of Triton kernels are C.
     """

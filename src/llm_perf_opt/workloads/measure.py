@@ -64,7 +64,7 @@ class Measurement:
         return self.run
 
     def inputs(self) -> dict[str, Any]:
-        """Return what ``inputs.yaml`` says of the samples."""
+        """Return the samples for ``inputs.yaml``."""
         return inputs_document(self.samples, self.problems)
 
     def release(self, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Whether a model fits into memory, determined before it is loaded: from its configuration, without torch.
 
 Weights, key-value cache and activations are estimated from the closed form of the architecture; an architecture
-without one is not judged here, and the engine explains it when memory runs out.
+without one is not estimated, and the engine explains it when memory runs out.
 """
 
 from __future__ import annotations

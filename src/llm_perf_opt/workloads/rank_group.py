@@ -1,6 +1,6 @@
 """The ranks of one run as a process group: entered before the model is built, left at the first failure.
 
-A rank that fails must not go on to the next collective, which the others would take for the one they wait in. It leaves
+A rank that fails must not enter the next collective, which the others would confuse with their current one. It leaves
 instead; their connections break, and each reports it.
 """
 

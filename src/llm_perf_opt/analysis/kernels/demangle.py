@@ -186,7 +186,7 @@ def joined(parts: list[Part]) -> str:
 
 
 def _in_angles(parts: list[Part]) -> str:
-    """Return template arguments; two closing brackets are kept apart, as the tools that write traces do."""
+    """Return template arguments; closing brackets are separated by a space, as in traces."""
     inside = joined(parts)
     return f"<{inside} >" if inside.endswith(">") else f"<{inside}>"
 
@@ -537,7 +537,7 @@ class Parser(ValueParser):
             return Part(value)
         if cursor.looks_at("L"):
             return Part(self.literal())
-        if cursor.take("Tn"):  # what kind of argument follows, where the template does not say
+        if cursor.take("Tn"):  # the kind of the next argument, where the template does not define it
             self.type()
             return self._argument()
         if cursor.take("Ty"):

@@ -36,7 +36,7 @@ class Alternatives:
 
 
 def alternatives(pattern: str) -> Alternatives:
-    """Take a regular expression apart; it has to be a valid one."""
+    """Split a valid regular expression into its alternatives."""
     return Alternatives(pattern, tuple((_needed_text(part), part) for part in _split(pattern)))
 
 

@@ -57,10 +57,10 @@ def enrich_kernels(
     run: RunLaunches | None = None,
     ceilings: Ceilings | None = None,
 ) -> list[Kernel]:
-    """Add what ncu measured to kernels known from a timeline; kernels only ncu saw there are appended.
+    """Add what ncu measured to kernels known from a timeline; kernels seen only by ncu are appended.
 
     A launch describes rows of its own phase only; one profiled without NVTX ranges describes its kernel's rows in
-    every phase, or, where ``run`` knows the grids and blocks, in those that have its own.
+    every phase, or, if ``run`` has grids and blocks, in those with the same ones.
     """
     run, ceilings = run or RunLaunches(), ceilings or Ceilings()
     by_name: dict[str, list[NcuKernelFacts]] = defaultdict(list)
@@ -122,7 +122,7 @@ def join_counters(
     hardware: Hardware,
     configurations: Sequence[LaunchConfiguration] = (),
 ) -> CounterFacts:
-    """Analyse counters and join them to the kernels of the run; notes say how they were taken and what contradicts."""
+    """Analyse counters and join them to the kernels of the run; notes describe how they were taken and contradictions."""
     counters = analyse_counters(capture, kernels, hardware)
     counters.kernels = _add_counters(kernels, counters, configurations)
     counters.conditions = counter_conditions(capture, counters.kernels)
@@ -179,7 +179,7 @@ _NAMED = 3
 
 
 def counter_conditions(capture: NcuCapture, kernels: Iterable[Kernel]) -> CounterConditions:
-    """Return how a capture was taken; what its files do not record stays ``None``."""
+    """Return how a capture was taken; ``None`` if not recorded."""
     settings = [launch.settings for launch in capture.launches if launch.settings is not None]
     complete = len(settings) == len(capture.launches)
     phases = {phase for launch in capture.launches if (phase := profiled_phase(launch)) is not None}

@@ -23,7 +23,7 @@ def predict_phases(
     ``decode`` covers ``decode_steps`` steps and is graded by ``timings.decode_s``; without ``decode_steps``
     it is one step, graded by the time per token. ``prefill_includes_vision`` is for timings in which the
     vision tower ran inside the measured prefill: prefill then means both, as measured.
-    A phase whose work or limit is unknown is absent; :func:`missing_reasons` says why.
+    A phase whose work or limit is unknown is absent; :func:`missing_reasons` has the reasons.
     """
     timings = timings or Timings()
     limits = limits_for(hardware, dtype)

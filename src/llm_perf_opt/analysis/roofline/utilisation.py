@@ -58,7 +58,7 @@ def utilisation(work: Work, seconds: float, limits: Limits) -> Utilisation:
 def _share_of_reached(
     name: str, ratio: float | None, limit: Ceiling | None, reached: Ceiling | None
 ) -> tuple[float | None, str]:
-    """Return a share of the data sheet's limit as a share of what was measured, and the sentence that says so."""
+    """Return a share of the data sheet's limit as a share of what was measured, and a sentence that explains it."""
     if ratio is None or limit is None or reached is None:
         return None, ""
     share = ratio * limit.value / reached.value
@@ -197,7 +197,7 @@ class TracedPhase:
 
     @property
     def intensity_flops_per_byte(self) -> float | None:
-        """FLOPs over the bytes of all operands, each call's by itself."""
+        """FLOPs over the bytes of all operands, per call."""
         if self.achieved_flops_per_s is None or self.work.operand_bytes is None:
             return None
         return intensity(self.work.flops, self.work.operand_bytes)

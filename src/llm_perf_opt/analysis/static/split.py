@@ -281,8 +281,8 @@ def _chosen(counted: Counted, module: str) -> int:
 
 
 def link_bytes(name: Collective, payload: float, ranks: int) -> float:
-    """Return what goes over the links of one of several ranks in one direction at least, whatever the algorithm.
+    """Return the minimum bytes over the links of one of several ranks in one direction, for any algorithm.
 
-    Of an all-reduce every rank's own part has to leave it: a ring sends 2(n−1)/n of it, a switch that adds up needs it once.
+    In an all-reduce every rank must send its own part: a ring sends 2(n−1)/n of it, an in-network reduction sends it once.
     """
     return payload if name == "all_reduce" else (ranks - 1) / ranks * payload

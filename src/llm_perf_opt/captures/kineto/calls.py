@@ -1,8 +1,8 @@
 """Single calls of selected operators with their input shapes, in a second pass over a trace.
 
 The reader of whole traces keeps no argument of an operator, because millions of calls pass. Where the trace was made
-with ``record_shapes=True`` and somebody wants the work of its matrix products, the file is read once more, and only
-the arguments of the operators that are asked for are parsed.
+with ``record_shapes=True`` and the work of its matrix products is needed, the file is read once more, and only
+the arguments of the selected operators are parsed.
 """
 
 from __future__ import annotations

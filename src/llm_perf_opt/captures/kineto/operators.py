@@ -88,7 +88,7 @@ def operator_table(
     Work of a graph launch (``behind_graph``) was recorded earlier, by other operators than the one that happens
     to surround the launch: no operator gets its time.
 
-    ``spans`` is used up: it is by far the largest part of a trace that is kept.
+    ``spans`` is consumed, because it is the largest part of a trace.
     """
     nodes = _nest(spans, ranges)
     levels = list(_levels(nodes.parent))

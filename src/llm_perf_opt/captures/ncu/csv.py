@@ -1,8 +1,8 @@
 """Reads the CSV of ``ncu --csv``, page ``raw`` or ``details``, of ncu 2020 to 2026.
 
 The tool mixes its messages and the program's output into the file, quotes thousands separators, scales every
-value on its own, and a copy of the file may have been cut or saved again in another locale. Whatever cannot
-be read is said in the notes; nothing is guessed.
+value on its own, and a copy of the file may have been cut or saved again in another locale. Unreadable
+parts are reported in the notes; nothing is guessed.
 """
 
 from __future__ import annotations

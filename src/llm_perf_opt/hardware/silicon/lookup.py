@@ -87,7 +87,7 @@ class Silicon:
         """Return the time of an operator; ``None`` if no table covers it.
 
         With a ``framework`` the time is that of its newest table that reaches the shape, whether the shape was measured or lies
-        between measured ones; other frameworks are asked only when none does. Without, it is the median of all tables, measured
+        between measured ones; other frameworks are used only if none does. Without, it is the median of all tables, measured
         shapes first.
         """
         key = (operator, device, framework)

@@ -201,7 +201,7 @@ _BYTES = {"fp8_block": 1.0, "int8_wo": 1.0, "sq": 1.0, "int4_wo": 0.5, "w4a16_mx
 
 
 def _table_spellings(dtype: str) -> tuple[str, ...]:
-    """Return the names a data type may have in a table, in order; ``fp8_block`` and the like may be asked for by name."""
+    """Return the names a data type may have in a table, in order; ``fp8_block`` and the like may be requested by name."""
     if dtype in _BYTES:
         return (dtype,)
     plain = canonical_dtype(dtype)

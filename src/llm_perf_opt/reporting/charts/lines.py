@@ -197,7 +197,7 @@ def _dot(
 
 
 def _edges(values: Sequence[float], bins: int | None, log: bool) -> list[float]:
-    """Return equal bins (of the logarithm, if asked), as many as given by Sturges' rule or the caller."""
+    """Return equal bins (of the logarithm for log scales), as many as given by Sturges' rule or the caller."""
     low, high = min(values), max(values)
     if not svg.positive(high - low):
         half = abs(low) * 0.05 or 0.5

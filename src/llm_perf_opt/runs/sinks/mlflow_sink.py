@@ -1,7 +1,7 @@
 """MLflow: parameters, metrics, tags and the reports of a run, in a SQLite store unless a server is named.
 
 Configured by MLflow's own variables ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``. Without the former, ``mlflow.db`` in
-the directory that the run lies in (MLflow's file store refuses new runs).
+the parent directory of the run (MLflow's file store rejects new runs).
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def accept_metrics(
 ) -> Accepted:
     """Replace nvprof's names by their equivalents; drop metrics unknown to this ncu, and those of other chips.
 
-    ``known``: base names of ``--query-metrics``; ``None`` when they could not be asked for. ``of_other_chips``: those of all
+    ``known``: base names of ``--query-metrics``; ``None`` if they could not be queried. ``of_other_chips``: those of all
     chips, asked for where something is missing. A preset for any GPU names the counters of each, so that one chip lacks
     another's is a note; a name that no chip has is a mistake.
     """
@@ -269,7 +269,7 @@ def accept_sections(sections: Iterable[str], known: Collection[str]) -> Accepted
 def accept_set(name: str | None, known: Collection[str]) -> str | None:
     """Return the set to pass; ``None``: ncu's default, which is called ``default`` or ``basic`` by version.
 
-    A set it does not know makes ncu collect nothing, without an error, so it is refused here.
+    A set it does not know makes ncu collect nothing, without an error, so it is rejected here.
     """
     if not name or name in {"default", "basic"}:
         return None

@@ -136,7 +136,7 @@ def _pattern(name: str, others: Sequence[str]) -> str:
     )
     if not words:
         return f"{_EDGE_BEFORE}{re.escape(function)}{_EDGE_AFTER}"
-    # A word may follow the bracket, or the mark that ended the word before, at once.
+    # A word may directly follow the bracket, or the mark that ended the previous word.
     inner = "".join(f"(.*[^A-Za-z0-9_])?{re.escape(word)}{_EDGE_AFTER}" for word in words)
     return f"{_EDGE_BEFORE}{re.escape(function)}<{inner}"
 

@@ -94,7 +94,7 @@ def parse_reports(text: str) -> frozenset[str]:
 
 
 def parse_flags(text: str) -> frozenset[str]:
-    """Return the long options of ``nsys profile --help``; ``--x-[a|b]=`` stands for two."""
+    """Return the long options of ``nsys profile --help``; ``--x-[a|b]=`` means two options."""
     flags: set[str] = set()
     for name in re.findall(r"^\s*(?:-\w, )?--([a-z][\w|\[\]-]*)", text, re.MULTILINE):
         alternatives = re.fullmatch(r"(.*)\[(.*)\]", name)

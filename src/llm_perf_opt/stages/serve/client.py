@@ -1,7 +1,7 @@
 """The load client: OpenAI-compatible streams, sent by schedule, with the arrival of every token.
 
-Requests of an open loop are sent at times that are fixed before the load begins, whatever the server does, and latencies
-begin at that time: a stall of the server shows in the latency of every request that was due meanwhile (no coordinated
+Requests of an open loop are sent at times that are fixed before the load begins, independent of the server, and latencies
+start at that time: a stall of the server shows in the latency of every request that was due meanwhile (no coordinated
 omission).
 """
 

@@ -161,7 +161,9 @@ class TransformersEngine(Engine):
         ]  # fmt: skip
 
     def request_fields(self) -> dict[str, Any]:
-        """Return the fields of requests. Unknown fields are rejected with 422, so the length is fixed by a generation configuration without an end token."""
+        """Return the fields of requests. Unknown fields are rejected with 422, so the length is fixed by a generation
+        configuration without an end token.
+        """
         return {"generation_config": json.dumps({"do_sample": False, "eos_token_id": -1})}
 
     def problems(self) -> list[Problem]:

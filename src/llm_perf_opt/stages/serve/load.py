@@ -189,7 +189,7 @@ def _plan_level(
 def _arrivals(config: ServeConfig, level: LoadLevel, number: int) -> Iterator[float]:
     """Yield the send times of an open loop.
 
-    Random distances of a known number of requests are scaled so that they have the rate asked for: a few dozen drawn ones would miss
+    Random distances of a known number of requests are scaled to the requested rate: a few dozen drawn ones would miss
     it by a third.
     """
     rate, draw = level.rate_per_s or 1.0, random.Random(f"{config.seed} {number} arrivals")

@@ -1,7 +1,7 @@
 """The stage: start a server, wait until it is healthy, warm up, send every load point, stop it, and keep the records.
 
 Files, under ``<run>/serve/``: ``requests.jsonl`` (a header, then a line per request with the time of every token),
-``metrics.jsonl`` (samples of ``/metrics``), ``steps.jsonl`` or ``steps.log`` (steps of the engine, where it tells), ``server.json``
+``metrics.jsonl`` (samples of ``/metrics``), ``steps.jsonl`` or ``steps.log`` (steps of the engine, if available), ``server.json``
 (how the server and the client were), ``server.stdout.log`` and ``server.stderr.log``. Checkpoints made from a preset lie in
 ``tmp/serve/``.
 """

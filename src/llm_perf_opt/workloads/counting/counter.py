@@ -1,6 +1,6 @@
 """Count one phase of a model: FLOPs, bytes, cache traffic and coverage, by module, in one pass.
 
-Works on the meta device (no weights, no arithmetic) and on real tensors alike. It is torch's FlopCounterMode
+Works on the meta device (no weights, no arithmetic) and on real tensors. It is torch's FlopCounterMode
 idea — a dispatch mode that sees every operator — with the missing formulas of
 :mod:`llm_perf_opt.workloads.counting.formulas`, and it also notes which parameters are read, what the key-value
 cache carries and which operators have no formula, so that nothing needs a second pass.

@@ -50,8 +50,8 @@ def find_filelist(name: str, root: Path | None) -> Path:
 def read_filelist(filelist: Path, root: Path | None) -> tuple[list[ListedFile], list[str]]:
     """Return the files of a list in its order, and remarks about repeated entries.
 
-    Any entry that cannot be used is an error that names its line: a run over half of what was asked for would
-    be a run over something else.
+    Any entry that cannot be used is an error that names its line: a run over only some of the
+    requested files would measure something else.
     """
     listed: list[ListedFile] = []
     remarks: list[str] = []

@@ -1,8 +1,8 @@
 """State of transformers models: which argument carries it, what creates it, how large it is.
 
 Most decoders take a ``Cache`` that the caller makes. State-space models take it under another name, and some make a
-state of their own in the prefill and hand it back. A model that is handed its cache under the wrong name decodes
-without its past and says nothing, so a class that fits none of these is refused.
+state of their own in the prefill and hand it back. A model that gets its cache under the wrong name silently
+decodes without its past, so a class that fits none of these is rejected.
 """
 
 from __future__ import annotations

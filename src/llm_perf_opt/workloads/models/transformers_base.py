@@ -459,8 +459,8 @@ class TransformersAdapter(ModelAdapter):
     ) -> dict[Phase, Callable[[], object]]:
         """Return prefill and decode for counting; decode starts from the state after a prefill of the context.
 
-        No cache is shaped by hand: what a layer keeps (keys of one head, a window, a recurrent state) is known to the
-        model alone.
+        No cache is shaped by hand: what a layer keeps (keys of one head, a window, a recurrent state) is defined by
+        the model.
         """
 
         def after_prefill() -> Any:

@@ -121,7 +121,7 @@ def clean_text(text: str) -> str:
 # How far a prediction is from its reference: page-level normalised edit distance.
 #
 # ``edit_distance_ratio = Levenshtein(a, b) / max(len(a), len(b))`` over the normalised texts: 0 is equal, 1 is
-# nothing in common. Simpler than OmniDocBench's own score (which first matches blocks, and judges tables and
+# nothing in common. Simpler than OmniDocBench's own score (which first matches blocks, and scores tables and
 # formulas by other metrics), and comparable between runs of this tool only.
 
 
