@@ -103,7 +103,7 @@ def _lever_elsewhere(summary: Summary, bound: Bound, program: Program) -> str | 
 
 
 def _has_faster_type(summary: Summary) -> bool:
-    """Whether the device computes in another data type faster than in the run's; on a CPU a higher peak rate alone is not sufficient.
+    """Whether the device computes in another data type faster than in the run's; false on a CPU without a peak for the run's type.
 
     Half precision made the default workload 3.7 times slower on a processor without instructions for it (docs/improve.md).
     """

@@ -170,7 +170,6 @@ def units_of(groups: Sequence[Sequence[Sequence[str]]]) -> list[list[list[int]]]
 
 
 def _other_side(letter: Letter) -> Letter:
-    """Return the opposite side."""
     return "b" if letter == "a" else "a"
 
 

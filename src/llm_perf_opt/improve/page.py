@@ -80,7 +80,6 @@ def _end(ratio: float) -> str:
 
 
 def _describe_measurement(measured: Measured | None) -> str:
-    """Return a change with its interval."""
     if measured is None:
         return units.MISSING
     return f"{format_change(measured.change_ratio)} {format_interval(measured.low, measured.high)}"
@@ -227,7 +226,6 @@ def singles(result: Improvement) -> list[Trial]:
 
 
 def _describe_baseline(result: Improvement) -> list[str]:
-    """Return the baseline's times."""
     base = result.baseline
     known = [
         ("", base.total_s and f"{units.seconds(base.total_s)} per sample"),

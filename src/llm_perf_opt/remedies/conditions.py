@@ -67,7 +67,7 @@ def threads(situation: Situation) -> Options:
 
 
 def decode_threads(situation: Situation) -> Options:
-    """The same for decode alone: its products are small, and splitting one costs as much as it saves."""
+    """The same for decode alone: its products are small, and splitting one costs as much as computing a small one."""
     run, most = situation.config.run, situation.machine.cpus
     current = run.phase_threads.get("decode") or run.threads or most
     return [[f"run.phase_threads.decode={count}"] for count in _fewer(most) if count != current]
@@ -220,7 +220,7 @@ def no_compile_modes(situation: Situation) -> str | None:
 
 
 def cannot_freeze(situation: Situation) -> str | None:
-    """For weights as constants: inductor lays them out for the processor; on GPUs there is no effect."""
+    """For weights as constants: inductor lays them out for the processor; on GPUs their layout is unchanged."""
     if situation.config.model.compile_freezing:
         return "set already"
     if (reason := not_on_cpu(situation)) is not None:

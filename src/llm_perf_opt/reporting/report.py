@@ -22,7 +22,6 @@ _SUMMARY = ("summary.json",)
 
 
 def _report_document(summary: Summary) -> Document:
-    """Return the full report."""
     ranks = max(len(summary.ranks), summary.workload.ranks or 1)
     title = f"{title_of(summary)} on {ranks} ranks" if ranks > 1 else title_of(summary)
     return Document(

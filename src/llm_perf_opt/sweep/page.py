@@ -208,7 +208,6 @@ def _effect_table(key: str, swept: SweptKey) -> Table:
 
 
 def _best_table(sweep: Sweep) -> Table:
-    """The best job by each metric."""
     by_number = _jobs_by_number(sweep)
     rows = [
         Row(
@@ -253,7 +252,6 @@ def _bad_jobs(sweep: Sweep) -> list[SweepJob]:
 
 
 def _jobs_by_number(sweep: Sweep) -> Mapping[int, SweepJob]:
-    """Return the jobs by their number."""
     return {job.number: job for job in sweep.jobs}
 
 

@@ -173,7 +173,7 @@ class _Ids(dict[Any, float]):
 
 
 class _Groups(dict[str, Callable[[Any], None]]):
-    """Category → list of events."""
+    """Category → function that adds an event to its list."""
 
     def __init__(self) -> None:
         super().__init__()

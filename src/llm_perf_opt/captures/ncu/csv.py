@@ -137,7 +137,6 @@ def metric_key(section: str, item: str, name: str) -> str:
 
 
 def _rule_from_cells(cells: Mapping[str, str], *, decimal_comma: bool) -> NcuRule:
-    """Return the rule of a row."""
     percent = parse_number(cells.get("Estimated Speedup") or "", decimal_comma=decimal_comma)
     return NcuRule(
         section=cells.get("Section Name") or "",
