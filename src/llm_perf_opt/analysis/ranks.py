@@ -644,7 +644,7 @@ MOST_ROWS = 4_000_000
 def kept_in_bounds(found: Iterable[Facts], most_rows: int = MOST_ROWS) -> Iterator[Facts]:
     """Yield the facts of rank after rank; from ``most_rows`` on, captures of ranks keep only their collectives.
 
-    The lowest rank is kept whole: it represents the others where single kernels are shown. So does a capture that
+    The lowest rank is kept whole: it represents the others where single kernels are shown. So is a capture that
     launches graphs, whose kernels may be named later by the recording of the graphs.
     """
     rows, lowest = 0, None

@@ -124,8 +124,7 @@ def _query_tool(columns: str, *, of: str = "gpu") -> list[tuple[str, ...]]:
 
 # What other programs do on the GPUs: utilisation and how many hold a context, queried before this program uses one.
 #
-# Queried from the driver through nvidia-ml-py, or ``nvidia-smi`` without it; through ``amdsmi`` on ROCm. For a MIG
-# slice, and a driver
+# Queried from the driver through nvidia-ml-py, or ``nvidia-smi`` without it; through ``amdsmi`` on ROCm. For a MIG slice, and a driver
 # without this information, the load is unknown, which is not the same as zero.
 
 

@@ -286,8 +286,7 @@ def plan(
     best: dict[str, float] = {}
     for each in planned.candidates:
         best[each.remedy.name] = max(best.get(each.remedy.name, 0.0), each.gain_s or 0.0)
-    # Remedies that change quality are only proposed unless allowed, so those that may be kept come first. Ties are
-    # broken
+    # Remedies that change quality are only proposed unless allowed, so those that may be kept come first. Ties are broken
     # by the order of findings in the report.
     order = {(found.id, found.phase): place for place, found in enumerate(situation.findings)}
 

@@ -338,8 +338,7 @@ def run_process(
             ended = _watch(process, started, timeout_s, limit, reader, note, stop)
             seconds = time.monotonic() - started  # of the program, without clearing up after it
         except KeyboardInterrupt:
-            # The signal has arrived; clean-up must not be interrupted by it. Only in this case: reset on any other exit
-            # path, a
+            # The signal has arrived; clean-up must not be interrupted by it. Only in this case: reset on any other exit path, a
             # signal swallowed while the program ran would be lost.
             acknowledge_interruption()
             raise

@@ -195,8 +195,7 @@ def _hertz(value: float) -> str:
 
 # Where a processor spends its time apart from matrix work: a cache that grows by copying, memory movement, dispatch.
 #
-# The advice of these rules was tested on the default workload (docs/decisions/0010-advice-on-a-cpu.md); changes that
-# made
+# The advice of these rules was tested on the default workload (docs/decisions/0010-advice-on-a-cpu.md); changes that made
 # the whole answer slower there are not recommended.
 
 

@@ -107,8 +107,7 @@ def expected_gain(before: Side, after: Side, tables: Tables) -> ExpectedGain | N
         return None
     framework = second.main_framework()
     if framework is not None and first.main_framework() not in (None, framework):
-        # Two frameworks' kernels differ by more than the change: both sides use the frameworks that cover the new
-        # point.
+        # Two frameworks' kernels differ by more than the change: both sides use the frameworks that cover the new point.
         again = replace(tables, framework=framework)
         first, second = _expect(before, again) or first, _expect(after, again) or second
     a, b = _as_launched(before, first), _as_launched(after, second)

@@ -211,8 +211,7 @@ def _client(records: ServingRecords, points: list[LoadPoint]) -> ClientUse | Non
     return ClientUse(
         capacity_per_s=records.client_capacity_per_s,
         lag_s=max(lags, default=None),
-        # Requests that wait in the server: the server is the limit, and the client's limit of requests in flight is
-        # secondary.
+        # Requests that wait in the server: the server is the limit, and the client's limit of requests in flight is secondary.
         bottleneck=any(one.client_bound and one.server.get("mean_waiting", 0.0) < 1 for one in points),
     )
 

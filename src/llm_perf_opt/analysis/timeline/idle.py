@@ -40,8 +40,7 @@ from llm_perf_opt.analysis.intervals import (
 from llm_perf_opt.captures.timeline import UNKNOWN, HostCalls, HostSpans, Int32, Int64, Ranges, Timeline
 from llm_perf_opt.core.arrays import distinct, distinct_of_sorted
 
-# Meaning of names on the host: which calls wait, launch or allocate, which ranges load data, which wait for other
-# ranks.
+# Meaning of names on the host: which calls wait, launch or allocate, which ranges load data, which wait for other ranks.
 
 
 # Names as nsys prints them carry a version ("cudaMemcpy_v3020"), driver calls begin with "cu", HIP with "hip".

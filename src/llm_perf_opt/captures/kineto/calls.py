@@ -245,8 +245,7 @@ def has_shapes(facts: Mapping[str, Any]) -> bool:
     return bool(facts.get("record_shapes"))
 
 
-# Contents of a graph-recording trace: kernels in the order they were added to graphs, and the operators that added
-# them.
+# Contents of a graph-recording trace: kernels in the order they were added to graphs, and the operators that added them.
 #
 # While a stream is recorded no kernel runs, so the names of kernels come from the launch calls themselves (ROCm writes
 # them), or from the pass that ran the same operators just before (the warm-up that engines make before they record).

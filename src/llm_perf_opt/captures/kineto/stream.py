@@ -129,8 +129,7 @@ class EventStream:
             window = Window(stream, self._piece_bytes, most=_most_text(self.path))
             try:
                 header = self._read_header(window)
-                # A program with ranks declares them before the events; searching other traces would cost a tenth of the
-                # reading time.
+                # A program with ranks declares them before the events; searching other traces would cost a tenth of the reading time.
                 self._may_talk = (_DISTRIBUTED in header or _SCHEMA not in header) and not _ALONE.search(
                     header
                 )

@@ -111,8 +111,7 @@ def _narrowed(update: _Update, kept: torch.dtype) -> _Update:
 def _narrow(states: torch.Tensor, kept: torch.dtype) -> torch.Tensor:
     if kept.itemsize > 1:
         return states.to(kept)
-    # Beyond the largest value there is only NaN. Concatenation and in-place writes are supported for whole bytes
-    # everywhere.
+    # Beyond the largest value there is only NaN. Concatenation and in-place writes are supported for whole bytes everywhere.
     largest = torch.finfo(kept).max
     return states.clamp(-largest, largest).to(kept).view(torch.uint8)
 
