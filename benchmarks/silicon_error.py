@@ -1,7 +1,7 @@
 """How wrong interpolation between measured operators is: every value of an axis left out in turn, and asked for.
 
 Run: ``python -m benchmarks.silicon_error [--write]`` with the extra ``silicon``; ``--write`` puts the tables into
-docs/expected-times.md, and what answers carry as their error into hardware/silicon/errors.yaml. A left-out value doubles the gap
+docs/expected-times-accuracy.md, and what answers carry as their error into hardware/silicon/errors.yaml. A left-out value doubles the gap
 it lies in, so the errors are those of a grid twice as wide as the one that is used: upper estimates. Beside them: the outermost
 value left out (extrapolation), and every measured shape against its roofline. The three constants of that roofline are computed
 and printed too; they are kept in analysis/roofline/expected_times.py.
@@ -365,7 +365,9 @@ def _cell(ratios: Sequence[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/expected-times.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:
@@ -376,7 +378,7 @@ def main() -> None:
     print(f"Errors of left-out shapes, median / 95th percentile, {silicon.version}\n\n{text}")
     print(f"\n{time.perf_counter() - begin:.0f} s")
     if options.write:
-        write_block(DOCS / "expected-times.md", "silicon_error", text)
+        write_block(DOCS / "expected-times-accuracy.md", "silicon_error", text)
         path = Path(llm_perf_opt.hardware.silicon.__file__).parent / FILE
         path.write_text(errors_file(silicon, found, rooflines), encoding="utf-8")
         print(f"wrote {path}")

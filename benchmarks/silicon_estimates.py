@@ -225,7 +225,9 @@ def summary(rows: list[Compared]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/expected-times.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into docs/expected-times-accuracy.md"
+    )
     parser.add_argument("--models", type=int, default=len(MODELS), help="only the first so many")
     options = parser.parse_args()
     silicon = open_silicon()
@@ -240,7 +242,7 @@ def main() -> None:
     text = f"{summary(rows)}\n\nOurs / theirs in ms:\n\n{table(rows)}"
     print(text)
     if options.write:
-        write_block(DOCS / "expected-times.md", "silicon_estimates", text)
+        write_block(DOCS / "expected-times-accuracy.md", "silicon_estimates", text)
 
 
 if __name__ == "__main__":

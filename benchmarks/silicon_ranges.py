@@ -1,7 +1,7 @@
 """Whether the ranges of expected times hold: passes of products whose number of positions was left out of the tables.
 
 Run: ``python -m benchmarks.silicon_ranges [--write]`` with the extra ``silicon``; ``--write`` puts the table into
-docs/expected-times.md. A pass is several products of measured shapes, as layers of a model have, at one number of positions; its
+docs/expected-times-accuracy.md. A pass is several products of measured shapes, as layers of a model have, at one number of positions; its
 true time is the sum of their measurements, its expected time that of tables without this number. The ranges of single shapes come
 from the same tables, so this tests how they are added up, not whether another machine would lie in them. Below the table: what share of
 the errors' variance shapes at one number of positions have in common.
@@ -142,7 +142,9 @@ def shares(silicon: Silicon) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/expected-times.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:
@@ -150,7 +152,7 @@ def main() -> None:
     text = f"{table(silicon)}\n\n{shares(silicon)}"
     print(text)
     if options.write:
-        write_block(DOCS / "expected-times.md", "silicon_ranges", text)
+        write_block(DOCS / "expected-times-accuracy.md", "silicon_ranges", text)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,9 @@ def _row(name: str, expected_s: float, measured_s: float) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/expected-times.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/expected-times-accuracy.md"
+    )
     options = parser.parse_args()
     silicon = open_silicon()
     if silicon is None:
@@ -201,7 +203,7 @@ def main() -> None:
     text = markdown_table(["phase", "expected", "measured", "difference"], rows)
     print(text)
     if options.write:
-        write_block(DOCS / "expected-times.md", "silicon_runs", text)
+        write_block(DOCS / "expected-times-accuracy.md", "silicon_runs", text)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ _HYDRA_COMPLETION = {"-sc", "--shell-completion"}
 
 def usage() -> str:
     """Return the top-level help."""
-    verbs = "\n".join(f"  {name:<12} {verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:<16} {verb.summary}" for name, verb in VERBS.items())
     return (
         "usage: llm-perf-opt VERB [options]\n\n"
         "Where does LLM and VLM inference time go, how far is it from the hardware, what to change first.\n\n"

@@ -11,6 +11,7 @@ import pytest
 from llm_perf_opt.commands import doctor
 from llm_perf_opt.self_test import checks, command
 from llm_perf_opt.self_test.checks import torch_checks
+from llm_perf_opt.self_test.report import judge_claims, read_bundle
 from llm_perf_opt.summary import Hardware
 from tests.needs import is_met
 from tests.nsys_support import fake_nsys
@@ -22,21 +23,41 @@ def test_on_a_cpu_everything_that_is_possible_passes(
 ) -> None:
     measured = Hardware("some CPU", "cpu", {}, None, "probe")
     monkeypatch.setattr("llm_perf_opt.hardware.resolve.resolve_hardware", lambda device: measured)
+    monkeypatch.setattr(
+        command,
+        "engine_checks",
+        lambda device, folder: checks.engine_checks(device, folder, ("eager", "graphs")),
+    )
     monkeypatch.chdir(tmp_path)
     assert doctor.main(["--self-test", "--json", "--bundle", "sent.zip", "run.device=cpu"]) == 0
     result = json.loads(capsys.readouterr().out)
     statuses = {check["name"]: check["status"] for check in result["checks"]}
-    for name in ("device", "host clock", "profiler operators", "profiler FLOPs", "profiler ranges"):
+    for name in (
+        "device",
+        "host clock",
+        "profiler operators",
+        "profiler FLOPs",
+        "profiler ranges",
+        "engine eager",
+    ):
         assert statuses[name] == "passed", result
     for name, tool in (("nsys ranges", "nsys"), ("ncu", "ncu")):
         assert statuses[name] == ("passed" if is_met(tool) else "not possible"), result
-    for name in ("device events", "profiler kernels", "probe against catalogue"):
+    for name in (
+        "device events",
+        "profiler kernels",
+        "probe against catalogue",
+        "engine graphs",
+        "collective",
+    ):
         assert statuses[name] == "not possible"
     for name, tool in (("nsys kernels", "nsys"), ("counters", "ncu")):
         assert statuses.get(name) == ("not possible" if is_met(tool) else None)
     assert set(statuses) <= set(command.CLAIMS), "every check says what rests on it"
     with zipfile.ZipFile(tmp_path / "sent.zip") as archive:
         assert json.loads(archive.read("self-test.json"))["passed"] == result["passed"]
+    verdicts = {one.id: one.verdict for one in judge_claims(read_bundle(tmp_path / "sent.zip")[0])}
+    assert verdicts["tokens"] == verdicts["operators"] == "confirmed" and "refuted" not in verdicts.values()
     assert [path.name for path in tmp_path.iterdir()] == ["sent.zip"], "captures are not left behind"
 
 

@@ -144,7 +144,7 @@ def _setting_of(option: str) -> str | None:
 def main(arguments: Sequence[str]) -> int:
     """Run; return the exit code (see :mod:`llm_perf_opt.core.errors`)."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(HELP + exit_codes("a stage failed"), end="")
+        print(HELP + exit_codes("a stage failed, or the first tokens differ from generate()"), end="")
         return 0
     parsed = parse_arguments(arguments)
     console_logging(parsed.verbosity)

@@ -24,6 +24,9 @@ class Verb:
 VERBS = {
     "run": Verb("profile a model: one configuration, one run directory, one report", "commands.run"),
     "doctor": Verb("show what this machine can do, and how to fix the rest", "commands.doctor"),
+    "self-test-report": Verb(
+        "show which claims about devices a self-test bundle confirms or refutes", "self_test.report"
+    ),
     "report": Verb("render the reports of a finished run again", "commands.report"),
     "ingest": Verb("analyse captures from other machines or tools", "commands.ingest"),
     "compare": Verb("compare two runs; gate a regression in CI", "compare.command"),

@@ -6,7 +6,7 @@ Exit codes of the command line:
 
 ==== =====================================================================
 0    everything asked for was done (skipped stages included)
-1    the run finished, but a stage failed; or ``compare --gate`` found a regression
+1    the run finished, but a stage failed or its tokens differ from ``generate()``; or ``compare --gate`` found a regression
 2    the configuration or the command line is wrong; nothing was written
 3    an input (capture, dataset, checkpoint, run directory) cannot be used
 4    an external tool or the machine did not do what was needed (out of memory included, where no other stage went on)

@@ -386,7 +386,7 @@ class Catalogue:
                 choices = ", ".join(ambiguity.choose)
                 return None, f"{ambiguity.reason}; choose one with hardware.device (one of: {choices})"
         how = "choose a device with hardware.device or add yours with hardware.catalogue"
-        near = self._nearest(plain)
+        near = self._relatives(plain)
         return (
             None,
             f"'{plain}' is not in the hardware catalogue, and no other device's limits are assumed "
@@ -394,19 +394,71 @@ class Catalogue:
         )
 
     def _suggestion(self, wanted: str) -> str:
-        return "the nearest are: " + ", ".join(self._nearest(wanted))
+        near = self._nearest(wanted)
+        return f"the nearest are: {', '.join(near)}" if near else "no device of the catalogue is near it"
 
     def _nearest(self, wanted: str) -> list[str]:
         # Users type a part of the name ("4090", "h100"); similar spellings come second.
         partial = [name for name in self.names() if wanted.casefold() in name.casefold()]
-        plain = _normalise_name(wanted)
-        close = sorted(
-            self.names(),
-            key=lambda name: (
-                -difflib.SequenceMatcher(None, plain, _normalise_name(name), autojunk=False).ratio()
-            ),
-        )
-        return list(dict.fromkeys([*partial, *close]))[:4]
+        near = self._relatives(wanted)
+        if not near:  # a slip of the hand: the closest spelling among devices whose number is as long
+            model = _designation(wanted)
+            alike = [name for name in self.names() if model is None or model.is_series_of(_designation(name))]
+            near = sorted(alike, key=functools.partial(_unlikeness, wanted))
+        return list(dict.fromkeys([*partial, *near]))[:4]
+
+    def _relatives(self, wanted: str) -> list[str]:
+        """Return the devices of the same or a neighbouring model number: like letters alone do not make GB10 a GB200."""
+        whole = wanted.partition(" MIG ")[0]
+        model, words = _designation(whole), _words(whole)
+        ranked = []
+        for name in self.names():
+            known = _designation(name)
+            if model is None or known is None or not model.is_series_of(known):
+                continue
+            differing = sum(one != other for one, other in zip(model.number, known.number, strict=True))
+            if differing <= 1:
+                ranked.append((differing, model.suffix != known.suffix, len(words - _words(name)), name))
+        return [name for *_, name in sorted(ranked, key=lambda one: one[:3])]
+
+
+_DESIGNATION = re.compile(r"(?<![\w.])([a-z]{0,2})(\d{1,4})([a-z]{0,2})(?![\w.])")
+_MEMORY = re.compile(r"\b(\d+ ?gi?b|hbm\w+|sxm\d?|mig)\b")
+_EXPORT_NUMBER, _EXPORTED_NUMBER = "800", "100"
+"""A800 and H800 are the A100 and H100 with slower links, for export."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Designation:
+    """Letters and number of a model: gb and 10, h and 100, nothing and 5090 of an RTX 5090 D, mi, 300 and x."""
+
+    letters: str
+    number: str
+    suffix: str
+
+    def is_series_of(self, other: _Designation | None) -> bool:
+        return other is not None and self.letters == other.letters and len(self.number) == len(other.number)
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[\w.]+", name.casefold()))
+
+
+def _designation(name: str) -> _Designation | None:
+    plain = _MEMORY.sub(" ", re.sub(r"[^\w.]+", " ", name.casefold()))
+    found = _DESIGNATION.search(re.sub(r"\brtx(?=\d)", "rtx ", plain))
+    if found is None:
+        return None
+    letters, number, suffix = found.groups()
+    if letters in ("a", "h") and number == _EXPORT_NUMBER:
+        number = _EXPORTED_NUMBER
+    return _Designation(letters, number, suffix)
+
+
+def _unlikeness(wanted: str, name: str) -> float:
+    """Return how far two spellings are apart, from 0 to 1."""
+    pair = (_normalise_name(wanted), _normalise_name(name))
+    return 1 - difflib.SequenceMatcher(None, *pair, autojunk=False).ratio()
 
 
 def _normalise_name(name: str) -> str:

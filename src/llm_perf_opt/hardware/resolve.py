@@ -35,7 +35,7 @@ def hardware_by_name(
     """Return limits for a device known only by name (an ingested capture): no detection, no measurement."""
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
     if chosen:
-        return catalogue.named(chosen).to_hardware()
+        return _chosen_hardware(catalogue, chosen)
     if not name:
         return unknown_hardware(
             None,
@@ -64,7 +64,7 @@ def resolve_hardware(
     """
     catalogue = load_catalogue(Path(catalogue_file) if catalogue_file else None)
     if chosen:
-        return catalogue.named(chosen).to_hardware()
+        return _chosen_hardware(catalogue, chosen)
     if run_device == "cpu":
         items = ("operator", "bandwidth", "float32") if dtype in (None, "auto", "float32") else None
         return _resolve_cpu(catalogue, allow_probe, threads, cache_dir, items)
@@ -101,6 +101,13 @@ def _look_up_slice(catalogue: Catalogue, part: MigSlice) -> Hardware:
         whole.name, whole.memory_bytes = part.name, part.memory_bytes
         return whole
     return limits_of_slice(whole, part)
+
+
+def _chosen_hardware(catalogue: Catalogue, chosen: str) -> Hardware:
+    """Return the limits of a device that a user named; a MIG slice has its share of the whole GPU's."""
+    if (part := slice_by_name(chosen)) is not None and catalogue.look_up(chosen)[0] is None:
+        return limits_of_slice(catalogue.named(part.gpu).to_hardware(), part)
+    return catalogue.named(chosen).to_hardware()
 
 
 def _limit_to_measured(hardware: Hardware, measured: ProbeResult) -> None:

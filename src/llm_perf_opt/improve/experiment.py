@@ -33,6 +33,8 @@ from llm_perf_opt.improve.measuring import (
     SIDES,
     STOP,
     TURN,
+    Failure,
+    FailureKind,
     GivenUpError,
     HangWatch,
     Letter,
@@ -98,7 +100,8 @@ class _Sides:
         """Raise with the reason if a process has ended unexpectedly."""
         for running in self._running.values():
             if running.done():
-                raise GivenUpError(failure_of(running.result(), self._folder) or "ended before its time")
+                failure = failure_of(running.result(), self._folder) or Failure("ended before its time")
+                raise GivenUpError(failure.message, failure.kind)
         raise_if_interrupted()
 
     def wait_ready(self, limit_s: float, total_s: float | None = None) -> None:
@@ -107,7 +110,7 @@ class _Sides:
         while not all((self._folder / READY.format(letter)).is_file() for letter in SIDES):
             self._check_running()
             if total_s is not None and time.monotonic() - began > total_s:
-                raise GivenUpError(OUT_OF_BUDGET)
+                raise GivenUpError(OUT_OF_BUDGET, "budget")
             if time.monotonic() - began > limit_s:
                 raise GivenUpError(not_warm(limit_s))
             time.sleep(_LOOK_S)
@@ -160,7 +163,7 @@ def _sides(spec: Spec, folder: Path, least_pass_s: float) -> Iterator[_Sides]:
         both.close(end_s)
 
 
-def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: float) -> str | None:
+def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: float) -> Failure | None:
     """Measure both sides, each in its own process; return why it failed, or ``None``."""
     began = time.monotonic()
     try:
@@ -172,7 +175,7 @@ def run_in_turns(spec: Spec, folder: Path, *, warm_up_s: float, least_pass_s: fl
             if set(answers["a"].tokens) == set(answers["b"].tokens):
                 _measure(spec.within(time.monotonic() - began), folder, both)
     except GivenUpError as error:
-        return str(error)
+        return error.failure
     return None
 
 
@@ -224,6 +227,8 @@ class Outcome:
     total_change: float | None = None
     failure: str | None = None
     """Why it failed; what was measured before is there all the same."""
+    failure_kind: FailureKind | None = None
+    """Of a failed process; what is tried next depends on it."""
     how: How = "one process"
     seconds: float = 0.0
     page: Path | None = None
@@ -257,10 +262,11 @@ def run_experiment(
             spec, folder, HangWatch(folder, limit_s, least_pass_s, total_s=spec.total_s)
         )
     outcome = read_outcome(spec, folder)
-    outcome.failure = failure or outcome.failure
+    if failure is not None:
+        outcome.failure, outcome.failure_kind = failure.message, failure.kind
     outcome.how = "own processes" if own_processes else "one process"
     outcome.seconds = time.monotonic() - began
-    outcome.out_of_budget = failure == OUT_OF_BUDGET and outcome.measured is None
+    outcome.out_of_budget = outcome.failure_kind == "budget" and outcome.measured is None
     outcome.page = _compare(spec, folder) if with_page and outcome.failure is None else None
     return outcome
 
@@ -271,7 +277,7 @@ def warm_up_limit_s(spec: Spec) -> float:
     return min(WARM_UP_S + _ANSWERS_FACTOR * answers_s, _MOST_WARM_UP_S)
 
 
-def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> str | None:
+def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> Failure | None:
     """Measure both sides in one process with the same environment; return the reason for a failure, or ``None``."""
     try:
         result = run_process(
@@ -283,7 +289,7 @@ def _run_in_one_process(spec: Spec, folder: Path, watch: HangWatch) -> str | Non
             on_tick=watch,
         )
     except GivenUpError as error:
-        return str(error)
+        return error.failure
     return failure_of(result, folder)
 
 

@@ -128,8 +128,24 @@ _RunUnit = Callable[[Letter, int, int], UnitPass]
 """Side, unit and round → what one pass of that unit took."""
 
 
+FailureKind = Literal["memory", "budget", "other"]
+"""Too little memory, the end of the time budget, or anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an experiment failed: a message, and the kind for later decisions."""
+
+    message: str
+    kind: FailureKind = "other"
+
+
 class GivenUpError(RuntimeError):
     """Measuring cannot continue; the message has the reason."""
+
+    def __init__(self, message: str, kind: FailureKind = "other") -> None:
+        super().__init__(message)
+        self.failure = Failure(message, kind)
 
 
 def take_turns(
@@ -191,25 +207,21 @@ def worker_command(folder: Path, mode: str) -> list[str]:
     return [sys.executable, "-m", "llm_perf_opt.improve.worker", str(folder), mode]
 
 
-def failure_of(result: ProcessResult, folder: Path) -> str | None:
+def failure_of(result: ProcessResult, folder: Path) -> Failure | None:
     """Return why a measuring process failed; ``None``: it succeeded."""
     if result.ok:
         return None
     if (folder / FAILURE).is_file():
         found = read_json(folder / FAILURE)
         side = f"side {str(found['mode']).upper()}: " if found["mode"] in SIDES else ""
-        return f"{side}{found['kind']}: {found['message']}"
+        kind: FailureKind = "memory" if found["kind"] == OUT_OF_MEMORY else "other"
+        return Failure(f"{side}{found['kind']}: {found['message']}", kind)
     if result.ended == "signal" and result.returncode == -9:
-        return _KILLED
+        return Failure(_KILLED, "memory")
     if result.ended == "signal":
-        return f"crashed (signal {-(result.returncode or 0)})"
+        return Failure(f"crashed (signal {-(result.returncode or 0)})")
     lines = result.tail(1)
-    return f"ended with exit code {result.returncode}: {lines[-300:]}"
-
-
-def lacks_memory(failure: str | None) -> bool:
-    """Return whether a failure (:func:`failure_of`) is an out-of-memory failure."""
-    return failure is not None and (OUT_OF_MEMORY in failure or _KILLED in failure)
+    return Failure(f"ended with exit code {result.returncode}: {lines[-300:]}")
 
 
 def not_warm(limit_s: float) -> str:
@@ -262,7 +274,7 @@ class HangWatch:
         """Check once."""
         now = self._clock()
         if self._deadline is not None and now > self._deadline:
-            raise GivenUpError(OUT_OF_BUDGET)
+            raise GivenUpError(OUT_OF_BUDGET, "budget")
         if not self._warm:
             if (self._folder / CHECK).is_file():
                 self._limit.warm_after(now - self._since)

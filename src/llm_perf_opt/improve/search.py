@@ -17,7 +17,7 @@ from llm_perf_opt.improve import configurations, judge
 from llm_perf_opt.improve.baseline import set_measured
 from llm_perf_opt.improve.experiment import Outcome, run_experiment
 from llm_perf_opt.improve.judge import conclude, is_reverted, overrides_of, reason_reverted, set_best
-from llm_perf_opt.improve.measuring import Spec, lacks_memory
+from llm_perf_opt.improve.measuring import Spec
 from llm_perf_opt.improve.plan import Candidate, Planned
 from llm_perf_opt.improve.worker import describe_failure
 from llm_perf_opt.remedies.base import conflicting_key
@@ -284,7 +284,7 @@ class Search:
         folder = self.out / EXPERIMENTS / f"{len(self.result.tried) + 1:03d}"
         try:
             outcome = self.runner(spec, folder, own_processes=own)
-            if own and can_share and lacks_memory(outcome.failure):
+            if own and can_share and outcome.failure_kind == "memory":
                 LOGGER.info(
                     "two processes do not fit into the memory: one, with the same weights for both sides"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +17,15 @@ from llm_perf_opt.core.errors import InputError
 from llm_perf_opt.reporting.console import console_summary, terminal_width
 from llm_perf_opt.reporting.render import write_documents, write_pages
 from llm_perf_opt.runs.assemble import assemble_run, stage_facts
-from llm_perf_opt.runs.execute import Outcome
+from llm_perf_opt.runs.execute import FAILED_EXIT, Outcome
 from llm_perf_opt.runs.heartbeat import own_manifest
 from llm_perf_opt.runs.lock import hold
 from llm_perf_opt.runs.manifest import list_files, read_manifest, write_manifest
 from llm_perf_opt.summary import Summary
 from llm_perf_opt.summary.codec import to_plain
 from llm_perf_opt.summary.file import load_summary, save_summary
+
+LOGGER = logging.getLogger("llm_perf_opt.run")
 
 
 def save_and_render(summary: Summary, facts: Sequence[Facts], out_dir: Path) -> Path:
@@ -54,6 +57,13 @@ def finish_run(
     _distrust_beaten_ceilings(summary)
     if not silent:
         print_result(summary, files[0], quiet=quiet, as_json=as_json)
+    # Ranks are silent: whoever joins them speaks, and ends, for all.
+    if not silent and outcome.exit_code == 0 and summary.workload.tokens_verified is False:
+        LOGGER.error(
+            "the first tokens differ from generate(), see the notes of the report "
+            "(infer.verify_tokens=false skips the check)"
+        )
+        return FAILED_EXIT
     return outcome.exit_code
 
 

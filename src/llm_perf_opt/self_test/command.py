@@ -13,7 +13,13 @@ from typing import Any
 from llm_perf_opt.core.errors import LlmPerfError
 from llm_perf_opt.core.units import timestamp
 from llm_perf_opt.core.version import __version__
-from llm_perf_opt.self_test.checks import ncu_checks, nsys_checks, torch_checks
+from llm_perf_opt.self_test.checks import (
+    collective_checks,
+    engine_checks,
+    ncu_checks,
+    nsys_checks,
+    torch_checks,
+)
 from llm_perf_opt.self_test.judge import Outcome, failed, judge_probe
 
 SCHEMA = 1
@@ -31,9 +37,19 @@ CLAIMS = {
     "probe against catalogue": "MFU, MBU and floors",
     "nsys ranges": "phases in nsys captures",
     "nsys kernels": "kernel counts and their phases in nsys captures",
+    "nsys graph kernels": "kernels inside CUDA graphs (cuda_graph_trace=node)",
+    "nsys graph ranges": "captures of programs with CUDA graphs",
+    "nsys cudaProfilerApi ranges": "captures limited to the measured passes",
+    "nsys cudaProfilerApi kernels": "kernel counts of captures limited to the measured passes",
     "ncu": "the choice of sections and metrics",
     "ncu kernels": "kernels chosen by range",
+    "ncu outer range": "kernels of a phase, whose ranges contain others",
     "counters": "FLOPs, intensity and classes of kernels",
+    "engine eager": "times and tokens of the engine",
+    "engine memory released": "captures after other stages of a run",
+    "engine graphs": "model.cuda_graphs=true",
+    "engine compile": "model.compile=true",
+    "collective": "runs with several ranks",
 }
 """Check → what of a report rests on it."""
 
@@ -73,6 +89,8 @@ def _groups(device: str, scratch: Path) -> list[tuple[str, Callable[[], list[Out
 
     return [
         ("torch: clocks, profiler, memory, telemetry", lambda: torch_checks(device, folder("torch"))),
+        ("engine: llama_tiny", lambda: engine_checks(device, folder("engine"))),
+        ("two ranks", lambda: collective_checks(device, folder("collective"))),
         ("probe", lambda: [_probe(device)]),
         ("nsys", lambda: nsys_checks(device, folder("nsys"))),
         ("ncu", lambda: ncu_checks(device, folder("ncu"))),

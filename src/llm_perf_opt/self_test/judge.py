@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,9 +14,12 @@ from llm_perf_opt.self_test.known_work import (
     EXPECTED_OPERATORS,
     EXPECTED_PRODUCT_FLOPS,
     EXPECTED_RANGES,
+    EXPECTED_REDUCED,
     EXPECTED_SUM_KERNELS,
     LEAST_PRODUCT_KERNELS,
     PRODUCT_RANGE,
+    RANKS,
+    ROUND_RANGE,
     SUM_RANGE,
 )
 from llm_perf_opt.summary import Hardware
@@ -40,6 +43,8 @@ class Outcome:
     """The numbers behind it."""
     claim: str = ""
     """What of a report rests on it."""
+    compared: bool = True
+    """False: it ended before there was anything to compare."""
 
 
 def passed(name: str, said: str, /, **facts: Any) -> Outcome:
@@ -50,6 +55,11 @@ def passed(name: str, said: str, /, **facts: Any) -> Outcome:
 def failed(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
     """Return a check that found something else."""
     return Outcome(name, "failed", said, fix, facts)
+
+
+def broken(name: str, said: str, fix: str | None = None, /, **facts: Any) -> Outcome:
+    """Return a check that failed before there was anything to compare: it refutes nothing."""
+    return Outcome(name, "failed", said, fix, facts, compared=False)
 
 
 def not_possible(name: str, why: str, fix: str | None = None, /, **facts: Any) -> Outcome:
@@ -189,6 +199,55 @@ def _judge_kernels(name: str, timeline: Timeline) -> Outcome:
     words = f"{sums} kernels of {EXPECTED_SUM_KERNELS} sums, {products} of {LEAST_PRODUCT_KERNELS} products (at least)"
     right = sums == EXPECTED_SUM_KERNELS and products >= LEAST_PRODUCT_KERNELS
     return passed(label, words, **facts) if right else failed(label, words, _SEND, **facts)
+
+
+def judge_graph_kernels(name: str, timeline: Timeline) -> Outcome:
+    """Every node of a replayed graph must be a kernel of its round."""
+    ops = timeline.ops
+    rows = ops.range[ops.kind == OpKind.KERNEL].tolist()
+    inside = sum(row >= 0 and timeline.names[timeline.ranges.name[row]] == ROUND_RANGE for row in rows)
+    least = EXPECTED_SUM_KERNELS + LEAST_PRODUCT_KERNELS
+    words = f"{inside} kernels of replayed graphs, at least {least} expected"
+    facts = {"inside": inside, "all": len(rows)}
+    return passed(name, words, **facts) if inside >= least else failed(name, words, _SEND, **facts)
+
+
+def judge_engine(name: str, facts: Facts, eager: list[int] | None) -> Outcome:
+    """Tokens must be those of ``generate()``, and every pass must have taken time."""
+    times = [*facts["prefill_s"], *facts["decode_s"]]
+    timed = bool(times) and all(value is not None and value > 0 for value in times)
+    facts = {**facts, "same_as_eager": None if eager is None else facts["tokens"] == eager}
+    if not timed:
+        return failed(name, "a phase has no time", _SEND, **facts)
+    decode_s = statistics.median(facts["decode_s"])
+    words = (
+        f"prefill {units.seconds(statistics.median(facts['prefill_s']))}, decode {units.seconds(decode_s)}, "
+        f"{len(facts['tokens'])} tokens"
+    )
+    if facts["verified"] is None:
+        return not_possible(name, f"{words}; they could not be compared with generate()", **facts)
+    if facts["verified"]:
+        return passed(name, f"{words}, the first match generate()", **facts)
+    return failed(name, f"{words}, which differ from generate()", _SEND, **facts)
+
+
+def judge_release(name: str, release: Facts | None) -> Outcome:
+    """What an engine leaves on the device must be below the limit that stages check."""
+    if release is None:
+        return not_possible(name, "this device has no allocator to ask")
+    problem = release["problem"]
+    words = "the device's memory is released within the limit" if problem is None else str(problem)
+    return failed(name, words, _SEND, **release) if problem else passed(name, words, **release)
+
+
+def judge_collective(ranks: Sequence[Facts]) -> Outcome:
+    """Every rank must hold the sum of all ranks, in every element."""
+    sums = [(one["low"], one["high"]) for one in ranks]
+    backend = ranks[0]["backend"]
+    words = f"{len(ranks)} of {RANKS} ranks by {backend}: {sums}, {EXPECTED_REDUCED} expected"
+    right = len(ranks) == RANKS and set(sums) == {(EXPECTED_REDUCED, EXPECTED_REDUCED)}
+    facts = {"backend": backend, "version": ranks[0].get("nccl")}
+    return passed("collective", words, **facts) if right else failed("collective", words, _SEND, **facts)
 
 
 def judge_memory(facts: Facts) -> Outcome:

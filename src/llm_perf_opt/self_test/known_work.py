@@ -20,3 +20,13 @@ LEAST_PRODUCT_KERNELS = ROUNDS * PRODUCTS
 EXPECTED_PRODUCT_FLOPS = ROUNDS * PRODUCTS * 2 * SIDE**3
 EXPECTED_ADDITIONS = SIDE * SIDE
 """Floating-point additions of one sum."""
+ENGINE_MODES = {
+    "eager": (),
+    "graphs": ("model.cuda_graphs=true", "model.cache=static"),
+    "compile": ("model.compile=true", "model.cache=static"),
+}
+"""How the engine is run → its settings."""
+RANKS = 2
+REDUCED_ELEMENTS = 1 << 20
+EXPECTED_REDUCED = sum(range(1, RANKS + 1))
+"""Rank r adds r + 1 to each element."""

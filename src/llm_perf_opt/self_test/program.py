@@ -1,8 +1,10 @@
 """The known work as a program: alone under a tool, or with clock, profiler, memory and sensors looked at.
 
-``python -m llm_perf_opt.self_test.program work DEVICE`` does the work once (for nsys and ncu);
+``python -m llm_perf_opt.self_test.program work DEVICE`` does the work once (for nsys and ncu), ``… graph DEVICE`` as replays of
+a CUDA graph, and ``… profiled DEVICE`` twice, of which only the second time between cudaProfilerStart and cudaProfilerStop;
 ``… look DEVICE FOLDER`` prints one JSON object per line as each part is done: a part that kills the process loses only what
-comes after it.
+comes after it. ``… engine DEVICE MODE…`` does the same for runs of the engine, and ``… collective DEVICE`` is one rank of an
+all-reduce.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from typing import Any
 from llm_perf_opt.config.devices import is_rocm
 from llm_perf_opt.hardware.accelerator import Accelerator, device_properties, offered_device, open_accelerator
 from llm_perf_opt.self_test.known_work import (
+    ENGINE_MODES,
     EXPECTED_OPERATORS,
     PRODUCT_RANGE,
     PRODUCTS,
+    REDUCED_ELEMENTS,
     ROUND_RANGE,
     ROUNDS,
     SIDE,
@@ -32,6 +36,7 @@ from llm_perf_opt.self_test.known_work import (
 )
 
 _TRIALS = 5
+_NEW_TOKENS = 8
 _LONG_S = 0.05
 """Work that is timed by two clocks takes about as long, so that starting and ending it do not count."""
 _BLOCK_BYTES = 256 << 20
@@ -66,6 +71,78 @@ def work(
                 for _ in range(SUMS):
                     torch.add(a, b, out=out)
             accelerator.synchronize()
+
+
+def replay(torch: Any, accelerator: Accelerator, operands: list[Any]) -> None:
+    """Do the known work as one CUDA graph of a round, replayed; capturing it runs nothing."""
+    from llm_perf_opt.workloads.engine import nvtx
+
+    a, b, out = operands
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(PRODUCTS):
+            torch.mm(a, b, out=out)
+        for _ in range(SUMS):
+            torch.add(a, b, out=out)
+    for _ in range(ROUNDS):
+        with nvtx.stage(ROUND_RANGE):
+            graph.replay()
+            accelerator.synchronize()
+
+
+def run_engine_modes(device: str, modes: list[str]) -> Iterator[dict[str, Any]]:
+    """Measure ``llama_tiny`` in each mode: its tokens, whether they are those of ``generate()``, and the phases' times."""
+    from llm_perf_opt.config.compose import compose_config
+    from llm_perf_opt.core.console.progress import SilentProgress
+    from llm_perf_opt.workloads.measure import check_tokens, run_engine
+    from llm_perf_opt.workloads.registry import load_dataset
+    from llm_perf_opt.workloads.setup import workload_config
+
+    for mode in modes:
+        settings = ["model=llama_tiny", "model.dtype=float32", f"run.device={device}", *ENGINE_MODES[mode]]
+        workload = workload_config(compose_config(settings), repeats=_TRIALS, max_new_tokens=_NEW_TOKENS)
+        samples = list(load_dataset(workload.dataset).samples())[:1]
+        run = run_engine(workload, samples, progress=SilentProgress())
+        check_tokens(run, workload, SilentProgress())
+        passes = run.result.batches[0].repeats
+        release = run.engine.release()
+        yield {
+            "part": f"engine {mode}",
+            "tokens": run.result.samples[0].token_ids,
+            "verified": run.result.tokens_verified,
+            "prefill_s": [one.prefill_s for one in passes],
+            "decode_s": [one.decode_s for one in passes],
+            "load_s": run.result.info.load_s,
+            "warmup_s": run.result.warmup_s,
+            "notes": list(run.result.notes),
+            "release": None if release is None else {**release.to_dict(), "problem": release.problem()},
+        }
+
+
+def add_ranks(torch: Any, device: str) -> dict[str, Any]:
+    """Be one rank of an all-reduce; torchrun tells which."""
+    rank = int(os.environ["LOCAL_RANK"])
+    if device.startswith("cuda"):
+        torch.cuda.set_device(rank)
+        place = f"cuda:{rank}"
+    else:
+        place = "cpu"
+    distributed = torch.distributed
+    distributed.init_process_group("nccl" if place != "cpu" else "gloo")
+    try:
+        values = torch.full((REDUCED_ELEMENTS,), float(rank + 1), device=place)
+        distributed.all_reduce(values)
+        low, high = float(values.min()), float(values.max())
+        return {
+            "part": f"collective {rank}",
+            "world": distributed.get_world_size(),
+            "backend": distributed.get_backend(),
+            "low": low,
+            "high": high,
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if place != "cpu" else None,
+        }
+    finally:
+        distributed.destroy_process_group()
 
 
 def look(torch: Any, accelerator: Accelerator, folder: Path) -> Iterator[dict[str, Any]]:
@@ -209,13 +286,27 @@ def main(argv: list[str]) -> int:
     import torch
 
     mode, device, *rest = argv
+    if mode == "engine":
+        for part in run_engine_modes(device, rest):
+            print(json.dumps(part), flush=True)
+        return 0
+    if mode == "collective":
+        print(json.dumps(add_ranks(torch, device)), flush=True)
+        return 0
     accelerator = open_accelerator(device)
     accelerator.use()
     with torch.inference_mode():
-        if mode == "work":
+        if mode in ("work", "graph", "profiled"):
             from llm_perf_opt.workloads.engine import nvtx
 
-            work(torch, accelerator, prepare(torch, accelerator), nvtx.stage)
+            operands = prepare(torch, accelerator)
+            if mode == "graph":
+                replay(torch, accelerator, operands)
+            else:
+                if mode == "profiled":
+                    work(torch, accelerator, operands, nvtx.stage)
+                with nvtx.profiler_range():  # does nothing unless the environment asks for it
+                    work(torch, accelerator, operands, nvtx.stage)
             print(json.dumps({"part": "work", "tool_attached": nvtx.is_attached()}), flush=True)
         else:
             for part in look(torch, accelerator, Path(rest[0])):

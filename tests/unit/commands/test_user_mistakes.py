@@ -90,7 +90,9 @@ def test_exit_code_1_is_listed_only_where_it_is_used(verb: str, capsys: pytest.C
         line.split()[0] for line in capsys.readouterr().out.partition("exit codes:\n")[2].splitlines() if line
     ]
     assert {"0", "2", "3", "4", "70", "130"} <= {*codes}
-    assert ("1" in codes) is (verb in {"run", "serve", "compare", "sweep-report", "doctor", "migrate"})
+    assert ("1" in codes) is (
+        verb in {"run", "serve", "compare", "sweep-report", "doctor", "self-test-report", "migrate"}
+    )
 
 
 def test_nothing_is_written_into_a_directory_that_is_only_read(

@@ -395,7 +395,11 @@ def test_nearest_names_are_near(typed: str, first: str) -> None:
     [
         ("NVIDIA GeForce RTX 5090 D", "NVIDIA GeForce RTX 5090"),
         ("NVIDIA GeForce RTX 5090 Laptop GPU", "NVIDIA GeForce RTX 5090"),
+        ("NVIDIA GeForce RTX 5090 D v2", "NVIDIA GeForce RTX 5090"),
+        ("NVIDIA H800", "NVIDIA H100 SXM5 80GB"),
         ("NVIDIA H800 PCIe", "NVIDIA H100 PCIe"),
+        ("AMD Instinct MI308X", "AMD Instinct MI300X"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 SXM5 80GB"),
         ("NVIDIA A800-SXM4-80GB", "NVIDIA A100 SXM4 80GB"),
     ],
 )
@@ -403,6 +407,24 @@ def test_a_device_that_is_not_known_is_refused_with_the_nearest_name(reported: s
     device, reason = load_catalogue().look_up(reported)
     assert device is None
     assert reason is not None and f"nearest: {near};" in reason
+
+
+@pytest.mark.parametrize("reported", ["NVIDIA GB10", "Tesla K80", "NVIDIA Thor", "NVIDIA A2"])
+def test_like_letters_alone_are_not_near(reported: str) -> None:
+    device, reason = load_catalogue().look_up(reported)
+    assert device is None and reason is not None and "nearest" not in reason
+
+
+def test_a_choice_that_is_near_nothing_gets_no_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_catalogue().named("GB10")
+    assert "GB200" not in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI250", "AMD Instinct MI250X"])
+def test_both_versions_of_the_mi250_resolve(name: str) -> None:
+    device, _ = load_catalogue().look_up(name)
+    assert device is not None and device.name == name
 
 
 @pytest.mark.parametrize("reported", ["NVIDIA GB10", "NVIDIA H800"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.hardware import mig, resolve
 from llm_perf_opt.hardware.detect import DetectedGpu
 from llm_perf_opt.hardware.mig import (
@@ -147,3 +148,11 @@ def test_the_driver_library_sizes_a_slice(tmp_path: Path) -> None:
     # An old driver lacks the questions: the list of profiles is asked, and may not be seen either.
     old = nvml.build(tmp_path / "old", "MIG", "OLD_DRIVER")
     assert nvml.ask(old, code, PATH=str(tmp_path / "bin"), CUDA_VISIBLE_DEVICES="") == "None None None None"
+
+
+def test_a_slice_can_be_chosen_by_name() -> None:
+    name = "NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+    assert resolve.hardware_by_name(None, chosen=name) == resolve.hardware_by_name(name)
+    with pytest.raises(ConfigError) as caught:
+        resolve.hardware_by_name(None, chosen="NVIDIA H800 MIG 1g.10gb")
+    assert "NVIDIA H100 SXM5 80GB" in (caught.value.hint or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -18,7 +19,8 @@ from llm_perf_opt import try_remedy
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.improve import propose
 from llm_perf_opt.improve.experiment import run_experiment
-from llm_perf_opt.improve.measuring import failure_of, not_warm, read_passes
+from llm_perf_opt.improve.measuring import FAILURE, failure_of, not_warm, read_passes
+from llm_perf_opt.improve.worker import describe_failure
 from llm_perf_opt.process.launch import run_process
 from llm_perf_opt.workloads.engine.engine import Engine
 from tests.unit.improve.tiny import FEW, spec
@@ -124,8 +126,22 @@ def test_memory_that_runs_out_is_told() -> None:
 def test_a_process_that_the_system_kills_was_too_large(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     done = run_process(argv, log_dir=tmp_path, name="x", timeout_s=60)
-    said = failure_of(done, tmp_path) or ""
-    assert "signal 9" in said and "memory" in said
+    failure = failure_of(done, tmp_path)
+    assert failure is not None and failure.kind == "memory" and "signal 9" in failure.message
+
+
+def test_kinds_of_failure_come_from_the_worker_and_not_from_its_words(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "raise SystemExit(1)"]
+    done = run_process(argv, log_dir=tmp_path, name="x", timeout_s=60)
+    for error, kind in (
+        (torch.OutOfMemoryError("no room"), "memory"),
+        (ValueError("out of memory is only a phrase here"), "other"),
+    ):
+        found, message = describe_failure(error)
+        written = {"mode": "b", "kind": found, "message": message}
+        (tmp_path / FAILURE).write_text(json.dumps(written), encoding="utf-8")
+        failure = failure_of(done, tmp_path)
+        assert failure is not None and failure.kind == kind and failure.message.startswith("side B: ")
 
 
 @pytest.mark.slow

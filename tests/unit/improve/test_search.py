@@ -238,7 +238,8 @@ def test_a_confirmation_that_does_not_fit_twice_shares_the_weights(tmp_path: Pat
         how.append(own_processes)
         outcome = plain(spec, folder, own_processes=own_processes)
         if own_processes:
-            outcome.measured, outcome.failure = None, "side B: out of memory: CUDA out of memory"
+            outcome.measured, outcome.failure = None, "side B: CUDA has none left"
+            outcome.failure_kind = "memory"
         return outcome
 
     made = result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 
 from llm_perf_opt.captures.ncu.launches import NcuCapture, NcuLaunch, Quantity
 from llm_perf_opt.captures.timeline import DeviceOps, HostCalls, OpKind, Ranges, Timeline
-from llm_perf_opt.self_test.checks import judge_counters
+from llm_perf_opt.self_test.checks import collective_checks, judge_counters, judge_outer_range
 from llm_perf_opt.self_test.judge import (
     judge_clock,
+    judge_collective,
     judge_device,
+    judge_engine,
+    judge_graph_kernels,
     judge_memory,
     judge_operators,
     judge_probe,
+    judge_release,
     judge_telemetry,
     judge_timeline,
 )
@@ -198,3 +203,51 @@ def test_counters() -> None:
     assert judge_counters(NcuCapture(whole[:-1], "x"))[0].status == "failed"
     assert judge_counters(NcuCapture([launch(0.0)] * ROUNDS * SUMS, "x"))[1].status == "failed"
     assert judge_counters(NcuCapture([launch(EXPECTED_ADDITIONS, None)] * 20, "x"))[1].status == "failed"
+
+
+def test_an_ncu_filter_on_the_outer_range_finds_all_kernels() -> None:
+    launch = NcuLaunch("add", "1", "1", None, None, None, None, {})
+    assert judge_outer_range("ncu outer range", NcuCapture([launch] * 35, "x")).status == "passed"
+    assert judge_outer_range("ncu outer range", NcuCapture([launch] * 20, "x")).status == "failed"
+
+
+def test_kernels_of_replayed_graphs() -> None:
+    inner = timeline()
+    rounds = [row for row, name in enumerate(inner.ranges.name) if inner.names[name] == ROUND_RANGE]
+    assert judge_graph_kernels("nsys graph kernels", inner).status == "failed"  # in other ranges
+    inner.ops.range[:] = rounds[0]
+    assert judge_graph_kernels("nsys graph kernels", inner).status == "passed"
+    inner.ops.range[0] = -1  # one node lost
+    assert judge_graph_kernels("nsys graph kernels", inner).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, "passed"),
+        ({"verified": False}, "failed"),
+        ({"verified": None}, "not possible"),
+        ({"decode_s": [0.1, 0.0]}, "failed"),
+        ({"prefill_s": [None]}, "failed"),
+        ({"prefill_s": [], "decode_s": []}, "failed"),
+    ],
+)
+def test_engine(changes: dict[str, Any], status: str) -> None:
+    facts = {"tokens": [1, 2], "verified": True, "prefill_s": [0.1], "decode_s": [0.2], **changes}
+    outcome = judge_engine("engine compile", facts, [1, 3])
+    assert outcome.status == status and outcome.facts["same_as_eager"] is False
+
+
+def test_memory_an_engine_leaves() -> None:
+    assert judge_release("r", None).status == "not possible"
+    assert judge_release("r", {"left_bytes": 0, "problem": None}).status == "passed"
+    assert judge_release("r", {"left_bytes": 1 << 30, "problem": "1 GiB left"}).status == "failed"
+
+
+def test_collective(tmp_path: Path) -> None:
+    rank = {"backend": "nccl", "low": 3.0, "high": 3.0, "nccl": "2.21.5"}
+    assert judge_collective([rank, rank]).status == "passed"
+    assert judge_collective([rank]).status == "failed"  # the other rank died
+    assert judge_collective([rank, {**rank, "low": 1.0}]).status == "failed"
+    for device, count in (("cpu", 0), ("xpu:0", 2), ("cuda:0", 1)):
+        assert [one.status for one in collective_checks(device, tmp_path, count)] == ["not possible"]

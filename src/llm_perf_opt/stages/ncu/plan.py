@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_perf_opt.analysis.ncu.launch_weights import phase_of_filter
+from llm_perf_opt.core import units
 from llm_perf_opt.core.errors import ConfigError, InputError
 from llm_perf_opt.core.phases import PHASES, REQUEST_PHASES
 from llm_perf_opt.process.tools import nvidia_driver
@@ -232,7 +233,7 @@ class NcuPlan:
     """Kernels × passes, for people."""
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What was left out without a loss: counters of other chips."""
+    """What was left out without a loss (counters of other chips), and a time limit that cannot be kept."""
     export_sections: tuple[str, ...] = ()
     phase: str = ""
     """The phase this run is of; empty: all that is profiled."""
@@ -303,8 +304,11 @@ def make_plans(
     top_n: int,
     *,
     own_program: bool = False,
+    limit_s: float | None = None,
 ) -> list[NcuPlan]:
     """Plan the runs: one for each requested phase that nsys captured, else one for all.
+
+    ``limit_s``: time limit of one run; a plan that cannot keep it has a note.
 
     ``own_program``: the user's own program need not have the ranges of the built-in workload, so that without a
     capture ``include=auto`` profiles everywhere.
@@ -313,10 +317,12 @@ def make_plans(
     if own_program and include == AUTO and not any(captured.tables):
         include = None
     groups = phase_groups(include, captured, per_phase=config.selection.per_phase)
-    return [_make_plan(config, capabilities, group, top_n) for group in groups]
+    return [_make_plan(config, capabilities, group, top_n, limit_s) for group in groups]
 
 
-def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGroup, top_n: int) -> NcuPlan:
+def _make_plan(
+    config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGroup, top_n: int, limit_s: float | None
+) -> NcuPlan:
     cli = config.ncu_cli
     wanted = metric_list(cli.metrics)
     sections = accept_sections(cli.sections, capabilities.sections)
@@ -339,9 +345,16 @@ def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGro
     set_name = accept_set(cli.set, capabilities.sets)
     names_collected = tuple(metrics.names) if metrics else ()
     filter_mode, count = _launch_limits(config, capabilities, len(targets), regex)
-    cost = _cost_estimate(
-        targets, estimated_passes(set_name, sections.names, names_collected), filter_mode, count
-    )
+    passes = estimated_passes(set_name, sections.names, names_collected)
+    cost = _cost_estimate(targets, passes, filter_mode, count, cli.replay_mode)
+    notes = list(metrics.notes) if metrics else []
+    forecast = None
+    if cli.replay_mode in (None, "kernel") and not cli.launch_skip:
+        forecast = make_forecast(targets, passes, filter_mode, count)
+    if forecast is not None:
+        cost += f": {forecast.text()}"
+        if limit_s is not None and forecast.least_s > limit_s:
+            notes.append(forecast.too_long(limit_s))
     for target in targets:
         target.phases = target.phases or [label for label in group.tables if label]
     return NcuPlan(
@@ -355,7 +368,7 @@ def _make_plan(config: NcuConfig, capabilities: NcuCapabilities, group: PhaseGro
         launch_count=count,
         cost=f"{group.phase}: {cost}" if group.phase else cost,
         warnings=warnings,
-        notes=metrics.notes if metrics else [],
+        notes=notes,
         export_sections=_export_sections(set_name, sections.names, capabilities),
         phase=group.phase,
     )
@@ -398,7 +411,75 @@ def _launch_limits(
     return None, targets * _WITHOUT_COUNTING if regex and targets else _UNFILTERED
 
 
-def _cost_estimate(targets: list[Target], passes: int, filter_mode: str | None, count: int | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How much one run replays, by the launches and times that nsys captured."""
+
+    least_launches: int
+    """With one launch configuration per kernel: how many there are is not known before."""
+    most_launches: int
+    passes: int
+    least_s: float
+    """Kernel time of the fewest replays. Saving and restoring memory, and ncu itself, come on top."""
+
+    def text(self) -> str:
+        """Return launches, replays and the least time."""
+        launches, replays = (
+            f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            for low, high in (
+                (self.least_launches, self.most_launches),
+                (self.least_launches * self.passes, self.most_launches * self.passes),
+            )
+        )
+        return (
+            f"{launches} launches, {replays} replays, at least {units.seconds(self.least_s)} of kernel time; saving and "
+            "restoring memory for each replay comes on top"
+        )
+
+    def too_long(self, limit_s: float) -> str:
+        """Say that a time limit cannot be kept, and what would fit."""
+        fitting = int(limit_s / self.least_s * self.passes)
+        basic = estimated_passes("basic", (), ())
+        preset = " with pipeline.ncu.ncu_cli.set=basic" if fitting >= basic else ""
+        what = (
+            f"collect less{preset} ({fitting} passes fit)"
+            if fitting
+            else "profile fewer kernels (run.top_n_kernels)"
+        )
+        return (
+            f"the replays take at least {units.seconds(self.least_s)} of kernel time, more than the time limit of "
+            f"{units.seconds(limit_s)}: {what}, or raise pipeline.ncu.timeout_s"
+        )
+
+
+def make_forecast(
+    targets: Sequence[Target], passes: int, filter_mode: str | None, count: int | None
+) -> Forecast | None:
+    """Forecast one run of kernel replay; ``None`` where nsys captured no launches of the targets."""
+    if not targets or any(target.launches < 1 or target.total_ns <= 0 for target in targets):
+        return None
+    every = sum(target.launches for target in targets)
+    if filter_mode == "per-launch-config" and count is not None:
+        least = {target.name: min(count, target.launches) for target in targets}
+        least_s = sum(least[one.name] * one.total_ns / one.launches for one in targets) * passes / 1e9
+        return Forecast(sum(least.values()), every, passes, least_s)
+    profiled = every if count is None else min(count, every)
+    # Which of them come first is not known: the shortest are the least.
+    left, least_ns = profiled, 0.0
+    for target in sorted(targets, key=lambda one: one.total_ns / one.launches):
+        taken = min(left, target.launches)
+        least_ns += taken * target.total_ns / target.launches
+        left -= taken
+    return Forecast(profiled, profiled, passes, least_ns * passes / 1e9)
+
+
+def _cost_estimate(
+    targets: list[Target],
+    passes: int,
+    filter_mode: str | None,
+    count: int | None,
+    replay_mode: str | None,
+) -> str:
     what = f"{len(targets)} kernels" if targets else "all kernels (no filter)"
     covered = sum(target.share_ratio for target in targets)
     share = (
@@ -409,4 +490,6 @@ def _cost_estimate(targets: list[Target], passes: int, filter_mode: str | None, 
         limit = f", {count} launches" + (
             " of each configuration" if filter_mode == "per-launch-config" else " at most"
         )
+    if replay_mode in ("application", "app-range"):
+        return f"{what}{share}{limit}, in about {passes} runs of the program"
     return f"{what}{share}{limit}, each replayed about {passes} times, in one run of the program"

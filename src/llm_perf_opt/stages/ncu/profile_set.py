@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from llm_perf_opt.core import units
 from llm_perf_opt.core.console.progress import Progress, Task
 from llm_perf_opt.core.errors import ConfigError
 from llm_perf_opt.core.escape import csv_text
@@ -80,7 +81,10 @@ class ProfileSet:
         self._result.artifacts += [log for log in logs if log is not None and log.is_file()]
         if profiled.passes:
             total = sum(profiled.passes)
-            self._progress.say(f"{request.name}: {len(profiled.passes)} launches profiled in {total} passes")
+            self._progress.say(
+                f"{request.name}: {len(profiled.passes)} launches profiled in {total} passes, "
+                f"{units.seconds(process.seconds)} with loading"
+            )
         return profiled
 
     def _write_command(self, path: Path, commands: list[str]) -> None:

@@ -155,7 +155,12 @@ def _plans(context: StageContext, config: NcuConfig, capabilities: NcuCapabiliti
         captured,
         config.selection.top_n or context.config.run.top_n_kernels,
         own_program=bool(context.config.workload_command.command),
+        limit_s=_limit_s(context, config),
     )
+
+
+def _limit_s(context: StageContext, config: NcuConfig) -> float | None:
+    return config.timeout_s or context.config.workload_command.timeout_s
 
 
 def _waits_for_nsys(context: StageContext) -> bool:
@@ -195,7 +200,7 @@ def _request(
         cache_control=cli.cache_control,
         force_overwrite=cli.force_overwrite,
         extra_args=tuple(cli.extra_args),
-        timeout_s=config.timeout_s or context.config.workload_command.timeout_s,
+        timeout_s=_limit_s(context, config),
         max_bytes=config.max_bytes,
         name=f"ncu-{folder.name}" if plan.phase else "ncu",
     )

@@ -37,6 +37,8 @@ class Target:
     """Of all kernel time of the phase it was chosen for (the largest, if chosen for several)."""
     launches: int
     phases: list[str] = field(default_factory=list)
+    total_ns: float = 0.0
+    """Of all launches that nsys captured."""
 
 
 def read_kernel_summary(path: Path) -> list[KernelTime]:
@@ -93,6 +95,7 @@ def select_targets(
             target = found.setdefault(kernel.name, Target(kernel.name, 0.0, 0))
             target.share_ratio = max(target.share_ratio, share)
             target.launches += kernel.launches
+            target.total_ns += kernel.total_ns
             target.phases += [phase] if phase else []
     return sorted(found.values(), key=lambda target: (-target.share_ratio, target.name))
 

@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from llm_perf_opt.stages.ncu.plan import AUTO, Captured, phase_groups, range_filters, read_captured
+from llm_perf_opt.stages.ncu.plan import (
+    AUTO,
+    Captured,
+    Forecast,
+    make_forecast,
+    phase_groups,
+    range_filters,
+    read_captured,
+)
 from llm_perf_opt.stages.ncu.stage import NcuStage
-from llm_perf_opt.stages.ncu.targets import KernelTime
+from llm_perf_opt.stages.ncu.targets import KernelTime, Target
 from tests.ncu_support import TOOLS, context, profiling_stand_in
 from tests.needs import example_reports
 from tests.text_facts import tells
@@ -172,3 +180,47 @@ def test_a_run_per_phase_leaves_the_files_of_each(tmp_path: Path) -> None:
     assert (run_dir / "ncu" / "cmd.txt").read_text().count("--export") == 2
     targets = (run_dir / "ncu" / "targets.csv").read_text().splitlines()
     assert [line.split(",")[3] for line in targets[1:]] == ["prefill", "decode", "decode"]
+
+
+# --- how long it takes ---
+
+
+def test_a_forecast_is_kernels_times_passes_times_their_times() -> None:
+    slow, fast = Target("slow", 0.9, 3, total_ns=3e6), Target("fast", 0.1, 100, total_ns=1e6)
+    counted = make_forecast([slow, fast], 10, "per-launch-config", 2)
+    assert counted is not None and (counted.least_launches, counted.most_launches) == (4, 103)
+    assert counted.least_s == pytest.approx(10 * (2 * 1e-3 + 2 * 1e-5))
+    assert "4 to 103 launches, 40 to 1,030 replays" in counted.text()
+    limited = make_forecast([slow, fast], 10, None, 50)  # maybe all of them fast ones
+    assert limited is not None and limited.least_launches == limited.most_launches == 50
+    assert limited.least_s == pytest.approx(10 * 50 * 1e-5)
+    every = make_forecast([slow, fast], 1, None, None)
+    assert every is not None and every.least_s == pytest.approx(4e-3)
+
+
+def test_without_captured_launches_there_is_no_forecast() -> None:
+    assert make_forecast([], 10, None, 50) is None
+    assert make_forecast([Target("x", 1.0, 0)], 10, None, 50) is None
+
+
+def test_a_time_limit_that_cannot_be_kept_is_noted_with_what_fits() -> None:
+    long = Forecast(10, 10, 40, least_s=100.0)
+    assert "20 passes" in long.too_long(50.0) and "set=basic" in long.too_long(50.0)
+    assert "2 passes" in long.too_long(5.0) and "set=basic" not in long.too_long(5.0)
+    assert "top_n_kernels" in long.too_long(1.0)
+
+
+@pytest.mark.parametrize(("limit", "noted"), [("1e-7", True), ("1000", False)])
+def test_the_plan_shows_the_forecast(tmp_path: Path, limit: str, noted: bool) -> None:
+    export(tmp_path / "nsys" / "run.sqlite")
+    lines = NcuStage().plan(context(tmp_path, OWN_PROGRAM, f"pipeline.ncu.timeout_s={limit}"))
+    costs = [line for line in lines if line.startswith("cost")]
+    assert costs and all("replays" in line for line in costs)
+    assert any(line.startswith("note") and "timeout_s" in line for line in lines) is noted
+
+
+def test_replay_of_the_whole_program_has_no_forecast_by_kernel(tmp_path: Path) -> None:
+    export(tmp_path / "nsys" / "run.sqlite")
+    lines = NcuStage().plan(context(tmp_path, OWN_PROGRAM, "pipeline.ncu.ncu_cli.replay_mode=application"))
+    costs = [line for line in lines if line.startswith("cost")]
+    assert costs and all("runs of the program" in line and "replays" not in line for line in costs)
